@@ -1,0 +1,39 @@
+# Two commands: `make book` and `make test`. The rest is for those who write the book.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PY     := $(BIN)/python
+
+# Nothing of ours ends up in the reader's home folder.
+export IPYTHONDIR := $(CURDIR)/_build/ipython
+export JUPYTER_CONFIG_DIR := $(CURDIR)/_build/jupyter
+
+.PHONY: book test lab forms lint bench clean
+
+book: $(VENV)/.installed  ## execute every chapter, build the site into _build/html
+	@$(PY) -m ranklab.site
+
+test: $(VENV)/.installed lint  ## everything: forms, ranks, scripts, pages, browser
+	@$(PY) -m pytest
+
+lab: $(VENV)/.installed  ## JupyterLab on the notebooks; saving one updates its manuscript
+	@$(BIN)/jupyter lab --config=ranklab/forms/jupyter_config.py --notebook-dir=notebooks
+
+forms: $(VENV)/.installed  ## book/*.md -> notebooks/, scripts/, ranklab/taught/
+	@$(PY) -m ranklab.forms
+
+lint: $(VENV)/.installed
+	@$(BIN)/ruff check ranklab tests
+	@$(BIN)/ruff format --check ranklab tests
+	@$(BIN)/nbqa ruff notebooks
+
+clean:
+	rm -rf _build $(VENV) *.egg-info .pytest_cache .ruff_cache
+
+# The stamp is made last, so that an interrupted installation is done again.
+$(VENV)/.installed: requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "This book needs Python 3.11 or newer; $(PYTHON) is %s. Try: make PYTHON=python3.12" % sys.version.split()[0])'
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --requirement requirements.txt
+	@touch $@
