@@ -1,0 +1,72 @@
+"""Run an exported script as a reader would: in an empty folder, without this repository."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from places import places
+
+BIN = Path(sys.executable).parent
+
+# How a script is started, for a number of ranks.
+LAUNCHERS = {
+    "alone": lambda n: [sys.executable],
+    "torchrun": lambda n: [str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={n}"],
+    "mpiexec": lambda n: [str(BIN / "mpiexec"), "-n", str(n), sys.executable],
+}
+
+# Python runs a `sitecustomize` when it starts. This one makes ranklab, which is installed
+# beside the packages that a script may use, as absent as it is on a reader's cluster.
+BLOCK = '''
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "ranklab":
+            raise ModuleNotFoundError("No module named 'ranklab' (a script stands alone)")
+
+sys.meta_path.insert(0, Blocked())
+'''
+
+
+def run_script(script, launcher, ranks, folder, limit=180):
+    """Run a copy of `script` in the empty `folder`; return what it printed.
+
+    Fails, with the place of each rank, if it takes more than `limit` seconds, and with its
+    output if it exits other than by 0.
+    """
+    block = folder / "block"
+    block.mkdir(parents=True)
+    (block / "sitecustomize.py").write_text(BLOCK)
+    empty = folder / "empty"
+    empty.mkdir()
+    shutil.copy(script, empty)
+    environment = {**os.environ, "PYTHONPATH": str(block), "RANKLAB_RANKS": str(ranks)}
+    environment["PATH"] = f"{BIN}{os.pathsep}{environment['PATH']}"
+    log = folder / "output.txt"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [*LAUNCHERS[launcher](ranks), Path(script).name],
+            cwd=empty,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            code = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            places(os.getpid())  # each rank writes its place into the log as it dies
+            process.kill()
+            process.wait()
+            code = f"none: still running after {limit} s"
+    text = log.read_text()
+    assert code == 0, f"{launcher}, {ranks} ranks: exit code {code}\n{text[-6000:]}"
+    return text
+
+
+def results_in(text):
+    """The `name = value` lines of a script's output, as a dict of strings."""
+    return dict(re.findall(r"^([a-z]\w*) = (.*)$", text, re.MULTILINE))

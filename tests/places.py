@@ -1,0 +1,45 @@
+"""Where is each rank? For a test that ran out of time, so that a hang tells its place."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+
+# Set in the environment of everything that the tests start: Python then answers SIGABRT with
+# the line that each of its threads is on.
+ANSWER = {"PYTHONFAULTHANDLER": "1"}
+
+
+def places(pid):
+    """Abort every Python process below `pid`; return what those with a log said on dying.
+
+    A process whose stderr is a pipe says it to the reader of that pipe instead.
+    """
+    said = []
+    for process in psutil.Process(pid).children(recursive=True):
+        try:
+            if process.environ().get("PYTHONFAULTHANDLER") != "1":
+                continue
+            log = Path(os.readlink(f"/proc/{process.pid}/fd/2"))
+            before = log.stat().st_size if log.is_file() else None
+            title = " ".join(process.cmdline())[-100:]
+            process.send_signal(signal.SIGABRT)
+            process.wait(5)
+        except (psutil.Error, OSError):
+            continue
+        if before is not None:
+            said.append(f"process {process.pid} ({title}):\n{_read_after(log, before)}")
+    return "\n".join(said)
+
+
+def _read_after(log, offset, limit=5):
+    """What was written to `log` after `offset`, once there is something."""
+    deadline = time.monotonic() + limit
+    while time.monotonic() < deadline:
+        text = log.read_bytes()[offset:].decode(errors="replace") if log.exists() else ""
+        if "most recent call first" in text:
+            return text
+        time.sleep(0.05)
+    return "(said nothing)"
