@@ -1,0 +1,180 @@
+"""Execute one chapter in a kernel of its own, and say exactly what failed if it does."""
+
+import os
+import sys
+import textwrap
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbconvert.filters import strip_ansi
+from nbformat import NotebookNode
+
+from ranklab.forms.manuscript import read
+from ranklab.site import cache
+from ranklab.site.folders import HERE, Folders
+
+CELL_TIMEOUT = 120  # seconds
+
+
+@dataclass
+class Outcome:
+    """What became of a chapter."""
+
+    name: str
+    seconds: float
+    executed: bool  # False where the outputs were there already
+    failure: str | None = None  # for the author: the cell, its source, what happened
+
+
+class _ThisInterpreter(KernelSpecManager):
+    """Knows one kernel, the interpreter that is running, whatever else is installed."""
+
+    def get_kernel_spec(self, kernel_name):
+        return KernelSpec(
+            argv=[sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+            display_name="Python 3",
+            language="python",
+            metadata={"supported_encryption": "curve"},
+        )
+
+
+class _KernelManager(AsyncKernelManager):
+    """Starts that kernel, and encrypts what is said to it: other users share the loopback."""
+
+    def __init__(self, **options):
+        super().__init__(kernel_spec_manager=_ThisInterpreter(), **options)
+        self.transport_encryption = "auto"
+
+
+class _Failure(Exception):
+    """A cell did not do what it should. `what` says so."""
+
+    def __init__(self, what: str):
+        super().__init__(what)
+        self.what = what
+
+
+def execute(
+    manuscript: Path,
+    output: Path | None = None,
+    *,
+    ranks: int | None = None,
+    folders: Folders = HERE,
+    lab: str | None = None,
+    timeout: float = CELL_TIMEOUT,
+) -> Outcome:
+    """Write the chapter with its outputs to `output`, executing it if it has to be.
+
+    manuscript: the chapter, such as book/06_messages.md.
+    output: the executed notebook; _build/executed/06_messages.ipynb by default. A chapter
+        that fails leaves none behind.
+    ranks: how many ranks every `Ranks(...)` starts; the chapter's own number by default.
+    lab: the fingerprint of the lab, where it is known.
+    timeout: seconds that one cell may take.
+
+    Raises FormError if the manuscript cannot be read.
+    """
+    manuscript = Path(manuscript)
+    name = manuscript.stem
+    output = Path(output or folders.executed / f"{name}.ipynb")
+    notebook = read(manuscript)
+    key = cache.key(notebook, lab or cache.fingerprint(folders), ranks)
+    before = cache.stored(output, key)
+    start = time.monotonic()
+    if before:
+        _write(cache.merge(notebook, before), output, manuscript)
+        return Outcome(name, time.monotonic() - start, executed=False)
+    output.unlink(missing_ok=True)
+    try:
+        _run(notebook, folders.build / "run", ranks, timeout)
+    except _Failure as failure:
+        return Outcome(name, time.monotonic() - start, executed=True, failure=failure.what)
+    seconds = time.monotonic() - start
+    notebook.metadata["ranklab"] |= {"key": key, "seconds": round(seconds, 1)}
+    _write(notebook, output, manuscript)
+    return Outcome(name, seconds, executed=True)
+
+
+def _run(notebook: NotebookNode, folder: Path, ranks: int | None, timeout: float) -> None:
+    """Execute the notebook in place, in a fresh kernel whose working folder is `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    started = []
+    client = NotebookClient(
+        notebook,
+        timeout=timeout,
+        startup_timeout=120,
+        # A slow machine may be late with a cell's output. It must not be lost for that.
+        iopub_timeout=60,
+        raise_on_iopub_timeout=True,
+        coalesce_streams=True,
+        record_timing=False,
+        kernel_manager_class=_KernelManager,
+        resources={"metadata": {"path": str(folder)}},
+        on_cell_start=lambda cell, cell_index: started.append(cell),
+    )
+    try:
+        client.execute(env=_environment(folder, ranks))
+    except CellExecutionError:
+        raise _Failure(_explain(notebook, started[-1], _traceback(started[-1]))) from None
+    except CellTimeoutError:
+        what = f"It was not done after {timeout:g} s."
+        raise _Failure(_explain(notebook, started[-1], what)) from None
+    except DeadKernelError:
+        # nbclient stops the kernel when the user interrupts, and then wonders who killed it.
+        if hasattr(client, "_async_cleanup_kernel_future"):
+            raise KeyboardInterrupt from None
+        what = "The kernel died: the process crashed, was killed, or ran out of memory."
+        raise _Failure(_explain(notebook, started[-1], what)) from None
+    for cell in cache.code_cells(notebook):
+        _check(notebook, cell)
+
+
+def _check(notebook: NotebookNode, cell: NotebookNode) -> None:
+    """A cell that was meant to fail must have failed: it is what the page shows."""
+    if "raises-exception" in cell.metadata.get("tags", []) and not _errors(cell):
+        what = "It is tagged raises-exception, and nothing failed in it."
+        raise _Failure(_explain(notebook, cell, what))
+
+
+def _environment(folder: Path, ranks: int | None) -> dict[str, str]:
+    environment = dict(os.environ)
+    # Otherwise ipyparallel shortens the errors of several ranks and draws progress bars.
+    environment["IPP_NONINTERACTIVE"] = "1"
+    environment.setdefault("IPYTHONDIR", str(folder.parent / "ipython"))
+    if ranks:
+        environment["RANKLAB_RANKS"] = str(ranks)
+    return environment
+
+
+def _explain(notebook: NotebookNode, cell: NotebookNode, what: str) -> str:
+    """The failure as the author reads it: which cell, its source, what happened."""
+    cells = cache.code_cells(notebook)
+    number = next(i for i, candidate in enumerate(cells, 1) if candidate is cell)
+    source = textwrap.indent(cell.source, "    ")
+    return f"cell {number} of {len(cells)}:\n\n{source}\n\n{strip_ansi(what)}"
+
+
+def _traceback(cell: NotebookNode) -> str:
+    return "\n".join("\n".join(output.traceback) for output in _errors(cell))
+
+
+def _errors(cell: NotebookNode) -> list[NotebookNode]:
+    return [output for output in cell.outputs if output.output_type == "error"]
+
+
+def _write(notebook: NotebookNode, output: Path, manuscript: Path) -> None:
+    comment = f"% Executed from book/{manuscript.name} by `make book`. Edit that file."
+    notebook.cells.insert(0, nbformat.v4.new_markdown_cell(comment, id="executed-from"))
+    output.parent.mkdir(parents=True, exist_ok=True)
+    text = nbformat.writes(notebook)
+    if not output.exists() or output.read_text(encoding="utf-8") != text:
+        # All or nothing: an interrupted build must not leave half a notebook.
+        draft = output.with_suffix(".draft")
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(output)
