@@ -117,13 +117,13 @@ def where(nb: NotebookNode, index: int) -> str:
 
 
 def _tidy(cell: NotebookNode) -> NotebookNode:
-    cell.source = _without_outer_blank_lines(cell.source)
+    cell.source = without_outer_blank_lines(cell.source)
     if cell.cell_type == "code":
         cell.outputs, cell.execution_count = [], None
     return cell
 
 
-def _without_outer_blank_lines(text: str) -> str:
+def without_outer_blank_lines(text: str) -> str:
     lines = text.split("\n")
     while lines and not lines[0].strip():
         lines.pop(0)

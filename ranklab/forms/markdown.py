@@ -12,7 +12,7 @@ _VERBATIM = {"fence", "code_block", "html_block", "math_block", "math_block_labe
 _WITHIN_A_PARAGRAPH = r"(?:(?!\n[ \t]*\n).)+?"
 
 # Alternatives in the order in which they win at one place. What is none of these is text.
-_INLINE = re.compile(
+INLINE = re.compile(
     rf"""
       (?P<escape>\\[^\w\s])
     | (?P<comment><!--.*?-->)
@@ -90,7 +90,7 @@ def directive(lines: list[str]) -> Directive:
 
 def replace_inline(text: str, replace: Callable[[re.Match], str]) -> str:
     """``text`` with each escape, comment, role, code span and formula given to ``replace``."""
-    return _INLINE.sub(replace, text)
+    return INLINE.sub(replace, text)
 
 
 def role(match: re.Match) -> Role:
@@ -108,12 +108,11 @@ def plain(text: str) -> str:
     are dropped. Never fails: what it does not know, it leaves.
     """
     whole = ""
-    for segment in segments(text):
-        part = _plain_segment(segment)
+    shown = (segment for segment in segments(text) if not _is_comment(segment))
+    for part in map(_plain_segment, shown):
         # One empty line between blocks, however many the manuscript has; code keeps its own.
-        if whole.endswith("\n\n"):
-            part = part.lstrip("\n")
-        whole += f"{part}\n" if part else ""
+        part = part.lstrip("\n") if whole.endswith("\n\n") else part
+        whole += f"{part}\n" if part or not whole.endswith("\n\n") else ""
     return whole.strip("\n")
 
 
@@ -132,12 +131,14 @@ def _parser() -> MarkdownIt:
     return parser.use(dollarmath_plugin).disable("inline", True)
 
 
+def _is_comment(segment: Segment) -> bool:
+    return segment.kind == "verbatim" and segment.lines[0].lstrip().startswith("<!--")
+
+
 def _plain_segment(segment: Segment) -> str:
     if segment.kind == "directive" and not segment.nested:
         return f"\n{_plain_directive(directive(segment.lines))}\n"
     text = "\n".join(segment.lines)
-    if segment.kind == "verbatim" and segment.lines[0].lstrip().startswith("<!--"):
-        return ""
     return re.sub(r"\n{3,}", "\n\n", _plain_inline(text)) if segment.kind == "text" else text
 
 
