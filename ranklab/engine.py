@@ -1,0 +1,77 @@
+"""What runs on the ranks to make a process group of them.
+
+These functions are sent to the ranks by value and run in the namespace of the `%%px` cells, which is
+what makes `global rank` the reader's own `rank`. Each imports what it needs by itself: a rank does
+not have to have ranklab, and its start does not wait for `import ranklab`.
+"""
+
+
+def runs_on_rank(function):
+    """Let ipyparallel rebuild `function` in the rank's namespace, not in a module of that name."""
+    function.__module__ = "__main__"
+    return function
+
+
+@runs_on_rank
+def prepare():
+    """Load what takes long to load, and say which process this is: (host name, process id)."""
+    import os
+    import socket
+
+    import torch.distributed  # noqa: F401
+
+    return socket.gethostname(), os.getpid()
+
+
+@runs_on_rank
+def free_address():
+    """Return an address of this host, (name, port), for ranks on several hosts to meet at."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return socket.getfqdn(), probe.getsockname()[1]
+
+
+@runs_on_rank
+def join(my_rank, size, backend, device_name, meeting_point, seconds, loopback):
+    """Join the process group and put `rank`, `world_size`, `device`, `torch`, `dist` in place.
+
+    `meeting_point` is where the ranks find each other: the path of a file, or (host, port).
+    `seconds` is the time after which a rank that waits for another one gives up.
+    `loopback` names the network interface to use, or is None where the ranks are on several hosts.
+    """
+    import os
+    from datetime import timedelta
+
+    global rank, world_size, device, torch, dist
+    import torch
+    import torch.distributed as dist
+
+    rank, world_size, device = my_rank, size, torch.device(device_name)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if loopback:
+        os.environ["GLOO_SOCKET_IFNAME"] = loopback
+    timeout = timedelta(seconds=seconds)
+    # A group made by dist.new_group would wait for 30 minutes.
+    dist.distributed_c10d.default_pg_timeout = timeout
+    if isinstance(meeting_point, str):
+        store = dist.FileStore(meeting_point, size)
+    else:
+        store = dist.TCPStore(*meeting_point, size, is_master=rank == 0)
+    # The reader's timeout may be short, and says nothing about how long processes take to get here:
+    # all of them first meet in the store, then build the group.
+    store.set_timeout(timedelta(seconds=60))
+    store.set(f"here/{rank}", "")
+    store.wait([f"here/{other}" for other in range(size)])
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
+
+
+@runs_on_rank
+def leave():
+    """Take the process group down, working or broken."""
+    import torch.distributed
+
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()

@@ -1,0 +1,97 @@
+"""The guardian: a small process that outlives the kernel just long enough to clean up after it.
+
+A kernel that is killed cannot stop its ranks, so somebody else has to. The guardian holds the
+reading end of a pipe whose writing end only the kernel has. When that pipe closes, for whatever
+reason (`Ranks.close()`, the end of the kernel, SIGKILL), the guardian kills every process that
+belongs to the ranks, removes their folder, and ends. `Ranks.close()` uses the very same way, so
+the way out in an emergency is the way out that is taken every day.
+
+How does it know what belongs to the ranks? ipyparallel starts the controller and the engines with
+`IPP_PROFILE_DIR` in their environment, which names the private folder of these ranks; every process
+that they start inherits it. So nobody has to report process ids, and a start that failed halfway
+is cleaned up like any other.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import psutil
+
+MARK = "IPP_PROFILE_DIR"  # set by ipyparallel for all that it starts
+
+
+def belonging_to(folder):
+    """Return the processes that were started for `folder`, and all their descendants."""
+    found = {}
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == folder:
+                found[process.pid] = process
+                found.update((child.pid, child) for child in process.children(recursive=True))
+        except (psutil.Error, OSError):
+            continue  # ended meanwhile, a zombie, or somebody else's
+    found.pop(os.getpid(), None)
+    return list(found.values())
+
+
+def clean(folder, patience=10.0):
+    """Kill all that belongs to `folder` and remove it; give up after `patience` seconds."""
+    deadline = time.monotonic() + patience
+    while (processes := belonging_to(folder)) and time.monotonic() < deadline:
+        for process in processes:
+            try:
+                process.kill()  # psutil refuses a process id that has been given to another process
+            except psutil.Error:
+                continue
+        psutil.wait_procs(processes, timeout=1)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def watch(folder):
+    """Wait until the kernel lets go of the pipe or is no more, then clean up."""
+    kernel = psutil.Process(os.getppid())
+    # A process that the kernel forked may hold the pipe open after the kernel's death: look at both.
+    pipe = threading.Thread(target=sys.stdin.buffer.read, args=(1,), daemon=True)
+    pipe.start()
+    while pipe.is_alive() and kernel.is_running():
+        pipe.join(0.5)
+    clean(folder)
+
+
+class Guardian:
+    """The kernel's side: makes the private folder and starts the process that watches over it."""
+
+    def __init__(self):
+        self.folder = tempfile.mkdtemp(prefix="ranklab-")  # mode 0700: for this user alone
+        # -P: the folder of this file holds modules with names that the standard library has, too.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", __file__, self.folder],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=os.path.dirname(self.folder),
+            start_new_session=True,  # Ctrl-C in the terminal of the kernel is not for the guardian
+        )
+
+    def end(self):
+        """Have everything that belongs to the folder killed and removed; return when it is."""
+        try:
+            self._process.stdin.write(b".")
+            self._process.stdin.close()
+        except OSError:
+            pass  # the guardian itself was killed
+        try:
+            self._process.wait(timeout=15)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        clean(self.folder)  # finds nothing, unless the guardian was killed
+
+
+if __name__ == "__main__":
+    watch(sys.argv[1])
