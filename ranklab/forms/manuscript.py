@@ -103,6 +103,14 @@ def title_of(nb: NotebookNode) -> str:
     return name_of(nb)
 
 
+def origin(nb: NotebookNode) -> str:
+    """The sentence that every generated file begins with."""
+    return (
+        f"Generated from {nb.metadata.ranklab.manuscript} by `make forms`: "
+        "edit the manuscript, not this file."
+    )
+
+
 def where(nb: NotebookNode, index: int) -> str:
     """Where ``nb.cells[index]`` is, as a message's beginning: "06_messages, cell 7 (`x = 1`)".
 
