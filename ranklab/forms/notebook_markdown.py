@@ -137,7 +137,7 @@ def _hidden_directive(lines: list[str], at: int, places: Places) -> tuple[list[s
 
     None if what should follow the comment was deleted: then the comment stays a comment.
     """
-    head = [json.loads(f'"{m}"') for m in re.findall(r'"((?:\\.|[^"\\])*)"', lines[at])]
+    head = _head_lines(lines[at])
     parts = markdown.directive([*head, ":::"]) if _opens(head) else None
     if parts is None or at + 1 >= len(lines):
         return None
@@ -152,8 +152,17 @@ def _hidden_directive(lines: list[str], at: int, places: Places) -> tuple[list[s
     return [re.sub("^:+", fence, head[0]), *head[1:], *body, fence], end
 
 
+def _head_lines(comment: str) -> list[str]:
+    """The directive's first lines that the comment holds; none if it was garbled."""
+    try:
+        return [json.loads(quoted) for quoted in re.findall(r'"(?:\\.|[^"\\])*"', comment)]
+    except ValueError:
+        return []
+
+
 def _opens(head: list[str]) -> bool:
-    return bool(head) and bool(re.match(rf":{{3,}}\{{({'|'.join(DIRECTIVES)})\}}", head[0]))
+    names = "|".join(DIRECTIVES)
+    return bool(head) and bool(re.fullmatch(rf":{{3,}}\{{({names})\}}.*", head[0]))
 
 
 def _retitled(parts: markdown.Directive, title: str, body: list[str]):
@@ -191,8 +200,8 @@ def _unquote(lines: list[str], at: int) -> tuple[str | None, list[str], int] | N
 
 def _fence(opener: str, body: list[str]) -> str:
     """Colons that no line of the body can close."""
-    fences = [re.match(":*", line.strip())[0] for line in body]
-    longest = max((len(fence) for fence in fences), default=0)
+    closing = [len(line.strip()) for line in body if re.fullmatch(r"\s*:{3,}\s*", line)]
+    longest = max(closing, default=0)
     return ":" * max(len(re.match(":+", opener)[0]), longest + 1)
 
 
