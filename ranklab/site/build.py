@@ -1,5 +1,6 @@
 """Call jupyter-book on the staged pages, with its own talk kept in a file."""
 
+import os
 import subprocess
 import sys
 
@@ -23,7 +24,10 @@ def build(folders: Folders) -> None:
     ]
     with log.open("w", encoding="utf-8") as file:
         run = subprocess.run(
-            [sys.executable, "-c", COMMAND, *arguments], stdout=file, stderr=subprocess.STDOUT
+            [sys.executable, "-c", COMMAND, *arguments],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"NO_COLOR": "1"},
         )
     if run.returncode:
         raise BookError(f"{_complaints(log.read_text(encoding='utf-8'))}\nAll of it: {log}")

@@ -21,6 +21,9 @@ def setup(app):
     app.add_config_value("ranklab_launch", {}, "env")
     app.connect("config-inited", _keep_launch_urls)
     app.connect("doctree-read", _complete)
+    app.connect("missing-reference", _name_coming_chapter)
+    app.connect("doctree-resolved", _check_figures, priority=900)
+    app.connect("doctree-resolved", _drop_thebe_settings, priority=900)
     app.connect("html-page-context", _drop_thebe, priority=900)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -45,46 +48,66 @@ def _complete(app, doctree):
         return
     section = next(doctree.findall(nodes.section))
     position = section.index(next(section.findall(nodes.title))) + 1
-    section.insert(
-        position, nodes.raw("", take_away(name, app.config.ranklab_launch), format="html")
-    )
+    links = take_away(name, app.config.ranklab_launch)
+    section.insert(position, nodes.raw("", links, format="html"))
     for block in list(doctree.findall(nodes.literal_block)):
-        if RANK.search(block.astext()) and "output" in block.parent.get("classes", []):
-            block.replace_self(nodes.raw("", color_ranks(block.astext()), format="html"))
+        if "stream" in block["classes"] and RANK.search(block.astext()):
+            lines = color_ranks(block.astext(), " ".join(block["classes"]))
+            block.replace_self(nodes.raw("", lines, format="html"))
+
+
+def _name_coming_chapter(app, env, node, content):
+    """A chapter may refer to one that is not written yet: its number, and no link."""
+    target = node["reftarget"].rpartition("/")[2]
+    if node["reftype"] != "doc" or not CHAPTER.fullmatch(target):
+        return None
+    return nodes.inline("", f"chapter {int(target[:2])} (to come)")
+
+
+def _check_figures(app, doctree, name):
+    """A figure that cannot be seen must be told: without alt text the build fails."""
     for image in doctree.findall(nodes.image):
         if not image.get("alt"):
-            log.warning("a figure has no alt text", location=image, type="ranklab")
+            log.warning("%s: a figure has no alt text (mystnb: image: alt:)", name)
 
 
 def take_away(name: str, launch: dict[str, str]) -> str:
     """The links under the title of the chapter called `name`, as HTML."""
     items = [
-        (f"notebooks/{name}.ipynb", "Notebook", "Download this chapter as a notebook", True),
-        (f"scripts/{name}.py", "Script", "Download this chapter as a script for torchrun", True),
-        (launch["Colab"].format(name), "Colab", "Open the notebook in Google Colab", False),
-        (launch["Binder"].format(name), "Binder", "Open the notebook on Binder", False),
+        (f"notebooks/{name}.ipynb", "take-file", "Download notebook", " download"),
+        (f"scripts/{name}.py", "take-file", "Download script", " download"),
+        (launch["Colab"].format(name), "take-open", "Open in Colab", ""),
+        (launch["Binder"].format(name), "take-open", "Open in Binder", ""),
     ]
     links = "".join(
-        f'<li><a class="take-{label.lower()}" href="{html.escape(url)}" title="{what}"'
-        f"{' download' if download else ''}>{label}</a></li>"
-        for url, label, what, download in items
+        f'<li><a class="{kind}" href="{html.escape(url)}"{download}>{text}</a></li>'
+        for url, kind, text, download in items
     )
-    return (
-        f'<nav class="take-away" aria-label="Run or take away this chapter"><ul>{links}</ul></nav>'
-    )
+    label = "Run this chapter, or take it away"
+    return f'<nav class="take-away" aria-label="{label}"><ul>{links}</ul></nav>'
 
 
-def color_ranks(text: str) -> str:
+def color_ranks(text: str, classes: str) -> str:
     """What the ranks printed, as HTML, with a mark in the rank's color before each line."""
     marked = RANK.sub(r'<span class="rank rank-\2">\1</span>', html.escape(text, quote=False))
-    return f'<div class="highlight-myst-ansi notranslate"><div class="highlight"><pre>{marked}</pre></div></div>'
+    return (
+        f'<div class="{classes} highlight-none notranslate">'
+        f'<div class="highlight"><pre>{marked}</pre></div></div>'
+    )
 
 
 def _drop_thebe(app, pagename, templatename, context, doctree):
     """Nobody can run the cells in the page: leave out the scripts that would offer it."""
-    context["script_files"] = [
-        script
-        for script in context.get("script_files", [])
-        if "thebe"
-        not in f"{getattr(script, 'filename', script)}{getattr(script, 'attributes', '')}"
-    ]
+    scripts = context.get("script_files", [])
+    context["script_files"] = [script for script in scripts if not _is_thebe(script)]
+    context["css_files"] = [css for css in context.get("css_files", []) if not _is_thebe(css)]
+
+
+def _is_thebe(file) -> bool:
+    return "thebe" in f"{getattr(file, 'filename', file)} {getattr(file, 'attributes', '')}"
+
+
+def _drop_thebe_settings(app, doctree, name):
+    for node in list(doctree.findall(nodes.raw)):
+        if "x-thebe-config" in node.astext() or node.astext().startswith("<script>kernelName"):
+            node.parent.remove(node)
