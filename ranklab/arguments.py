@@ -1,7 +1,7 @@
 """What `Ranks(...)` was asked for, checked before anything is started.
 
-`plan` turns the arguments into a `Plan`, or raises `ValueError` with one sentence that says what is
-wrong and what to do.
+`plan` turns the arguments into a `Plan`, or raises `ArgumentError` with one sentence that says what
+is wrong and what to do.
 """
 
 import math
@@ -13,6 +13,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import psutil
+
+from .failure import ArgumentError
 
 BACKENDS = ("gloo", "nccl", "mpi")
 GIB = 2**30
@@ -31,12 +33,15 @@ class Plan:
     engines: str  # the name of an ipyparallel launcher
 
 
-def plan(n, backend, device, timeout, debug, engines):
-    """Check the arguments of `Ranks` and fill in what was left open."""
+def plan(n, backend, device, timeout, debug, engines, replaced=0):
+    """Check the arguments of `Ranks` and fill in what was left open.
+
+    `replaced` is the number of ranks that will be gone when these start.
+    """
     world_size = _world_size(n)
     engines = _launcher(engines)
     if engines == "local":
-        _check_memory(world_size)
+        _check_memory(world_size, replaced * MEMORY_PER_RANK)
     gpus = count_gpus()
     backend = _backend(backend, device, world_size, gpus, engines)
     devices = _devices(device, world_size, gpus)
@@ -54,12 +59,12 @@ def count_gpus():
 
 def _world_size(n):
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise ValueError(f"Ranks({n!r}): the number of ranks is a whole number from 1 up.")
+        raise ArgumentError(f"Ranks({n!r}): the number of ranks is a whole number from 1 up.")
     wanted = os.environ.get("RANKLAB_RANKS")
     if not wanted:
         return n
     if not wanted.isdecimal() or int(wanted) < 1:
-        raise ValueError(
+        raise ArgumentError(
             f"RANKLAB_RANKS={wanted}: this environment variable replaces the number of ranks, "
             "so it holds a whole number from 1 up, or is not set at all."
         )
@@ -71,7 +76,7 @@ def _launcher(engines):
         return "local"
     known = sorted(point.name for point in entry_points(group="ipyparallel.engine_launchers"))
     if not isinstance(engines, str) or engines.lower() not in known:
-        raise ValueError(
+        raise ArgumentError(
             f"engines={engines!r} names no ipyparallel launcher. There are: {', '.join(known)}."
         )
     return engines.lower()
@@ -80,7 +85,7 @@ def _launcher(engines):
 def _seconds(timeout):
     number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
     if not number or not math.isfinite(timeout) or timeout <= 0:
-        raise ValueError(
+        raise ArgumentError(
             f"timeout={timeout!r}: a rank waits for another one for a positive number of seconds."
         )
     return float(timeout)
@@ -92,17 +97,17 @@ def _backend(backend, device, world_size, gpus, engines):
         enough = engines == "local" and gpus >= world_size and not on_cpu
         return "nccl" if enough else "gloo"
     if backend not in BACKENDS:
-        raise ValueError(
+        raise ArgumentError(
             f"backend={backend!r} is not known. There are: {', '.join(BACKENDS)}. "
             "Leave it out to get the one that fits this machine."
         )
     if backend == "nccl" and engines == "local" and gpus < world_size:
-        raise ValueError(
-            f"backend='nccl' needs a GPU for each of the {world_size} ranks, and torch finds {gpus} "
-            "here. Take backend='gloo'."
+        raise ArgumentError(
+            f"backend='nccl' needs a GPU for each of the {world_size} ranks, and torch finds "
+            f"{gpus} here. Take backend='gloo'."
         )
     if backend == "nccl" and on_cpu:
-        raise ValueError("backend='nccl' moves tensors between GPUs only. Take device='cuda'.")
+        raise ArgumentError("backend='nccl' moves tensors between GPUs only. Take device='cuda'.")
     if backend == "mpi":
         _check_mpi()
     return backend
@@ -112,7 +117,7 @@ def _check_mpi():
     import torch.distributed
 
     if not torch.distributed.is_mpi_available():
-        raise ValueError(
+        raise ArgumentError(
             "backend='mpi': this build of torch has no MPI in it (the published ones never have). "
             "Take backend='gloo'; engines='mpi' starts the ranks by mpiexec all the same."
         )
@@ -123,29 +128,29 @@ def _devices(device, world_size, gpus):
         device = "cuda" if gpus else "cpu"
     name, _, index = str(device).partition(":")
     if name not in ("cpu", "cuda") or (index and not index.isdecimal()):
-        raise ValueError(f"device={device!r} is not known. There are: 'cpu' and 'cuda'.")
+        raise ArgumentError(f"device={device!r} is not known. There are: 'cpu' and 'cuda'.")
     if name == "cpu":
         return ("cpu",) * world_size
     if gpus == 0:
-        raise ValueError(f"device={device!r}: torch finds no GPU here. Take device='cpu'.")
+        raise ArgumentError(f"device={device!r}: torch finds no GPU here. Take device='cpu'.")
     if index and int(index) >= gpus:
-        raise ValueError(f"device={device!r}: torch finds {gpus} GPU(s) here, counted from 0.")
+        raise ArgumentError(f"device={device!r}: torch finds {gpus} GPU(s) here, counted from 0.")
     return tuple(f"cuda:{index or rank % gpus}" for rank in range(world_size))
 
 
-def _check_memory(world_size):
-    free = available_memory()
+def _check_memory(world_size, to_be_freed):
+    free = available_memory() + to_be_freed
     fitting = int(free // MEMORY_PER_RANK)
     if world_size > fitting:
-        raise ValueError(
-            f"{world_size} ranks need about {world_size * MEMORY_PER_RANK / GIB:.1f} GiB of memory, "
-            f"and {free / GIB:.1f} GiB are free: {fitting} would fit. Ask for fewer, or close "
-            "other programs."
+        raise ArgumentError(
+            f"{world_size} ranks need about {world_size * MEMORY_PER_RANK / GIB:.1f} GiB of "
+            f"memory, and {free / GIB:.1f} GiB are free: {fitting} would fit. Ask for fewer, or "
+            "close other programs."
         )
 
 
 def available_memory():
-    """Return the bytes that may still be used: the machine's, or the container's where that is less."""
+    """Return the bytes still to be had: the machine's, or its container's where that is less."""
     free = psutil.virtual_memory().available
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()

@@ -1,8 +1,8 @@
 """What runs on the ranks to make a process group of them.
 
-These functions are sent to the ranks by value and run in the namespace of the `%%px` cells, which is
-what makes `global rank` the reader's own `rank`. Each imports what it needs by itself: a rank does
-not have to have ranklab, and its start does not wait for `import ranklab`.
+These functions are sent to the ranks by value and run in the namespace of the `%%px` cells, which
+is what makes `global rank` the reader's own `rank`. Each imports what it needs by itself: a rank
+does not have to have ranklab, and its start does not wait for `import ranklab`.
 """
 
 
@@ -34,12 +34,12 @@ def free_address():
 
 
 @runs_on_rank
-def join(my_rank, size, backend, device_name, meeting_point, seconds, loopback):
+def join(my_rank, size, backend, devices, meeting_point, seconds, loopback):
     """Join the process group and put `rank`, `world_size`, `device`, `torch`, `dist` in place.
 
-    `meeting_point` is where the ranks find each other: the path of a file, or (host, port).
-    `seconds` is the time after which a rank that waits for another one gives up.
-    `loopback` names the network interface to use, or is None where the ranks are on several hosts.
+    `devices` names the device of each rank. `meeting_point` is where the ranks find each other: the
+    path of a file, or (host, port). `seconds` is the time after which a rank that waits for another
+    one gives up. `loopback` names the network interface to use, or is None for several hosts.
     """
     import os
     from datetime import timedelta
@@ -48,7 +48,7 @@ def join(my_rank, size, backend, device_name, meeting_point, seconds, loopback):
     import torch
     import torch.distributed as dist
 
-    rank, world_size, device = my_rank, size, torch.device(device_name)
+    rank, world_size, device = my_rank, size, torch.device(devices[my_rank])
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if loopback:

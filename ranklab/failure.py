@@ -5,29 +5,41 @@ import re
 from dataclasses import dataclass
 
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
-# "Cell In[3], line 2", "File /tmp/ipykernel_12/34.py:2, in f(x)", and what older IPythons write.
-CELL = re.compile(r"^(?:Cell In ?\[|Input In ?\[|File .*(?:ipykernel_\d+|<ipython-input)).*")
+# How IPython heads a frame: "Cell In[3], line 2, in f(x)" or "File ~/a/b.py:2, in f(x)".
+CELL = re.compile(r"\s*(?:Cell|Input) In ?(\[\d+\])")
+FILE = re.compile(r"\s*File (\S+\.py)[:,]")
+KERNEL_CELL = re.compile(r"ipykernel_\d+|<ipython-input")
+NOT_THE_READERS = re.compile(r"/(?:site|dist)-packages/(?!ranklab/taught/)|/lib/python\d|<string>")
 LINE = re.compile(r"(?:line |\.py:)(\d+)")
-FUNCTION = re.compile(r", in ([^\s(]+)\(")
-ARROW = re.compile(r"^-+> ?(\d+) (.*)")
+FUNCTION = re.compile(r", in ([^\s(<]+)\(")
+ARROW = re.compile(r"-+> ?(\d+) (.*)")
 # What a rank says when it waited in vain, or when the other end of its connection went away.
-WAITED = re.compile(r"[Tt]imed out|timeout|Connection (closed|reset)|pair closure|Broken pipe")
-# "[/__w/pytorch/.../pair.cc:553] " and "[127.0.0.1]:3761" say nothing to a reader.
-PLACE_IN_GLOO = re.compile(r"\[/[^\]]*\.(?:cc|cpp|h):\d+\] ")
-ADVERTISEMENT = re.compile(r" This is typically caused by a remote worker crashing.*", re.S)
+WAITED = re.compile(
+    r"[Tt]imed out|[Tt]imeout|Connection (closed|reset|refused)|pair closure|Broken pipe"
+)
+# Parts of Gloo's messages that say nothing to a reader, and differ from rank to rank.
+NOISE = re.compile(
+    r"\[/\S*\.(?:cc|cpp|h):\d+\] | \[[0-9a-f.:]+\]:\d+| This is typically caused by.*", re.S
+)
 
 
-class RankError(RuntimeError):
+class SaidInWords:
+    """An error whose message says it all: a notebook shows that, and none of the lab's own code."""
+
+    def _render_traceback_(self):  # IPython's hook
+        return [f"\x1b[31m{type(self).__name__}\x1b[39m: {self}"]
+
+
+class ArgumentError(SaidInWords, ValueError):
+    """Something was asked for that cannot be."""
+
+
+class RankError(SaidInWords, RuntimeError):
     """Something failed on one rank or more. `tracebacks` has, by rank, the whole traceback."""
 
     def __init__(self, message, tracebacks=None):
         super().__init__(message)
         self.tracebacks = tracebacks or {}
-
-    def _render_traceback_(
-        self,
-    ):  # what a notebook shows: the message, and nothing of the lab's own
-        return [f"{type(self).__name__}: {self}"]
 
 
 class MissingOnRanks(RankError, KeyError):
@@ -38,51 +50,76 @@ class MissingOnRanks(RankError, KeyError):
 
 @dataclass(frozen=True)
 class Failure:
-    """What happened to one rank: `kind` is "error", "waited", "died", "busy" or "aborted"."""
+    """What happened to one rank: `kind` is a key of SAYS."""
 
     rank: int
     kind: str
     error: str = ""  # "ValueError: x must be positive"
-    place: str = ""  # "line 3: y = f(x)"
+    place: str = ""  # "line 3: y = f(x)"; several lines where functions of the reader are involved
     traceback: str = ""
 
 
-def from_remote(rank, remote, first_line=1):
-    """Read an ipyparallel RemoteError. `first_line` is the number of the cell's first line of code."""
+SAYS = {  # causes before consequences
+    "died": "died",
+    "error": "failed",
+    "waited": "waited for another rank in vain",
+    "busy": "did not answer: still busy, or stuck",
+    "aborted": "did not start on this, because an earlier cell failed there",
+}
+
+
+def from_remote(rank, remote, first_line=None):
+    """Read an ipyparallel RemoteError; `first_line` is what the reader's editor calls line 1."""
     if remote.ename == "EngineError":
         return Failure(rank, "died")
     text = COLOR.sub("", remote.traceback or "")
-    message = ADVERTISEMENT.sub("", PLACE_IN_GLOO.sub("", str(remote.evalue))).strip()
-    kind = "waited" if WAITED.search(message) else "error"
+    message = NOISE.sub("", str(remote.evalue)).strip()
+    if remote.ename == "SyntaxError":
+        message = re.sub(r" \(\d+\.py, line \d+\)$", "", message)
+    kind = "waited" if WAITED.search(message) and remote.ename != "SyntaxError" else "error"
     error = f"{remote.ename}: {message}" if message else remote.ename
     return Failure(rank, kind, error, place_of(text, first_line), text)
 
 
-def place_of(traceback, first_line):
-    """Return the lines of the reader's own code that led to the error, outermost first."""
-    places = []
+def place_of(traceback, first_line=None):
+    """Return the lines of the reader's own code that led to the error, outermost first.
+
+    The first cell in the traceback is the one that ran, if `first_line` is given; the others are
+    `%%px` cells that ran before, whose code begins on the second line.
+    """
     lines = traceback.splitlines()
+    places, this_cell = [], None
     for i, header in enumerate(lines):
-        if not CELL.match(header):
+        cell, file, line = CELL.match(header), FILE.match(header), LINE.search(header)
+        if not line or not (cell or file) or (file and NOT_THE_READERS.search(file[1])):
             continue
-        number = LINE.search(header)
+        number = int(line[1])
+        # A cell of this notebook is no file that the rank could read; the kernel knows it.
+        source = linecache.getline(file[1], number).strip() if file else ""
+        source = source or _source(lines[i + 1 : i + 12])
+        where = ""
+        if cell:
+            if first_line is not None and this_cell is None:
+                this_cell = cell[1]
+            here = cell[1] == this_cell
+            number += (first_line if here else 2) - 1
+            where = "" if here else " of an earlier cell"
+        elif not KERNEL_CELL.search(file[1]):
+            where = f" of {file[1].rpartition('/')[2]}"
         function = FUNCTION.search(header)
-        source = ""
-        for line in lines[i + 1 : i + 12]:
-            if arrow := ARROW.match(line):
-                number, source = arrow, arrow[2].strip()
-                break
-        if not number:
-            continue
-        n = int(number[1])
-        if header.startswith("File ") and not source:
-            file = header[len("File ") :].split(".py:")[0].strip() + ".py"
-            source = linecache.getline(file, n).strip()
-        if function and "<module>" not in function[1]:
-            places.append(f"line {n} of {function[1]}: {source}")
-        else:
-            places.append(f"line {n + first_line - 1}: {source}")
-    return "\n".join(f"    {place}" for place in places)
+        inside = f", in {function[1]}" if function else ""
+        places.append(f"    line {number}{where}{inside}: {source}")
+    return "\n".join(places)
+
+
+def _source(lines):
+    """Return the line that IPython's arrow points to; a SyntaxError has no arrow, only the line."""
+    for line in lines:
+        if arrow := ARROW.match(line):
+            return arrow[2].strip()
+        if CELL.match(line) or FILE.match(line):
+            break
+    return lines[0].strip() if lines and lines[0].startswith("  ") else ""
 
 
 def named(ranks):
@@ -91,36 +128,35 @@ def named(ranks):
     return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
 
 
-SAYS = {
-    "error": "failed",
-    "waited": "waited for another rank in vain",
-    "died": "died: the process is gone",
-    "busy": "did not answer: still busy, or stuck",
-    "aborted": "did not start on this, because an earlier cell failed there",
-}
-
-
-def error_from(failures, name, done=()):
+def error_from(failures, name):
     """Make one RankError of what happened; `name` is what the reader calls the Ranks object."""
     paragraphs = []
-    for kind in SAYS:  # causes before consequences
-        alike = {}
+    for kind in SAYS:
+        alike = {}  # ranks that waited at one place waited for one thing, whatever each was told
         for failure in failures:
             if failure.kind == kind:
-                alike.setdefault((failure.place, failure.error), []).append(failure.rank)
-        for (place, error), ranks in alike.items():
-            where = f", in\n{place}" if place else "."
-            paragraphs.append(
-                "\n".join(filter(None, [f"{named(ranks)} {SAYS[kind]}{where}", error]))
-            )
+                key = (failure.place, "" if kind == "waited" else failure.error)
+                alike.setdefault(key, []).append(failure)
+        paragraphs += [_paragraph(kind, group) for group in alike.values()]
     paragraphs.append(what_next({failure.kind for failure in failures}, name))
     tracebacks = {failure.rank: failure.traceback for failure in failures}
     return RankError("\n\n".join(filter(None, paragraphs)), tracebacks)
 
 
+def _paragraph(kind, group):
+    """Say what happened to ranks to which the same happened."""
+    place = group[0].place
+    # "Timed out" says more than "connection closed", which only says that another one timed out.
+    error = max((failure.error for failure in group), key=lambda error: "Timed out" in error)
+    who = named(failure.rank for failure in group)
+    if kind == "died" and error:
+        return f"{who} died: {error}"
+    return "\n".join(filter(None, [f"{who} {SAYS[kind]}{':' if place else '.'}", place, error]))
+
+
 def what_next(kinds, name):
     """Return the sentence that says what to call next."""
-    if "died" in kinds or "busy" in kinds:
+    if kinds & {"died", "busy"}:
         return f"Call {name}.restart(): it starts fresh processes, without the variables of these."
     if "waited" in kinds:
         return (

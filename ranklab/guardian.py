@@ -12,6 +12,7 @@ that they start inherits it. So nobody has to report process ids, and a start th
 is cleaned up like any other.
 """
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -44,18 +45,16 @@ def clean(folder, patience=10.0):
     deadline = time.monotonic() + patience
     while (processes := belonging_to(folder)) and time.monotonic() < deadline:
         for process in processes:
-            try:
-                process.kill()  # psutil refuses a process id that has been given to another process
-            except psutil.Error:
-                continue
-        psutil.wait_procs(processes, timeout=1)
+            with contextlib.suppress(psutil.Error):
+                process.kill()  # psutil kills nobody who was given the same id later
+        time.sleep(0.02)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def watch(folder):
     """Wait until the kernel lets go of the pipe or is no more, then clean up."""
     kernel = psutil.Process(os.getppid())
-    # A process that the kernel forked may hold the pipe open after the kernel's death: look at both.
+    # A process that the kernel forked may hold the pipe open after its death: look at both.
     pipe = threading.Thread(target=sys.stdin.buffer.read, args=(1,), daemon=True)
     pipe.start()
     while pipe.is_alive() and kernel.is_running():
@@ -80,11 +79,9 @@ class Guardian:
 
     def end(self):
         """Have everything that belongs to the folder killed and removed; return when it is."""
-        try:
+        with contextlib.suppress(OSError):  # where the guardian itself was killed
             self._process.stdin.write(b".")
             self._process.stdin.close()
-        except OSError:
-            pass  # the guardian itself was killed
         try:
             self._process.wait(timeout=15)
         except subprocess.TimeoutExpired:

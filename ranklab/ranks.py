@@ -12,24 +12,27 @@ ipyparallel starts the processes ("engines"), runs the `%%px` cells on them, and
 - a **process group** with a short timeout. It is the only thing that ends the wait of a rank whose
   message never comes;
 - a **guardian** (guardian.py), which ends all of it with the kernel, whatever the kernel dies of.
+
+The checks of the arguments are in arguments.py, the start of the processes in cluster.py, what runs
+on a rank in engine.py, waiting for the ranks in answers.py, what an error says in failure.py, and
+`%%px` in magics.py.
 """
 
 import atexit
 import itertools
-import logging
 import os
+import socket
 import sys
 import time
 
 import ipyparallel
 from IPython import get_ipython
-from traitlets.config import Config
 
-from . import arguments, engine, failure
+from . import answers, arguments, cluster, engine
+from .failure import ArgumentError, MissingOnRanks, RankError, named
 from .guardian import Guardian
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
-MARGIN = 5.0  # seconds that a rank gets beyond its timeout before it counts as stuck
 IN_NAMESPACE = ("rank", "world_size", "device", "torch", "dist")
 
 _current = None  # the ranks of this kernel: one Ranks at a time
@@ -38,16 +41,17 @@ _current = None  # the ranks of this kernel: one Ranks at a time
 class Ranks:
     """`n` processes as the ranks of one process group.
 
-    backend, device: what fits this machine, unless given (NCCL with a GPU for each rank, else Gloo).
+    backend, device: by default what fits: NCCL with a GPU for each rank, else Gloo.
     timeout: seconds that a rank waits for another one before it gives up with an error.
-    debug: turn on PyTorch's own checks for collectives that do not match (slow: never time with it).
+    debug: PyTorch's own checks for collectives that do not match. Slow: never time with it.
     engines: the name of an ipyparallel launcher: "local", "mpi", "slurm", ...
 
     The environment variable RANKLAB_RANKS, where set, replaces n.
     """
 
     def __init__(self, n=4, *, backend=None, device=None, timeout=20.0, debug=False, engines=None):
-        self._plan = arguments.plan(n, backend, device, timeout, debug, engines)
+        replaced = _current.world_size if _current else 0
+        self._plan = arguments.plan(n, backend, device, timeout, debug, engines, replaced)
         _replace_current(self)
         self._start()
 
@@ -62,24 +66,20 @@ class Ranks:
         return self._plan.timeout
 
     @property
-    def closed(self):
-        return self.client is None
-
-    @property
     def name(self):
         """What the notebook calls this object, for sentences that say what to call next."""
         shell = get_ipython()
-        names = [k for k, v in shell.user_ns.items() if v is self] if shell else []
-        return next((k for k in names if not k.startswith("_")), "ranks")
+        names = [name for name, value in shell.user_ns.items() if value is self] if shell else []
+        return next((name for name in names if not name.startswith("_")), "ranks")
 
     def __len__(self):
         return self.world_size
 
     def __repr__(self):
-        if self.closed:
-            return f"{self.world_size} ranks · closed"
-        device = self._plan.devices[0].partition(":")[0]
         many = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
+        if self.client is None:
+            return f"{many} · closed"
+        device = self._plan.devices[0].partition(":")[0]
         return f"{many} · {self._plan.backend} on {device} · ready in {self._seconds:.1f} s"
 
     # Start and end
@@ -87,63 +87,26 @@ class Ranks:
     def _start(self):
         began = time.perf_counter()
         self.cluster = self.client = self.view = None
-        self._guardian = Guardian()
+        self.pids = []
         self._meetings = itertools.count()
+        self._guardian = Guardian()
         try:
-            self._start_engines()
+            self.cluster, self.client = cluster.start(self._plan, self._guardian.folder)
+            self.view = self.client[:]
+            self.view.block = True
             processes = self._on_all(engine.prepare, limit=120)
             self.pids = [pid for _, pid in processes]
-            self._one_host = len({host for host, _ in processes}) == 1
+            self._one_host = {host for host, _ in processes} == {socket.gethostname()}
             self._join()
         except BaseException:
             self.close()
             raise
-        self._activate()
+        if shell := get_ipython():
+            from .magics import RankMagics
+
+            shell.register_magics(RankMagics(shell, self))
         self._seconds = time.perf_counter() - began
         print(self)
-
-    def _start_engines(self):
-        """Start the cluster. This is the place for another way of starting engines."""
-        local = self._plan.engines == "local"
-        self.cluster = ipyparallel.Cluster(
-            n=self.world_size,
-            engines=self._plan.engines,
-            profile_dir=self._guardian.folder,
-            cluster_file="",  # nobody else has to find this cluster
-            controller_ip="" if local or self._plan.engines == "mpi" else "*",
-            delay=0,
-            load_profile=False,
-            shutdown_atexit=False,  # Ranks sees to it
-            config=self._config(),
-            log=_silent_log(),
-        )
-        self.cluster.start_cluster_sync()
-        self.client = self.cluster.connect_client_sync()
-        patience = 60 if local else 600  # a queue takes its time
-        self.client.wait_for_engines(self.world_size, timeout=patience, interactive=False)
-        self.view = self.client[:]
-        self.view.block = True
-
-    def _config(self):
-        environment = (
-            {}
-            if self._plan.engines != "local"
-            else {
-                name: os.environ.get(name, "1")
-                for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-            }
-        )
-        environment["TORCH_CPP_LOG_LEVEL"] = os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")
-        if self._plan.debug:
-            environment["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
-        # An engine counts as there at its first heartbeat, and a stock hub asks for one every 3 s.
-        # Ten times as often, ten times as many may be missed.
-        heartbeat = {"period": 200, "max_heartmonitor_misses": 150}
-        return Config(
-            BaseLauncher={"environment": environment},
-            LocalEngineSetLauncher={"delay": 0.0},
-            Cluster={"controller_args": [f"--HeartMonitor.{k}={v}" for k, v in heartbeat.items()]},
-        )
 
     def _join(self):
         """Make one process group of all ranks, at a fresh meeting point."""
@@ -151,33 +114,14 @@ class Ranks:
             meeting = os.path.join(self._guardian.folder, f"meeting-{next(self._meetings)}")
         else:
             meeting = self.client[0].apply_sync(engine.free_address)
-        plan = self._plan
-        loopback = LOOPBACK if self._one_host else None
-        results = [
-            self.client[rank].apply_async(
-                engine.join,
-                rank,
-                plan.world_size,
-                plan.backend,
-                plan.devices[rank],
-                meeting,
-                plan.timeout,
-                loopback,
-            )
-            for rank in range(plan.world_size)
-        ]
-        self.collect(ipyparallel.AsyncResult.join(*results), limit=90)
-
-    def _activate(self):
-        if shell := get_ipython():
-            from .magics import RankMagics
-
-            shell.register_magics(RankMagics(shell, self))
+        plan, loopback = self._plan, LOOPBACK if self._one_host else None
+        group = (plan.world_size, plan.backend, plan.devices, meeting, plan.timeout, loopback)
+        results = [self.client[r].apply_async(engine.join, r, *group) for r in range(len(self))]
+        answers.values(self, ipyparallel.AsyncResult.join(*results), limit=90)
 
     def reset(self):
         """Give the same processes a new process group. Variables live on."""
-        self.check_alive()
-        self._on_all(engine.leave, limit=self.timeout + MARGIN)
+        self._on_all(engine.leave, limit=self.timeout + answers.MARGIN)
         self._join()
 
     def restart(self):
@@ -191,15 +135,14 @@ class Ranks:
         global _current
         if _current is self:
             _current = None
-        if self._guardian is None:
-            return
-        guardian, cluster, client = self._guardian, self.cluster, self.client
+        guardian, engines, client = self._guardian, self.cluster, self.client
         self._guardian = self.cluster = self.client = self.view = None
         if client is not None:
             client.close(linger=0)
-        if cluster is not None and self._plan.engines not in ("local", "mpi"):
-            cluster.stop_cluster_sync()  # a batch system has to be told
-        guardian.end()
+        if engines is not None and cluster.is_batch(self._plan):
+            engines.stop_cluster_sync()
+        if guardian is not None:
+            guardian.end()
 
     def __enter__(self):
         return self
@@ -207,88 +150,81 @@ class Ranks:
     def __exit__(self, *_):
         self.close()
 
-    # Values
+    # Values and calls
 
     def __getitem__(self, name):
         """Return the value that each rank has for `name`, in rank order."""
+        _check_name(name)
         self.check_alive()
-        result = self.client[:].pull(name, block=False)
-        return self.collect(result)
+        try:
+            return answers.values(self, self.client[:].pull(name, block=False))
+        except RankError as error:
+            lacking = [r for r, text in error.tracebacks.items() if f"name '{name}' is not" in text]
+            if not lacking:
+                raise
+            have = "have" if len(lacking) > 1 else "has"
+            said = f"{named(lacking)} {have} no `{name}`: a %%px cell that runs there must set it."
+        raise MissingOnRanks(said)
 
     def __setitem__(self, name, value):
         """Give every rank `value` under `name`."""
-        if not isinstance(name, str) or not name.isidentifier():
-            raise ValueError(f"{name!r} is not a name that a variable can have.")
+        _check_name(name)
         if name in IN_NAMESPACE:
-            raise ValueError(f"`{name}` is what each rank calls its own; take another name.")
+            raise ArgumentError(f"`{name}` is what each rank calls its own; take another name.")
         self.check_alive()
-        self.collect(self.client[:].push({name: value}, block=False))
+        answers.values(self, self.client[:].push({name: value}, block=False))
 
     def run(self, function, *args, **kwargs):
         """Call `function(*args, **kwargs)` on every rank; return the results in rank order."""
-        return self._on_all(function, *args, **kwargs)
-
-    # Waiting for the ranks
-
-    def _on_all(self, function, *args, limit=None, **kwargs):
+        if not callable(function):
+            raise ArgumentError(
+                f"ranks.run calls a function on every rank; {function!r} is not one."
+            )
         self.check_alive()
-        return self.collect(self.client[:].apply_async(function, *args, **kwargs), limit=limit)
+        return answers.values(self, self.client[:].apply_async(function, *args, **kwargs))
+
+    def _on_all(self, function, limit):
+        self.check_alive()
+        return answers.values(self, self.client[:].apply_async(function), limit=limit)
+
+    # Who is there
 
     def check_alive(self, targets=None):
-        if self.closed:
-            raise failure.RankError(f"These ranks are closed. Call {self.name}.restart().")
-        if gone := set(range(self.world_size)) - set(self.client.ids):
-            raise failure.error_from([failure.Failure(r, "died") for r in gone], self.name)
+        """Raise RankError where a rank of `targets` (ipyparallel's; default: all) is gone."""
+        if self.client is None:
+            raise RankError(f"These ranks are closed. Call {self.name}.restart() to start others.")
+        there = range(self.world_size)
+        asked = set(there)
+        if targets is not None and targets != "all":
+            asked = {targets} if isinstance(targets, int) else set(targets)
+        if unknown := sorted(asked - set(there) - {-1}):
+            raise ArgumentError(
+                f"There is no {named(unknown)}: the ranks are 0 to {len(self) - 1}."
+            )
+        if gone := asked & self.gone():
+            raise answers.death_of(self, gone)
 
-    def parts(self, result):
-        """Return [(rank, the part of the result that comes from it), ...]."""
-        return list(zip(result._targets, result.split(), strict=True))
-
-    def collect(self, result, first_line=1, limit=None):
-        """Wait for an ipyparallel result; return the values in rank order, or raise RankError."""
-        deadline = limit and time.monotonic() + limit
-        while not result.wait(0.5):
-            if deadline is None and self._lost_somebody():
-                # The others notice by themselves, at their timeout at the latest.
-                deadline = time.monotonic() + self.timeout + MARGIN
-            if deadline is not None and time.monotonic() > deadline:
-                break
-        values, failures = [], []
-        for rank, part in self.parts(result):
-            outcome = part.get(return_exceptions=True) if part.ready() else None
-            if not part.ready():
-                failures.append(failure.Failure(rank, "busy"))
-            elif isinstance(outcome, ipyparallel.error.TaskAborted):
-                failures.append(failure.Failure(rank, "aborted"))
-            elif isinstance(outcome, ipyparallel.RemoteError):
-                failures.append(failure.from_remote(rank, outcome, first_line))
-            else:
-                values.append(outcome)
-        if failures:
-            raise failure.error_from(failures, self.name) from None
-        return values
-
-    def _lost_somebody(self):
-        return set(self.client.ids) != set(range(self.world_size))
+    def gone(self):
+        """Return the ranks whose processes have ended."""
+        return set(range(self.world_size)) - set(self.client.ids)
 
 
-def _silent_log():
-    log = logging.getLogger("ranklab.cluster")
-    log.addHandler(logging.NullHandler())
-    log.propagate = False
-    log.setLevel(logging.CRITICAL)
-    return log
+def _check_name(name):
+    if not isinstance(name, str) or not name.isidentifier():
+        raise ArgumentError(f"{name!r} is not a name that a variable can have.")
 
 
 def _replace_current(ranks):
     """Close the ranks that this kernel has, so that it never has two."""
     global _current
-    if _current is not None:
+    if _current is not None and _current is not ranks:
         _current.close()
     _current = ranks
 
 
-@atexit.register
-def _close_current():
-    if _current is not None:
+def _close_at_exit(kernel):
+    if _current is not None and os.getpid() == kernel:  # not in a process that the kernel forked
         _current.close()
+
+
+atexit.register(_close_at_exit, os.getpid())

@@ -1,0 +1,98 @@
+"""Waiting for what the ranks answer, so that no wait is forever and every error has its rank.
+
+ipyparallel hands back an `AsyncResult` for each request. Three things may keep a rank from
+answering: it waits for a message that never comes (the group's timeout ends that), it died (its
+nanny tells the hub at once), or the controller between the notebook and the ranks is gone.
+"""
+
+import time
+
+from ipyparallel import AsyncResult, RemoteError
+from ipyparallel.error import TaskAborted
+
+from . import cluster
+from .failure import Failure, RankError, error_from, from_remote, named
+
+MARGIN = 5.0  # seconds that a rank gets beyond its timeout before it counts as stuck
+LOOK = 0.5  # seconds between two looks at whether everybody is still alive
+
+
+def parts(result):
+    """Return [(rank, the part of the result that comes from it), ...]."""
+    return list(zip(result._targets, result.split(), strict=True))
+
+
+def values(ranks, result, first_line=None, limit=None):
+    """Wait for `result`; return the values in rank order, or raise RankError.
+
+    first_line: the number that the reader's editor gives to the first line of the code that runs,
+    where it is a cell. limit: seconds after which a silent rank counts as stuck; without it, a rank
+    may compute for as long as it likes.
+    """
+    try:
+        _wait(ranks, result, limit)
+    except KeyboardInterrupt:
+        _interrupt(ranks, result)
+        raise
+    found, failures = [], []
+    for rank, part in parts(result):
+        answer = part.get(return_exceptions=True) if part.ready() else None
+        if not part.ready():
+            failures.append(Failure(rank, "busy"))
+        elif isinstance(answer, TaskAborted):
+            failures.append(Failure(rank, "aborted"))
+        elif isinstance(answer, RemoteError):
+            failures.append(from_remote(rank, answer, first_line))
+        else:
+            found.append(answer)
+    if failures:
+        failures = [_with_cause_of_death(ranks, failure) for failure in failures]
+        raise error_from(failures, ranks.name) from None
+    return found
+
+
+def _wait(ranks, result, limit):
+    deadline = limit and time.monotonic() + limit
+    while not result.wait(LOOK):
+        if not cluster.controller_runs(ranks.cluster):
+            raise RankError(
+                "The controller, which carries everything between this notebook and the ranks, is "
+                f"gone. Call {ranks.name}.restart(): it starts fresh processes."
+            )
+        if deadline is None and ranks.gone():
+            # The others notice by themselves, at their timeout at the latest.
+            deadline = time.monotonic() + ranks.timeout + MARGIN
+        if deadline is not None and time.monotonic() > deadline:
+            return
+
+
+def _interrupt(ranks, result):
+    """Pass Ctrl-C on to the ranks; raise RankError where some do not hear it."""
+    ranks.client.send_signal("SIGINT", targets=result._targets, block=False)
+    result.wait(2)
+    if deaf := [rank for rank, part in parts(result) if not part.ready()]:
+        raise RankError(
+            f"Interrupted, but {named(deaf)} did not hear it. A rank that waits for a message "
+            f"listens to nothing else, for up to {ranks.timeout:g} s.\n\n"
+            f"Call {ranks.name}.reset(): it waits for that and keeps the variables. "
+            f"Or {ranks.name}.restart(), which starts anew."
+        ) from None
+
+
+def death_of(ranks, gone):
+    """Make the RankError that says that the ranks in `gone` died, and of what."""
+    return error_from([_with_cause_of_death(ranks, Failure(r, "died")) for r in gone], ranks.name)
+
+
+def _with_cause_of_death(ranks, failure):
+    if failure.kind != "died" or failure.rank >= len(ranks.pids):
+        return failure
+    pid = ranks.pids[failure.rank]
+    return Failure(failure.rank, "died", cluster.cause_of_death(ranks.cluster, pid))
+
+
+def display(result, groupby):
+    """Show what the ranks printed, as far as it has come; some may be stuck."""
+    finished = [part for _, part in parts(result) if part.ready() and part.wait_for_output(0)]
+    if finished:
+        AsyncResult.join(*finished).display_outputs(groupby)
