@@ -91,7 +91,7 @@ EXACT = [
 
 @pytest.mark.parametrize("text", EXACT)
 def test_notebook_markdown_and_back(text):
-    assert to_myst(to_notebook(text, PLACES), PLACES) == text
+    assert to_myst(to_notebook(text, PLACES)) == text
 
 
 def test_random_mixtures_come_back_or_are_refused():
@@ -106,9 +106,9 @@ def test_random_mixtures_come_back_or_are_refused():
     refused = 0
     for _ in range(2000):
         text = "".join(rng.choices(pieces, k=rng.randint(1, 12)))
-        to_myst(text, PLACES)  # whatever a reader types, there is some MyST for it
+        to_myst(text)  # whatever a reader types, there is some MyST for it
         try:
-            assert to_myst(to_notebook(text, PLACES), PLACES) == text
+            assert to_myst(to_notebook(text, PLACES)) == text
         except FormError:
             refused += 1
     assert refused < 1000
@@ -179,7 +179,7 @@ EDITS = [
 
 @pytest.mark.parametrize(("shown", "old", "new", "expected"), EDITS)
 def test_an_edited_cell_is_valid_myst(shown, old, new, expected):
-    myst = to_myst(shown.replace(old, new) if old else shown, PLACES)
+    myst = to_myst(shown.replace(old, new) if old else shown)
     if expected is not None:
         assert myst == expected
     for segment in markdown.segments(myst):
@@ -191,6 +191,6 @@ def test_every_pair_of_constructs_comes_back():
     for one, other in itertools.product(EXACT, EXACT):
         text = f"{one}\n\n{other}"
         try:
-            assert to_myst(to_notebook(text, PLACES), PLACES) == text
+            assert to_myst(to_notebook(text, PLACES)) == text
         except FormError as error:
             pytest.fail(f"{text!r}: {error}")

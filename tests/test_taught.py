@@ -129,6 +129,7 @@ def test_the_sample_chapter_gives_a_module(tmp_path):
     assert [line for line in lines if "import" in line] == [
         "import statistics",
         "import time as clock",
+        "import numpy as np",
         "import torch",
         "import torch.distributed as dist",
     ]

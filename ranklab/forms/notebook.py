@@ -44,7 +44,7 @@ def to_notebook(nb: NotebookNode, root: Path = ROOT) -> NotebookNode:
             "ranklab": nb.metadata.ranklab,
         },
     )
-    if to_manuscript(form, root) != manuscript.write(nb):
+    if to_manuscript(form) != manuscript.write(nb):
         raise FormError(
             f"{manuscript.name_of(nb)}: the notebook of this manuscript would not give it back. "
             "Look for a line in a text that begins a cell, as `+++` or three backticks do."
@@ -52,15 +52,14 @@ def to_notebook(nb: NotebookNode, root: Path = ROOT) -> NotebookNode:
     return form
 
 
-def to_manuscript(form: NotebookNode, root: Path = ROOT) -> str:
+def to_manuscript(form: NotebookNode) -> str:
     """The manuscript's text for a notebook that ``to_notebook`` made and a reader edited.
 
     Outputs, empty cells, and what a notebook program writes into the metadata are left out.
     """
     if not form.metadata.get("ranklab", {}).get("manuscript"):
         raise FormError("notebook: it does not say which manuscript it was generated from.")
-    places = places_of(form, root)
-    cells = [_chapter_cell(cell, places) for cell in form.cells if _is_chapters(cell)]
+    cells = [_chapter_cell(cell) for cell in form.cells if _is_chapters(cell)]
     nb = nbformat.v4.new_notebook(cells=cells, metadata=form.metadata)
     text = manuscript.write(nb)
     back = manuscript.parse(text, form.metadata.ranklab.manuscript)
@@ -134,11 +133,11 @@ def _is_chapters(cell: NotebookNode) -> bool:
     return bool(cell.source.strip()) and not cell.metadata.get("ranklab", {}).get("generated")
 
 
-def _chapter_cell(cell: NotebookNode, places: Places) -> NotebookNode:
+def _chapter_cell(cell: NotebookNode) -> NotebookNode:
     source = manuscript.without_outer_blank_lines(cell.source)
     metadata = {key: cell.metadata[key] for key in _OURS if cell.metadata.get(key)}
     if cell.cell_type == "markdown":
-        source = notebook_markdown.to_myst(source, places)
+        source = notebook_markdown.to_myst(source)
         return nbformat.v4.new_markdown_cell(source, metadata=metadata)
     make = {"code": nbformat.v4.new_code_cell, "raw": nbformat.v4.new_raw_cell}[cell.cell_type]
     return make(source, metadata=metadata)

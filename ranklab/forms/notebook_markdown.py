@@ -8,34 +8,17 @@ edits between those marks comes back as MyST.
 import html
 import json
 import re
-import unicodedata
-from typing import NamedTuple
 
-from ranklab.forms import markdown
+from ranklab.forms import markdown, notebook_roles
 from ranklab.forms.errors import FormError
+from ranklab.forms.notebook_roles import Places
 
 DIRECTIVES = ("admonition", "note", "warning", "tip", "dropdown")
-ROLES = ("term", "cite", "doc", "ref", "glue:text")
 
 _HEAD = re.compile(r'<!-- myst ((?:"(?:\\.|[^"\\])*" ?)+)-->')
 _HIDDEN_LINE = re.compile(r"\([\w.:-]+\)=[ \t]*|%.*")
 _SHOWN_HIDDEN = re.compile(rf"<!-- ({_HIDDEN_LINE.pattern}) -->")
 _SUMMARY = re.compile(r"<details><summary>(.*)</summary>")
-_ROLE_LINK = re.compile(
-    r"""
-    \[(?P<label>(?:\\.|[^\[\]\\])*)\]
-    \((?P<address>[^\s()]*)[ ]"(?P<titled>\{[A-Za-z_:+-]+\}`[^"]*`)"\)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-
-
-class Places(NamedTuple):
-    """Where the links of a notebook lead: the repository, the site, and this chapter's page."""
-
-    repository: str
-    site: str
-    page: str
 
 
 def to_notebook(text: str, places: Places) -> str:
@@ -51,7 +34,7 @@ def to_notebook(text: str, places: Places) -> str:
         else:
             lines += segment.lines
     shown = "\n".join(lines)
-    if to_myst(shown, places) != text:
+    if to_myst(shown) != text:
         raise FormError(
             "this text cannot be turned into a notebook's Markdown and back. "
             "Write it with the constructs that CONTRIBUTING.md and the other chapters use."
@@ -59,22 +42,22 @@ def to_notebook(text: str, places: Places) -> str:
     return shown
 
 
-def to_myst(text: str, places: Places) -> str:
+def to_myst(text: str) -> str:
     """The inverse of ``to_notebook``, also for text that was edited in the notebook."""
     lines = text.split("\n")
     marks = _head_comments(text)
     done: list[str] = []
     plain_from = at = 0
     while at < len(lines):
-        block = _hidden_directive(lines, at, places) if at in marks else None
+        block = _hidden_directive(lines, at) if at in marks else None
         if block is None:
             at += 1
             continue
-        done += _hidden_text(lines[plain_from:at], places) if at > plain_from else []
+        done += _hidden_text(lines[plain_from:at]) if at > plain_from else []
         myst, at = block
         done += myst
         plain_from = at
-    done += _hidden_text(lines[plain_from:], places) if plain_from < len(lines) else []
+    done += _hidden_text(lines[plain_from:]) if plain_from < len(lines) else []
     return "\n".join(done)
 
 
@@ -132,7 +115,7 @@ def _head_comments(text: str) -> set[int]:
     return found
 
 
-def _hidden_directive(lines: list[str], at: int, places: Places) -> tuple[list[str], int] | None:
+def _hidden_directive(lines: list[str], at: int) -> tuple[list[str], int] | None:
     """The directive whose comment is ``lines[at]``, and the line after it.
 
     None if what should follow the comment was deleted: then the comment stays a comment.
@@ -147,7 +130,7 @@ def _hidden_directive(lines: list[str], at: int, places: Places) -> tuple[list[s
     title, body, end = block
     if title not in (None, _shown_title(parts)):
         head, body = _retitled(parts, title, body)
-    body = to_myst("\n".join(body), places).split("\n") if body else []
+    body = to_myst("\n".join(body)).split("\n") if body else []
     fence = _fence(head[0], body)
     return [re.sub("^:+", fence, head[0]), *head[1:], *body, fence], end
 
@@ -209,22 +192,19 @@ def _fence(opener: str, body: list[str]) -> str:
 
 
 def _shown_text(lines: list[str], places: Places) -> list[str]:
-    def show(match: re.Match) -> str:
-        return _link(markdown.role(match), places) if match["role"] else match[0]
-
     return _by_runs(
         lines,
         _HIDDEN_LINE,
         lambda line: f"<!-- {line} -->" if "--" not in line else line,
-        lambda text: markdown.replace_inline(text, show),
+        lambda text: notebook_roles.show(text, places),
     )
 
 
-def _hidden_text(lines: list[str], places: Places) -> list[str]:
+def _hidden_text(lines: list[str]) -> list[str]:
     done: list[str] = []
     for segment in markdown.segments("\n".join(lines)):
         if segment.kind == "text":
-            done += _with_roles("\n".join(segment.lines), places).split("\n")
+            done += notebook_roles.hide("\n".join(segment.lines)).split("\n")
         else:
             hidden = [_SHOWN_HIDDEN.fullmatch(line) for line in segment.lines]
             is_code = not segment.lines[0].lstrip().startswith("<!--")
@@ -245,76 +225,3 @@ def _by_runs(lines: list[str], special: re.Pattern, change_line, change_text) ->
         done += [change_line(line)] if line is not None else []
         run = []
     return done
-
-
-def _link(role: markdown.Role, places: Places) -> str:
-    if role.name not in ROLES:
-        raise FormError(
-            f"the role `{{{role.name}}}` is not one that every form can show. "
-            f"Use {', '.join(ROLES)}, or plain words."
-        )
-    title = html.escape(role.source, quote=False).replace('"', "&quot;")
-    return f'[{_label(role)}]({_address(role, places)} "{title}")'
-
-
-def _label(role: markdown.Role) -> str:
-    if role.name == "glue:text":
-        return f"`{role.target.split(':')[0]}`"
-    text = f"[{role.target}]" if role.name == "cite" else role.text
-    return re.sub(r"([\[\]])", r"\\\1", text)
-
-
-def _address(role: markdown.Role, places: Places) -> str:
-    target = role.target.strip()
-    if role.name == "term":
-        return f"{places.site}/glossary.html{_anchor('term-', target)}"
-    if role.name == "cite":
-        return f"{places.site}/references.html"
-    if role.name == "doc":
-        page = target.removeprefix("./")
-        return f"{page}.ipynb" if re.fullmatch(r"\d\d_\w+", page) else f"{places.site}/{page}.html"
-    anchor = _anchor("", target) if role.name == "ref" else ""
-    return f"{places.site}/{places.page}.html{anchor}"
-
-
-def _anchor(prefix: str, text: str) -> str:
-    """The id that Sphinx gives to a term or a label; none where it would only count."""
-    ascii_text = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
-    word = re.sub(r"[^a-zA-Z0-9._]+", "-", ascii_text).strip("-._")
-    return f"#{prefix}{word}" if word else ""
-
-
-def _with_roles(text: str, places: Places) -> str:
-    """``text`` with each role link turned back, code and formulas left alone."""
-    done, at = "", 0
-    for link in _role_links(text):
-        done += text[at : link.start()] + _role_of(link, places)
-        at = link.end()
-    return done + text[at:]
-
-
-def _role_links(text: str):
-    at = 0
-    while at < len(text):
-        other = markdown.INLINE.search(text, at)
-        link = _ROLE_LINK.search(text, at)
-        if link is None:
-            return
-        if other is not None and other.start() < link.start():
-            at = other.end()
-            continue
-        yield link
-        at = link.end()
-
-
-def _role_of(link: re.Match, places: Places) -> str:
-    source = html.unescape(link["titled"])
-    match = markdown.INLINE.fullmatch(source)
-    if match is None or not match["role"]:
-        return link[0]
-    role = markdown.role(match)
-    label = re.sub(r"\\([\[\]])", r"\1", link["label"])
-    edited = link["label"] != _label(role) and role.name in ("term", "doc", "ref")
-    if edited and label.strip() and not re.search(r"[`<>\\]", label):
-        return f"{{{role.name}}}`{label} <{role.target}>`"
-    return source

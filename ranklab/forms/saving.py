@@ -85,7 +85,7 @@ def _load(path: Path):
 
 
 def _text_of(path: Path) -> str:
-    return notebook.to_manuscript(_load(path), path.parent.parent)
+    return notebook.to_manuscript(_load(path))
 
 
 def _normal(target: Path) -> str:

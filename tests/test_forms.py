@@ -1,0 +1,394 @@
+"""Manuscript to notebook and back, the command that writes every form, saving in JupyterLab."""
+
+import asyncio
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import nbformat
+import pytest
+from jupyter_server.services.contents.largefilemanager import AsyncLargeFileManager
+from traitlets.config.loader import PyFileConfigLoader
+
+from ranklab.forms import manuscript, notebook
+from ranklab.forms.__main__ import main
+from ranklab.forms.errors import FormError
+
+pytestmark = pytest.mark.timeout(120)
+
+ROOT = Path(__file__).resolve().parents[1]
+SAMPLES = ROOT / "tests" / "manuscripts"
+CHAPTERS = sorted((ROOT / "book").glob("[0-9][0-9]_*.md"))
+MANUSCRIPTS = [*CHAPTERS, *sorted(SAMPLES.glob("*.md"))]
+
+each_manuscript = pytest.mark.parametrize("path", MANUSCRIPTS, ids=lambda path: path.stem)
+
+
+# Manuscripts
+
+
+@each_manuscript
+def test_reading_and_writing_a_manuscript_changes_nothing(path):
+    assert manuscript.write(manuscript.read(path)) == path.read_text()
+
+
+@each_manuscript
+def test_the_notebook_gives_the_manuscript_back(path):
+    form = notebook.to_notebook(manuscript.read(path))
+    assert notebook.to_manuscript(form) == path.read_text()
+    # ... also when it was written to a file in between
+    form = nbformat.reads(notebook.write(form), as_version=4)
+    assert notebook.to_manuscript(form) == path.read_text()
+
+
+@each_manuscript
+def test_the_notebook_is_valid_and_has_no_outputs(path):
+    text = notebook.write(notebook.to_notebook(manuscript.read(path)))
+    form = nbformat.reads(text, as_version=nbformat.NO_CONVERT)
+    nbformat.validate(form)
+    assert (form.nbformat, form.nbformat_minor) == (4, 5)
+    code = [cell for cell in form.cells if cell.cell_type == "code"]
+    assert all(cell.outputs == [] and cell.execution_count is None for cell in code)
+    assert text.endswith("}\n") and '\n "cells": [' in text
+
+
+def test_a_manuscript_is_normalized_in_whitespace_and_metadata_alone(tmp_path):
+    messy = (
+        manuscript.HEADER.replace("---\n", "---\n", 1)
+        + "\n\n\n# Title  \n\n\n\n```{code-cell} ipython3\n---\ntags: [b, a]\n"
+        + "mystnb: {image: {alt: 'x: y'}}\n---\n\n\nx = 1\n\n```\n\n\n\n"
+        + "```{code-cell}\n:tags: [a]\nx\n```\n+++\n\ntext\n+++\nmore"
+    )
+    path = tmp_path / "book" / "01_x.md"
+    path.parent.mkdir()
+    path.write_text(messy)
+    text = manuscript.write(manuscript.read(path))
+    assert text.removeprefix(manuscript.HEADER) == (
+        "\n# Title\n\n```{code-cell} ipython3\n---\nmystnb:\n  image:\n    alt: 'x: y'\n"
+        "tags: [b, a]\n---\nx = 1\n```\n\n```{code-cell} ipython3\n:tags: [a]\n\nx\n```\n\n"
+        "text\n\n+++\n\nmore\n"
+    )
+    path.write_text(text)
+    assert manuscript.write(manuscript.read(path)) == text
+
+
+def test_a_header_that_no_form_would_keep_is_refused():
+    text = manuscript.HEADER.replace("---\njupytext", "---\ntitle: X\njupytext") + "\n# X\n"
+    with pytest.raises(FormError, match=r"^01_x: the header has 'title'"):
+        manuscript.parse(text, "book/01_x.md")
+
+
+def test_editing_one_cell_leaves_the_other_ids_alone():
+    before = manuscript.read(SAMPLES / "91_constructs.md")
+    text = (
+        manuscript.write(before)
+        .replace("x = 1", "x = 2")
+        .replace("\n# Every", "\nNew\n\n+++\n\n# Every")
+    )
+    after = manuscript.parse(text, "book/91_constructs.md")
+    old, new = [cell.id for cell in before.cells], [cell.id for cell in after.cells]
+    assert len(set(new)) == len(new) == len(old) + 1
+    assert len(set(old) - set(new)) == 1
+
+
+def test_equal_cells_have_different_ids():
+    nb = manuscript.parse(f"{manuscript.HEADER}\na\n\n+++\n\na\n", "book/01_x.md")
+    assert len({cell.id for cell in nb.cells}) == 2
+
+
+# Notebooks
+
+
+def sample():
+    return notebook.to_notebook(manuscript.read(SAMPLES / "91_constructs.md"))
+
+
+def test_the_notebook_begins_with_its_origin_and_an_installation():
+    form = sample()
+    origin, install = form.cells[:2]
+    assert "`manuscripts/91_constructs.md`" in origin.source and "`make forms`" in origin.source
+    assert "make lab" in origin.source
+    url = notebook.places_of(form).repository
+    assert f'%pip install -q "ranklab @ git+{url}"' in install.source
+    assert install.metadata.tags == ["notebook-only"]
+    assert all(cell.metadata.ranklab.generated for cell in (origin, install))
+
+
+def test_the_installation_does_nothing_where_the_lab_is(tmp_path):
+    from IPython.core.interactiveshell import InteractiveShell
+
+    calls = []
+    shell = InteractiveShell()
+    shell.register_magic_function(calls.append, magic_name="pip")
+    source = sample().cells[1].source
+    shell.run_cell(source).raise_error()
+    assert calls == []
+    shell.run_cell(source.replace('find_spec("ranklab")', 'find_spec("no_lab")')).raise_error()
+    assert calls == [f'install -q "ranklab @ git+{notebook.places_of(sample()).repository}"']
+
+
+def test_what_a_notebook_program_adds_does_not_come_back():
+    form = sample()
+    code = [cell for cell in form.cells if cell.cell_type == "code"]
+    code[1].outputs = [nbformat.v4.new_output("stream", text="x\n")]
+    code[1].execution_count = 3
+    code[1].metadata.update(collapsed=True, execution={"a": 1}, trusted=True, jupyter={})
+    form.metadata.update(widgets={}, toc={}, language_info={"name": "python", "version": "3"})
+    form.metadata.kernelspec.display_name = "Python 3 (ipykernel)"
+    form.cells[3].id = "another"
+    form.cells.append(nbformat.v4.new_code_cell(""))
+    form.cells.append(nbformat.v4.new_markdown_cell("  \n"))
+    assert notebook.to_manuscript(form) == (SAMPLES / "91_constructs.md").read_text()
+
+
+def test_cells_that_a_reader_adds_come_back():
+    form = sample()
+    form.cells.insert(2, nbformat.v4.new_markdown_cell("Typed: {term}`rank`, $x$."))
+    form.cells.append(nbformat.v4.new_code_cell("\ny = 1\n", metadata={"tags": ["a"]}))
+    text = notebook.to_manuscript(form)
+    assert "---\n\nTyped: {term}`rank`, $x$.\n\n+++\n\n# Every construct" in text
+    assert text.endswith("```{code-cell} ipython3\n:tags: [a]\n\ny = 1\n```\n")
+
+
+@pytest.mark.parametrize("source", ["a\n\n+++\n\nb", "```{code-cell}\nx\n```", "+++"])
+def test_a_text_that_would_become_cells_is_refused(source):
+    form = sample()
+    form.cells.append(nbformat.v4.new_markdown_cell(source))
+    with pytest.raises(FormError, match=r"^91_constructs, the text after cell .* would not come"):
+        notebook.to_manuscript(form)
+
+
+REFUSED = {
+    "a directive in a list": ("- a\n\n  :::{note}\n  b\n  :::", "the text after cell 0 .*Move it"),
+    "an unknown role": ("{numref}`a`", "the text after cell 0 .*Use term"),
+    "an empty cell": ("```{code-cell} ipython3\n```", "cell 1 .*the cell is empty"),
+    "metadata": ('+++ {"slideshow": 1}\n\na', "metadata 'slideshow' would be lost"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_a_notebook_cannot_hold_is_refused_with_its_place(case):
+    text, message = REFUSED[case]
+    nb = manuscript.parse(f"{manuscript.HEADER}\n{text}\n", "book/01_x.md")
+    with pytest.raises(FormError, match=f"^01_x, {message}" if "cell" in message else message):
+        notebook.to_notebook(nb)
+
+
+def test_the_repository_is_named_in_one_place(tmp_path):
+    nb = manuscript.read(SAMPLES / "92_saved.md")
+    with pytest.raises(FormError, match=r"_config\.yml: there is no `repository: url:`"):
+        notebook.to_notebook(nb, tmp_path)
+    (tmp_path / "_config.yml").write_text(
+        "repository:\n  url: https://host.example/me/mine\nhtml:\n  baseurl: https://b.example/x/\n"
+    )
+    form = notebook.to_notebook(nb, tmp_path)
+    assert "git+https://host.example/me/mine" in form.cells[1].source
+    assert notebook.places_of(nb, tmp_path).site == "https://b.example/x"
+
+
+# The command
+
+
+@pytest.fixture
+def book(tmp_path):
+    """A repository with one small chapter that saves a function, and nothing generated."""
+    for folder in ("book", "notebooks", "scripts", "ranklab/taught"):
+        (tmp_path / folder).mkdir(parents=True)
+    shutil.copy(SAMPLES / "92_saved.md", tmp_path / "book" / "92_saved.md")
+    (tmp_path / "ranklab" / "taught" / "__init__.py").write_text('"""Ours."""\n')
+    (tmp_path / "_config.yml").write_text("repository:\n  url: https://host.example/me/mine\n")
+    return tmp_path
+
+
+def forms(book, *options, hash_seed="0"):
+    """Run the command in a process of its own: (exit status, its lines)."""
+    command = [sys.executable, "-m", "ranklab.forms", "--root", str(book), *options]
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert not done.stderr, done.stderr
+    return done.returncode, done.stdout.splitlines()
+
+
+def contents(book):
+    return {path: path.read_bytes() for path in sorted(book.rglob("*")) if path.is_file()}
+
+
+FORMS = ["ranklab/taught/saved.py", "notebooks/92_saved.ipynb", "scripts/92_saved.py"]
+
+
+def test_the_command_writes_every_form_once_and_the_same(book):
+    assert forms(book) == (0, [f"{name} written" for name in FORMS])
+    first = contents(book)
+    assert forms(book) == (0, ["Every form is in step with its manuscript."])
+    assert forms(book, "--check") == (0, ["Every form is in step with its manuscript."])
+    assert contents(book) == first
+    for name in FORMS:
+        (book / name).unlink()
+    forms(book, hash_seed="7")
+    assert contents(book) == first
+    for name in FORMS:
+        head = "".join((book / name).read_text().splitlines(True)[:8])
+        assert "Generated from" in head and "book/92_saved.md" in head
+
+
+def test_check_names_what_is_out_of_step_and_writes_nothing(book):
+    forms(book)
+    path = book / "book" / "92_saved.md"
+    path.write_text(path.read_text().replace("REPEATS = 3", "REPEATS = 5") + "\n")
+    stale = book / "ranklab" / "taught" / "gone.py"
+    stale.write_text("# Generated from book/77_gone.md by `make forms`.\n")
+    before = contents(book)
+    status, lines = forms(book, "--check")
+    assert status == 1
+    names = ["book/92_saved.md", *FORMS, "ranklab/taught/gone.py"]
+    assert lines == [
+        f"{name} is out of step with its manuscript: run `make forms`" for name in names
+    ]
+    assert contents(book) == before
+
+
+def test_forms_without_a_manuscript_are_removed_and_nothing_else(book):
+    forms(book)
+    (book / "book" / "92_saved.md").rename(book / "book" / "93_other.md")
+    notebook_path = book / "notebooks" / "92_saved.ipynb"
+    shutil.copy(notebook_path, book / "notebooks" / "my_notes.ipynb")
+    (book / "notebooks" / "broken.ipynb").write_text("{")
+    (book / "scripts" / "mine.py").write_text("# Generated by me\n")
+    (book / "ranklab" / "taught" / "mine.py").write_text("x = 1\n")
+    status, lines = forms(book)
+    assert status == 0
+    assert [line for line in lines if "removed" in line] == [
+        f"{name} removed: no manuscript gives it any more"
+        for name in ("notebooks/92_saved.ipynb", "scripts/92_saved.py", "ranklab/taught/saved.py")
+    ]
+    for kept in ("notebooks/my_notes.ipynb", "notebooks/broken.ipynb", "scripts/mine.py"):
+        assert (book / kept).exists()
+    assert (book / "ranklab" / "taught" / "mine.py").exists()
+    assert (book / "ranklab" / "taught" / "other.py").exists()
+
+
+def test_a_manuscript_that_cannot_be_translated_keeps_its_forms_and_the_others_go_on(book):
+    forms(book)
+    before = contents(book)
+    path = book / "book" / "92_saved.md"
+    path.write_text(path.read_text().replace("repeats=REPEATS", "repeats=rank"))
+    other = book / "book" / "01_other.md"
+    other.write_text(f"{manuscript.HEADER}\n# Other\n")
+    status, lines = forms(book)
+    assert status == 1
+    assert any("92_saved, cell 2" in line and "reads `rank`" in line for line in lines)
+    assert "notebooks/01_other.ipynb written" in lines
+    assert contents(book)[book / FORMS[0]] == before[book / FORMS[0]]
+
+
+def test_a_manuscript_that_cannot_be_read_keeps_its_forms(book):
+    forms(book)
+    path = book / "book" / "92_saved.md"
+    path.write_text(path.read_text().replace("---\njupytext", "---\ntitle: X\njupytext"))
+    before = contents(book)
+    status, lines = forms(book)
+    assert (status, len(lines)) == (1, 1) and lines[0].startswith("92_saved: the header has")
+    assert contents(book) == before
+
+
+def test_the_committed_forms_are_in_step(capsys):
+    status = main(["--check"])
+    assert status == 0, capsys.readouterr().out
+
+
+# Saving in JupyterLab
+
+
+@pytest.fixture
+def lab(book, caplog):
+    """`make lab`'s own contents manager on the notebooks: save(notebook, name) as Lab does."""
+    forms(book)
+    caplog.set_level(logging.INFO)
+    folder = ROOT / "ranklab" / "forms"
+    config = PyFileConfigLoader("jupyter_config.py", path=str(folder)).load_config()
+    manager = AsyncLargeFileManager(
+        config=config, root_dir=str(book / "notebooks"), log=logging.getLogger("lab")
+    )
+
+    def save(form, name="92_saved.ipynb"):
+        model = {"type": "notebook", "format": "json", "content": form}
+        caplog.clear()
+        asyncio.run(manager.save(model, name))
+        return [f"{record.levelname} {record.getMessage()}" for record in caplog.records]
+
+    return save
+
+
+def opened(book, name="92_saved.ipynb"):
+    return nbformat.read(book / "notebooks" / name, as_version=4)
+
+
+def edited(book, sentence="A sentence typed in Lab."):
+    form = opened(book)
+    form.cells.append(nbformat.v4.new_markdown_cell(sentence, id=uuid.uuid4().hex))
+    return form
+
+
+def text_of(book):
+    return (book / "book" / "92_saved.md").read_text()
+
+
+def test_saving_a_notebook_updates_its_manuscript(book, lab):
+    before = text_of(book)
+    lines = lab(edited(book))
+    assert text_of(book) == before + "\nA sentence typed in Lab.\n"
+    assert lines[-1] == "INFO book/92_saved.md updated from the notebook."
+    lab(edited(book, "And another."))
+    assert text_of(book).endswith("\nA sentence typed in Lab.\n\n+++\n\nAnd another.\n")
+    assert sorted(os.listdir(book / "book")) == ["92_saved.md"]
+
+
+def test_saving_without_a_change_leaves_the_file_alone(book, lab):
+    stamp = (book / "book" / "92_saved.md").stat()
+    form = opened(book)
+    form.cells[3].outputs = [nbformat.v4.new_output("stream", text="x\n")]
+    lab(form)
+    assert (book / "book" / "92_saved.md").stat() == stamp
+
+
+def test_a_notebook_of_the_readers_own_is_left_alone(book, lab):
+    before = contents(book / "book")
+    copy = edited(book)  # still says that it comes from 92_saved.md
+    assert lab(copy, "my_copy.ipynb")[-1:] != ["INFO book/92_saved.md updated from the notebook."]
+    unmarked = edited(book)
+    del unmarked.metadata["ranklab"]
+    lab(unmarked)
+    assert contents(book / "book") == before
+
+
+def test_a_notebook_that_cannot_be_translated_is_saved_and_the_manuscript_kept(book, lab):
+    before = text_of(book)
+    (line,) = [line for line in lab(edited(book, "a\n\n+++\n\nb")) if line.startswith("ERROR")]
+    assert "would not come back" in line and "The notebook is saved" in line
+    assert opened(book).cells[-1].source == "a\n\n+++\n\nb"
+    assert text_of(book) == before
+    # ... and once repaired, saving works again
+    form = opened(book)
+    form.cells[-1].source = "repaired"
+    lab(form)
+    assert text_of(book) == before + "\nrepaired\n"
+
+
+def test_a_manuscript_that_was_edited_meanwhile_is_not_overwritten(book, lab):
+    path = book / "book" / "92_saved.md"
+    path.write_text(text_of(book) + "\nTyped in an editor.\n")
+    (line,) = [line for line in lab(edited(book)) if line.startswith("ERROR")]
+    assert "was changed since" in line and "make forms" in line
+    assert text_of(book).endswith("Typed in an editor.\n")
+    assert opened(book).cells[-1].source == "A sentence typed in Lab."
+    # ... nor by saving once more
+    lab(edited(book))
+    assert text_of(book).endswith("Typed in an editor.\n")
+    # The author chooses: the notebook wins.
+    status, lines = forms(book, "--from-notebook", str(book / "notebooks" / "92_saved.ipynb"))
+    assert (status, lines) == (0, ["book/92_saved.md updated from the notebook."])
+    assert "A sentence typed in Lab." in text_of(book)
