@@ -1,0 +1,104 @@
+"""What a translation needs to know while it goes through the cells, one after the other."""
+
+from dataclasses import dataclass, field
+
+from ranklab.forms.script import layout
+from ranklab.forms.script.cells import Cell
+from ranklab.forms.script.imports import Imports
+from ranklab.forms.script.lab import Lab
+from ranklab.forms.script.layout import Piece
+
+
+@dataclass
+class Waiting:
+    """Who may be ahead of whom.
+
+    In a notebook a cell begins when all ranks, and the kernel, are done with the one before. In
+    a script somebody must wait where that could be seen.
+    """
+
+    kernel_ran: bool = False  # the other ranks may be ahead of rank 0
+    ranks_ran: bool = False  # ranks may be ahead of each other
+    unseen: bool = False  # rank 0 may be ahead of the others
+
+
+@dataclass
+class Step:
+    """all_names: every name in the notebook. defined_everywhere: functions and classes of plain
+    cells that all ranks define. draws: names that stand for something that draws."""
+
+    lab: Lab
+    imports: Imports
+    all_names: set[str]
+    defined_everywhere: set[str] = field(default_factory=set)
+    draws: set[str] = field(default_factory=set)
+    used: set[str] = field(default_factory=set)
+    waiting: Waiting = field(default_factory=Waiting)
+    loops: int = 0
+    closed: bool = False
+    traced: set[str] = field(default_factory=set)
+
+    def use(self, helper: str) -> str:
+        """The script's name for one of the preamble's functions, which is thereby needed."""
+        self.used.add(helper)
+        return self.lab.helper(helper)
+
+    def before_kernel(self) -> list[Piece]:
+        """Let rank 0 wait until the others are done with the last cell on the ranks."""
+        wait = self._wait() if self.waiting.unseen else []
+        self.waiting.kernel_ran = self.lab.has_ranks and not self.closed
+        return wait
+
+    def before_cell_on_ranks(self) -> list[Piece]:
+        """Let all ranks begin a cell together."""
+        ahead = self.waiting
+        wait = self._wait() if ahead.kernel_ran or ahead.ranks_ran or ahead.unseen else []
+        self.waiting = Waiting(ranks_ran=True, unseen=True)
+        return wait
+
+    def before_run(self, pushed: bool) -> list[Piece]:
+        """The same for ranks.run(), which may bring rank 0's arguments along."""
+        if pushed and not self.waiting.ranks_ran and not self.waiting.unseen:
+            self.waiting = Waiting(ranks_ran=True, unseen=True)
+            return []
+        return self.before_cell_on_ranks()
+
+    def pulled(self) -> None:
+        self.waiting.unseen = False
+
+    def pushed(self) -> None:
+        self.waiting.kernel_ran = False
+
+    def reset(self) -> None:
+        self.waiting = Waiting()
+
+    def unknown(self) -> None:
+        """A loop's body begins or ends: it may have run before, or not at all."""
+        self.waiting = Waiting(True, True, True)
+
+    def state(self) -> Waiting:
+        return Waiting(**vars(self.waiting))
+
+    def restore(self, state: Waiting) -> None:
+        self.waiting = state
+
+    def merge(self, other: Waiting) -> None:
+        """After a condition: what either branch may have left."""
+        mine = self.waiting
+        self.waiting = Waiting(
+            mine.kernel_ran or other.kernel_ran,
+            mine.ranks_ran or other.ranks_ran,
+            mine.unseen or other.unseen,
+        )
+
+    def close(self, cell: Cell) -> None:
+        if self.loops:
+            raise cell.refuse("`ranks.close()` in a loop would close the ranks more than once.")
+        self.closed = True
+        self.waiting = Waiting()
+
+    def _wait(self) -> list[Piece]:
+        self.waiting = Waiting()
+        if not self.lab.has_ranks or self.closed:
+            return []
+        return [layout.line(f"{self.use('everyone')}()", everywhere=True)]

@@ -1,0 +1,269 @@
+"""The parts of a script's preamble, as Python that can be read and checked.
+
+Nobody imports this file: `preamble.py` copies the parts that a script needs, with the
+imports that these use. A line `#: name` begins a part. "N", TIMEOUT, BACKEND and DEVICE
+stand for what the notebook's `Ranks(...)` says.
+"""
+# ruff: noqa: F811
+
+import os
+import pickle
+import re
+import socket
+import sys
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import torch
+import torch.distributed as dist
+
+TIMEOUT, BACKEND, DEVICE, STYLE = 20.0, None, None, {}
+
+
+#: one_process
+if any(os.environ.get(name, "0") != "0" for name in ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")):
+    sys.exit()  # one process is enough: of several, all but the first end here
+
+
+#: start_ranks
+def start_ranks():
+    """Started by hand: let torchrun start this file once for each rank."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import main as torchrun
+
+    n = os.environ.get("RANKLAB_RANKS", "N")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the ranks share the processor
+    try:
+        torchrun(["--standalone", "--nproc-per-node", n, *sys.argv])
+    except ChildFailedError:  # the rank itself has said why
+        sys.exit(1)
+    sys.exit()
+
+
+#: ask_mpi
+def ask_mpi():
+    """Started by mpiexec: note in the environment what torchrun would have noted there."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    host = world.Split_type(MPI.COMM_TYPE_SHARED)
+    with socket.socket() as free:
+        free.bind(("", 0))
+        name = "127.0.0.1" if host.size == world.size else socket.gethostname()
+        address, port = world.bcast((name, free.getsockname()[1]))
+    os.environ.update(
+        RANK=str(world.rank),
+        WORLD_SIZE=str(world.size),
+        LOCAL_RANK=str(host.rank),
+        LOCAL_WORLD_SIZE=str(host.size),
+        MASTER_ADDR=address,
+        MASTER_PORT=str(port),
+    )
+
+
+#: choose_device
+def choose_device(device=None, backend=None):
+    """A GPU for each rank, and NCCL, if there are enough; else Gloo. Or what is asked for."""
+    local_rank, here = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    gpus = torch.cuda.device_count()
+    device = torch.device(device or (f"cuda:{local_rank % gpus}" if gpus else "cpu"))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device, backend or ("nccl" if device.type == "cuda" and gpus >= here else "gloo")
+
+
+#: form_groups
+def form_groups():
+    """Form the process group, and a second one that moves values to and from rank 0.
+
+    The second one is patient: rank 0 may compute alone for long.
+    """
+    global driver
+    number = store.add(f"groups of rank {rank}", 1)
+    own = dist.PrefixStore(f"group {number}", store)
+    own.set(f"rank {rank}", "here")  # no clock runs before all ranks are here
+    own.wait([f"rank {r}" for r in range(world_size)], timedelta(minutes=30))
+    limit = timedelta(seconds=TIMEOUT)
+    dist.init_process_group(backend, store=own, rank=rank, world_size=world_size, timeout=limit)
+    driver = dist.new_group(backend="gloo", timeout=timedelta(hours=1))
+
+
+#: launch
+if not os.environ.keys() & {"RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK"}:
+    start_ranks()
+if "RANK" not in os.environ:
+    ask_mpi()
+if os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"] and sys.platform != "win32":
+    # All ranks are on this machine: no message needs to leave it.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+if "OMP_NUM_THREADS" not in os.environ:
+    torch.set_num_threads(1)
+sys.stdout.reconfigure(line_buffering=True)
+
+rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+device, backend = choose_device(DEVICE, BACKEND)
+store = next(dist.rendezvous("env://"))[0]
+form_groups()
+
+
+#: everyone
+def everyone():
+    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
+    dist.barrier(group=driver)
+
+
+#: to_rank_0
+def to_rank_0(value):
+    """Every rank's value in rank order, on rank 0; None on the others."""
+    values = [None] * world_size if rank == 0 else None
+    dist.gather_object(value, values, group=driver)
+    return values
+
+
+#: from_rank_0
+def from_rank_0(make):
+    """What make() returns on rank 0, on every rank: a copy for each."""
+    box = [pickle.dumps(make()) if rank == 0 else None]
+    dist.broadcast_object_list(box, group=driver)
+    return pickle.loads(box[0])
+
+
+#: in_step
+def in_step(make):
+    """Loop over make() on rank 0, and as often, over None, on the other ranks."""
+    if rank == 0:
+        for item in make():
+            from_rank_0(lambda: True)
+            yield item
+    while from_rank_0(lambda: False):
+        yield None
+
+
+#: fresh_group
+def fresh_group():
+    """Replace the process groups, whatever state they are in; variables live on."""
+    everyone()
+    dist.destroy_process_group()
+    form_groups()
+
+
+#: leave_group
+def leave_group():
+    """The end of the ranks: rank 0 may go on alone."""
+    everyone()
+    dist.destroy_process_group()
+
+
+#: may_fail
+@contextmanager
+def may_fail():
+    """Say what went wrong, and go on: the error is meant to happen."""
+    try:
+        yield
+    except Exception as error:
+        first_line = (str(error).splitlines() or [""])[0]
+        print(f"rank {rank}: {type(error).__name__}: {first_line}")
+
+
+#: may_fail_alone
+@contextmanager
+def may_fail():
+    """Say what went wrong, and go on: the error is meant to happen."""
+    try:
+        yield
+    except Exception as error:
+        first_line = (str(error).splitlines() or [""])[0]
+        print(f"{type(error).__name__}: {first_line}")
+
+
+#: result
+def result(name, value, varies=False):
+    """Print a result that the text quotes. varies: it differs from run to run."""
+
+    def plain(value):
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        return value.item() if hasattr(value, "item") else value
+
+    print(f"{name} = {plain(value)}")
+
+
+#: file_beside
+pictures = []
+
+
+def file_beside(name):
+    """The path of an SVG file beside this script, for a picture of this name."""
+    name = re.sub(r"[^\w.-]+", "-", str(name))
+    pictures.append(name)
+    if pictures.count(name) > 1:
+        name += f"-{pictures.count(name)}"
+    script = Path(__file__)
+    return script.with_name(f"{script.stem}-{name}.svg")
+
+
+#: look
+plt.switch_backend("Agg")  # figures go to files
+plt.rcParams.update(STYLE)
+
+
+#: agg
+plt.switch_backend("Agg")  # figures go to files
+
+
+#: save_figures
+def save_figures():
+    """Save the open figures beside this script, and close them."""
+    for number in plt.get_fignums():
+        figure = plt.figure(number)
+        figure.savefig(file_beside(figure.get_label() or number))
+        plt.close(figure)
+
+
+#: show_figure
+def show(value, on_rank=None):
+    """Print a cell's last value, as a notebook does; a picture becomes a file."""
+    if isinstance(value, plt.Figure):
+        value.savefig(file_beside(value.get_label() or "figure"))
+        plt.close(value)
+    elif hasattr(value, "_repr_svg_"):
+        path = file_beside(getattr(value, "name", None) or "drawing")
+        path.write_text(value._repr_svg_())
+    elif value is not None:
+        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
+
+
+#: show
+def show(value, on_rank=None):
+    """Print a cell's last value, as a notebook does; a picture becomes a file."""
+    if hasattr(value, "_repr_svg_"):
+        path = file_beside(getattr(value, "name", None) or "drawing")
+        path.write_text(value._repr_svg_())
+    elif value is not None:
+        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
+
+
+#: display
+def display(*values):
+    """Show values in the middle of a cell."""
+    for value in values:
+        show(value)
+
+
+#: left_out
+def left_out(view):
+    """A stand-in for one of ranklab's views, which says that it is left out."""
+
+    def say(*args, **kwargs):
+        print(f"{view}: left out, for this view of ranklab's is not installed here")
+
+    return say
+
+
+#: untraced
+@contextmanager
+def untraced(*args, **kwargs):
+    """A stand-in for ranklab's trace: it records nothing."""
+    yield None

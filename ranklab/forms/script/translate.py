@@ -1,0 +1,169 @@
+"""From the cells of a notebook to the text of a script."""
+
+import ast
+import re
+from dataclasses import dataclass
+
+from ranklab.forms.script import layout, names, on_ranks, preamble, prose
+from ranklab.forms.script.cells import Cell, Prose
+from ranklab.forms.script.display import names_that_draw
+from ranklab.forms.script.imports import (
+    Imports,
+    collect,
+    grouped,
+    is_import,
+    origin,
+    packages,
+)
+from ranklab.forms.script.kernel import Kernel
+from ranklab.forms.script.lab import Lab, find_ranks
+from ranklab.forms.script.scopes import names_in
+from ranklab.forms.script.source import Source
+from ranklab.forms.script.statements import comments_at_end
+from ranklab.forms.script.step import Step
+
+
+@dataclass(frozen=True)
+class Title:
+    """name: the script's, without ``.py``. origin: the sentence that says where it is from."""
+
+    name: str
+    origin: str
+
+
+def script(cells: list[Cell | Prose], title: Title) -> str:
+    """The text of the script."""
+    lab, code = Lab(), [cell for cell in cells if isinstance(cell, Cell)]
+    kept = [cell for cell in code if not cell.notebook_only]
+    imports = collect(kept, lab)
+    find_ranks(lab, kept)
+    step = _prepared(lab, imports, code, kept)
+    names.check(code, step)
+    body = _body(cells, step)
+    return _assembled(body, step, title)
+
+
+def _prepared(lab: Lab, imports: Imports, code: list[Cell], kept: list[Cell]) -> Step:
+    """What is known before the first cell is translated."""
+    every = set()
+    for cell in kept:
+        every |= names_in(*cell.tree.body).all
+    step = Step(lab, imports, every - lab.names)
+    lab.renamed = _renamed(step, kept)
+    step.draws = names_that_draw(imports.names)
+    step.defined_everywhere = names.defined_everywhere(kept, step)
+    return step
+
+
+def _renamed(step: Step, kept: list[Cell]) -> dict[str, str]:
+    """The preamble's own names that mean something else in the notebook, with new ones."""
+    bound = set()
+    for cell in kept:
+        for node in cell.tree.body:
+            if not is_import(node):
+                names_ = names_in(node)
+                bound |= names_.binds | names_.later_binds
+    taken = preamble.HELPERS & (step.all_names | set(step.imports.names))
+    for name, statement in preamble.IMPORTS.items():
+        imported = step.imports.names.get(name)
+        other = imported and imported != origin(ast.parse(statement).body[0])
+        if name not in preamble.FIXED and (name in bound or other):
+            taken |= {name}
+    return {name: f"{name}_" for name in sorted(taken)}
+
+
+def _body(cells: list[Cell | Prose], step: Step) -> list[str]:
+    """The lines of the script behind its preamble."""
+    out: list[str] = []
+    for cell in cells:
+        if isinstance(cell, Prose):
+            _append(out, prose.comments(cell.text))
+        elif not cell.notebook_only:
+            for code in step.imports.inlined.get(cell.place.number, []):
+                _append(out, code.split("\n"))
+            _append(out, _cell_lines(cell, step))
+    return [*out, *_end(step)]
+
+
+def _cell_lines(cell: Cell, step: Step) -> list[str]:
+    pieces = on_ranks.pieces(cell, step) if cell.on_ranks else Kernel(cell, step).pieces()
+    if pieces and re.match(r"#\s*@save\b", " ".join(pieces[0].above[:1])):
+        pieces[0].above = pieces[0].above[1:]
+    rest = comments_at_end(Source(cell.body), cell.tree.body)
+    lines = layout.lines(pieces, guarded=step.lab.has_ranks)
+    while lines and not lines[0]:
+        lines.pop(0)
+    return lines + ([line for line in rest if line] if rest else [])
+
+
+def _append(out: list[str], lines: list[str]) -> None:
+    if lines:
+        out += ["", *lines] if out else lines
+
+
+def _end(step: Step) -> list[str]:
+    if not step.lab.has_ranks or step.closed:
+        return []
+    return ["", f"{step.use('leave_group')}()"]
+
+
+def _assembled(body: list[str], step: Step, title: Title) -> str:
+    lab, imports = step.lab, step.imports
+    in_with = step.traced
+    if lab.views:
+        step.used |= {"untraced" if name in in_with else "left_out" for name in lab.views}
+    if lab.results:
+        step.used.add("result")
+    plots = bool(step.draws)
+    parts = preamble.needed(step.used, lab, plots)
+    for statement in preamble.imports(parts, lab):
+        imports.add(statement)
+    code = preamble.texts(parts, lab)
+    if 0 in imports.inlined:
+        at = parts.index("look") if "look" in parts else len(code)
+        code.insert(at, "\n\n\n".join(imports.inlined[0]))
+    code += [preamble.stand_ins(lab, in_with)] if lab.views else []
+    sections = [_header(step, title), grouped(imports.statements), "\n\n\n".join(code)]
+    text = "\n\n".join(section for section in sections if section)
+    return _spaced([*text.split("\n"), "", "", *body])
+
+
+def _header(step: Step, title: Title) -> str:
+    lab, name = step.lab, f"{title.name}.py"
+    lines = [title.origin, ""] if title.origin else []
+    if lab.has_ranks:
+        n = lab.settings["n"]
+        lines += [
+            f"Run it on {n} ranks, or on another number of them, in one of these ways:",
+            f"    python {name}",
+            f"    torchrun --standalone --nproc-per-node {n} {name}",
+            f"    torchrun --nnodes 2 --nproc-per-node {n} --rdzv-backend c10d "
+            f"--rdzv-endpoint HOST:29500 {name}",
+            f"    mpiexec -n {n} python {name}",
+        ]
+    else:
+        lines += [f"Run it: python {name}"]
+    needed = packages(step.imports.statements)
+    if lab.has_ranks:
+        lines += ["", f"pip install {' '.join(needed)}  (for mpiexec also: mpich mpi4py)"]
+    elif needed:
+        lines += ["", f"pip install {' '.join(needed)}"]
+    return "\n".join(f"# {line}".rstrip() for line in lines)
+
+
+def _spaced(lines: list[str]) -> str:
+    """Two empty lines around definitions, never more; none at the end."""
+    out: list[str] = []
+    defined = False
+    for line in lines:
+        line_defines = re.match(r"(async def|def|class|@)\b", line) or line.startswith("@")
+        if line_defines and out and not out[-1].startswith(("@", "#")):
+            while out and not out[-1]:
+                out.pop()
+            out += ["", ""] if out else []
+        elif defined and line and not line[0].isspace() and not out[-1] and out[-2]:
+            out.append("")
+        if line and not line[0].isspace() and not line.startswith(("@", ")", "]", "}")):
+            defined = bool(re.match(r"(async def|def|class)\b", line))
+        out.append(line)
+    return "\n".join(out).rstrip("\n") + "\n"
