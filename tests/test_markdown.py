@@ -41,6 +41,7 @@ PLAIN = {
     ":::{dropdown} Why is *x* 1?\nIt is.\n:::": "Why is x 1? It is.",
     ":::{note}\n- a\n- b\n:::": "Note:\n\n- a\n- b",
     "text\n:::{tip}\nT\n:::\nmore": "text\n\nTip: T\n\nmore",
+    ":::{tip}\nT\n:::\n\n\nmore": "Tip: T\n\nmore",
     "```python\n'{term}`x`'  # *x*\n\n\n\n1\n```": "```python\n'{term}`x`'  # *x*\n\n\n\n1\n```",
     "| {term}`a` | b |\n| --- | --- |\n| 1 | 2 |": "| a | b |\n| --- | --- |\n| 1 | 2 |",
     "a\n\n\n\nb": "a\n\nb",
@@ -68,6 +69,8 @@ EXACT = [
     '```python\n{term}`a`\n:::{note}\n<!-- myst ":::{note}" -->\n> x\n```\n{term}`a`',
     "~~~\n```\n{term}`a`\n~~~",
     "    {term}`a`\n\n{term}`b`",
+    '``[r](x "{term}`r`")`` and $[r](x "{term}`r`")$ and {term}`r`',
+    '    <!-- myst ":::{dropdown} A" -->\n    <details><summary>A</summary>\n    </details>',
     "> {term}`a`\n>\n> ```\n> {term}`b`\n> ```",
     "*5 minutes · stands on {doc}`05_ranks`*",
     "a lone ` here and {term}`b`",
@@ -104,19 +107,25 @@ def test_random_mixtures_come_back_or_are_refused():
     ]
     rng = random.Random(0)
     refused = 0
-    for _ in range(2000):
+    for _ in range(800):
         text = "".join(rng.choices(pieces, k=rng.randint(1, 12)))
         to_myst(text)  # whatever a reader types, there is some MyST for it
         try:
             assert to_myst(to_notebook(text, PLACES)) == text
         except FormError:
             refused += 1
-    assert refused < 1000
+    assert refused < 400
 
 
 def test_code_and_math_are_not_touched():
     text = "`{term}` `` {term}`a` `` $x_{term}$\n\n```\n{term}`a`\n```\n\n$$\n{term}`a`\n$$"
     assert to_notebook(text, PLACES) == text
+
+
+def test_a_directives_lines_are_in_one_html_comment():
+    shown = to_notebook(":::{note}\n:class: a--b -->\n\nx\n:::", PLACES).splitlines()
+    assert shown[0].count("--") == 2
+    assert shown[1:] == ["> **Note**", ">", "> x"]
 
 
 def test_links_lead_to_the_glossary_the_references_and_the_neighbor():
@@ -188,7 +197,8 @@ def test_an_edited_cell_is_valid_myst(shown, old, new, expected):
 
 
 def test_every_pair_of_constructs_comes_back():
-    for one, other in itertools.product(EXACT, EXACT):
+    pairs = list(itertools.product(EXACT, EXACT))
+    for one, other in random.Random(0).sample(pairs, 300):
         text = f"{one}\n\n{other}"
         try:
             assert to_myst(to_notebook(text, PLACES)) == text

@@ -9,15 +9,7 @@ from pathlib import Path
 
 from ranklab.forms import files, manuscript, notebook, taught
 from ranklab.forms.errors import FormError
-
-try:
-    from ranklab.forms.script import to_script
-except ImportError:  # the exporter is being written
-
-    def to_script(nb):
-        """No script yet."""
-        return None
-
+from ranklab.forms.script import to_script
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = "[0-9][0-9]_*.md"

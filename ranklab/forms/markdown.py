@@ -62,8 +62,6 @@ def segments(text: str) -> list[Segment]:
     found: list[Segment] = []
     at = 0
     for kind, (start, end), nested in _special(text):
-        if start < at:
-            continue
         if start > at:
             found.append(Segment("text", lines[at:start]))
         found.append(Segment(kind, lines[start:end], nested))

@@ -109,7 +109,7 @@ def _head_comments(text: str) -> set[int]:
     """The lines of ``text`` that are a directive's comment, not code that looks like one."""
     found, at = set(), 0
     for segment in markdown.segments(text):
-        if segment.kind == "verbatim" and _HEAD.fullmatch(segment.lines[0].strip()):
+        if _HEAD.fullmatch(segment.lines[0]):
             found.add(at)
         at += len(segment.lines)
     return found
