@@ -36,7 +36,7 @@ def values(ranks, result, first_line=None, limit=None):
         raise
     found, failures = [], []
     for rank, part in parts(result):
-        answer = part.get(return_exceptions=True) if part.ready() else None
+        answer = _answer(part) if part.ready() else None
         if not part.ready():
             failures.append(Failure(rank, "busy"))
         elif isinstance(answer, TaskAborted):
@@ -49,6 +49,12 @@ def values(ranks, result, first_line=None, limit=None):
         failures = [_with_cause_of_death(ranks, failure) for failure in failures]
         raise error_from(failures, ranks.name) from None
     return found
+
+
+def _answer(part):
+    """Return the value or the exception that came from one rank."""
+    answer = part.get(return_exceptions=True)
+    return answer if part._single_result else answer[0]  # the only part of a list of one
 
 
 def _wait(ranks, result, limit):

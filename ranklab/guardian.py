@@ -24,6 +24,7 @@ import time
 import psutil
 
 MARK = "IPP_PROFILE_DIR"  # set by ipyparallel for all that it starts
+GOODBYE = b"."  # what an orderly kernel says last
 
 
 def belonging_to(folder):
@@ -54,12 +55,16 @@ def clean(folder, patience=10.0):
 def watch(folder):
     """Wait until the kernel lets go of the pipe or is no more, then clean up."""
     kernel = psutil.Process(os.getppid())
+    said = []
     # A process that the kernel forked may hold the pipe open after its death: look at both.
-    pipe = threading.Thread(target=sys.stdin.buffer.read, args=(1,), daemon=True)
+    pipe = threading.Thread(target=lambda: said.append(sys.stdin.buffer.read(1)), daemon=True)
     pipe.start()
     while pipe.is_alive() and kernel.is_running():
         pipe.join(0.5)
     clean(folder)
+    if said != [GOODBYE]:  # killed, maybe while it was starting a process that shows up only now
+        time.sleep(1)
+        clean(folder)
 
 
 class Guardian:
@@ -80,7 +85,7 @@ class Guardian:
     def end(self):
         """Have everything that belongs to the folder killed and removed; return when it is."""
         with contextlib.suppress(OSError):  # where the guardian itself was killed
-            self._process.stdin.write(b".")
+            self._process.stdin.write(GOODBYE)
             self._process.stdin.close()
         try:
             self._process.wait(timeout=15)

@@ -21,8 +21,8 @@ class RankMagics(ParallelMagics):
     def parallel_execute(self, cell, block=None, groupby="type", save_name=None, **options):
         """Run `cell` on the view's ranks; raise RankError where it fails."""
         self.ranks.check_alive(self.view and self.view.targets)
-        # Only the cell magic passes options. Its line 1 is `%%px`; the code begins on line 2.
-        first_line = 2 if options else 1
+        # Only the cell magic passes options. Its line 1 is `%%px`. IPython drops empty lines ahead.
+        first_line = 2 + len(cell) - len(cell.lstrip("\n")) if options else 1
         result = self.view.execute(cell, silent=False, block=False)
         result._fname = "%px"
         self.last_result = result

@@ -1,0 +1,334 @@
+"""Ranks, driven from an ordinary process: values, calls, failures, and the end."""
+
+import os
+import signal
+import stat
+import time
+
+import psutil
+import pytest
+
+from ranklab import Ranks, arguments
+from ranklab.failure import MissingOnRanks, RankError
+from ranklab.guardian import belonging_to
+
+pytestmark = pytest.mark.timeout(120)
+
+TIMEOUT = 2.0  # seconds that a rank waits for another one in these tests
+N = 3
+
+
+@pytest.fixture(scope="module")
+def running():
+    with Ranks(N, timeout=TIMEOUT) as ranks:
+        yield ranks
+
+
+@pytest.fixture
+def ranks(running):
+    """Ranks with a working process group, whatever the test before did to it."""
+    running.reset()
+    return running
+
+
+# What runs on the ranks. Sent by value, so that `rank`, `dist`, ... are the rank's own.
+
+
+def on_ranks(function):
+    function.__module__ = "__main__"
+    return function
+
+
+@on_ranks
+def namespace():
+    return rank, world_size, str(device), dist.get_rank(), torch.get_num_threads()  # noqa: F821
+
+
+@on_ranks
+def summed():
+    x = torch.full((3,), float(rank))  # noqa: F821
+    dist.all_reduce(x)  # noqa: F821
+    return x.tolist()
+
+
+@on_ranks
+def everybody_receives():
+    dist.recv(torch.zeros(1), src=(rank + 1) % world_size)  # noqa: F821
+
+
+@on_ranks
+def rank_1_fails_the_others_wait():
+    if rank == 1:  # noqa: F821
+        raise ValueError("no good")
+    dist.recv(torch.zeros(1), src=1)  # noqa: F821
+
+
+@on_ranks
+def slow_in_reverse():
+    import time
+
+    time.sleep(0.2 * (world_size - rank))  # noqa: F821
+    return rank  # noqa: F821
+
+
+@on_ranks
+def rank_1_dies_in_an_all_reduce():
+    import os
+    import signal
+
+    if rank == 1:  # noqa: F821
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(torch.zeros(4))  # noqa: F821
+
+
+@on_ranks
+def start_a_child():
+    import subprocess
+
+    return subprocess.Popen(["sleep", "1000"], start_new_session=True).pid
+
+
+def alive(pids):
+    return [p for p in pids if psutil.pid_exists(p) and psutil.Process(p).status() != "zombie"]
+
+
+# Start
+
+
+def test_each_rank_finds_its_names_and_one_thread(ranks):
+    assert ranks.run(namespace) == [(r, N, "cpu", r, 1) for r in range(N)]
+
+
+def test_repr(ranks):
+    assert repr(ranks).startswith(f"{N} ranks · gloo on cpu · ready in ")
+    assert len(ranks) == ranks.world_size == N
+
+
+def test_all_reduce_is_right(ranks):
+    assert ranks.run(summed) == [[float(sum(range(N)))] * 3] * N
+
+
+def test_nothing_listens_but_on_loopback(ranks):
+    ranks.run(summed)  # so that Gloo has its connections
+    listening = [
+        connection.laddr.ip
+        for process in belonging_to(ranks._guardian.folder)
+        for connection in process.net_connections(kind="inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert listening  # ipyparallel's own
+    assert set(listening) <= {"127.0.0.1", "::1"}
+
+
+def test_the_folder_is_private(ranks):
+    assert stat.S_IMODE(os.stat(ranks._guardian.folder).st_mode) == 0o700
+
+
+# Values and calls
+
+
+def test_pull_is_in_rank_order(ranks):
+    assert ranks["rank"] == list(range(N))
+
+
+def test_run_is_in_rank_order_whoever_comes_first(ranks):
+    assert ranks.run(slow_in_reverse) == list(range(N))
+
+
+def test_push_reaches_every_rank(ranks):
+    ranks["n"] = {"a": [1, 2]}
+    assert ranks["n"] == [{"a": [1, 2]}] * N
+
+
+def test_run_passes_arguments(ranks):
+    assert ranks.run(on_ranks(lambda a, b: a - b), 5, b=2) == [3] * N
+
+
+def test_pull_of_a_name_that_some_lack(ranks):
+    ranks.client[0].push({"only_here": 1}, block=True)
+    with pytest.raises(MissingOnRanks, match=r"^ranks 1 and 2 have no `only_here`") as caught:
+        ranks["only_here"]
+    assert isinstance(caught.value, KeyError)
+
+
+@pytest.mark.parametrize("name", ["rank", "world_size", "device", "torch", "dist", "a b", 3])
+def test_push_refuses_the_ranks_own_names_and_what_is_no_name(ranks, name):
+    with pytest.raises(ValueError, match=r"own|not a name"):
+        ranks[name] = 1
+
+
+def test_run_refuses_what_is_no_function(ranks):
+    with pytest.raises(ValueError, match="is not one"):
+        ranks.run(3)
+
+
+# Failure, and going on
+
+
+def test_reset_after_a_deadlock_keeps_processes_and_variables(ranks):
+    ranks["kept"] = 7
+    before = ranks.run(os.getpid)
+    began = time.monotonic()
+    with pytest.raises(RankError, match=r"(?s)^ranks 0, 1 and 2 waited .*Timed out.*\.reset\(\)"):
+        ranks.run(everybody_receives)
+    assert TIMEOUT * 0.9 < time.monotonic() - began < TIMEOUT + 5
+    ranks.reset()
+    assert ranks.run(summed) == [[3.0] * 3] * N
+    assert ranks["kept"] == [7] * N
+    assert ranks.run(os.getpid) == before == ranks.pids
+
+
+def test_reset_after_one_failed_and_the_others_waited(ranks):
+    with pytest.raises(RankError) as caught:
+        ranks.run(rank_1_fails_the_others_wait)
+    said = str(caught.value)
+    assert said.index("rank 1 failed") < said.index("ranks 0 and 2 waited")  # the cause comes first
+    assert "ValueError: no good" in said
+    assert "ranks.reset()" in said
+    assert sorted(caught.value.tracebacks) == [0, 1, 2]
+    ranks.reset()
+    assert ranks.run(summed) == [[3.0] * 3] * N
+
+
+def test_reset_says_so_when_a_rank_is_stuck_for_good(ranks, monkeypatch):
+    monkeypatch.setattr("ranklab.answers.MARGIN", -1.5)
+    busy = ranks.client[1].apply_async(time.sleep, 4)
+    with pytest.raises(RankError, match=r"(?s)^rank 1 did not answer.*\.restart\(\)"):
+        ranks.reset()
+    busy.wait(10)
+
+
+def test_a_new_group_has_the_short_timeout_too(ranks):
+    def wait_in_a_new_group():
+        group = dist.new_group([0, 1])  # noqa: F821
+        if rank == 0:  # noqa: F821
+            dist.recv(torch.zeros(1), src=1, group=group)  # noqa: F821
+        elif rank == 1:  # noqa: F821
+            import time
+
+            time.sleep(4)  # stays, so that rank 0 is not told by a closed connection
+
+    with pytest.raises(RankError, match=r"(?s)^rank 0 waited.*Timed out"):
+        ranks.run(on_ranks(wait_in_a_new_group))
+
+
+# Wrong arguments: one sentence, before anything is started or ended
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"n": 0}, "whole number from 1 up"),
+        ({"n": -1}, "whole number from 1 up"),
+        ({"n": 2.0}, "whole number from 1 up"),
+        ({"n": "4"}, "whole number from 1 up"),
+        ({"n": True}, "whole number from 1 up"),
+        ({"n": 100_000}, "would fit"),
+        ({"backend": "smoke"}, "There are: gloo, nccl, mpi"),
+        ({"backend": "mpi"}, "no MPI in it"),
+        ({"device": "tpu"}, "There are: 'cpu' and 'cuda'"),
+        ({"timeout": 0}, "positive number of seconds"),
+        ({"timeout": "long"}, "positive number of seconds"),
+        ({"timeout": float("inf")}, "positive number of seconds"),
+        ({"engines": "pigeons"}, r"There are: .*local, .*mpi, .*slurm"),
+    ],
+)
+def test_wrong_arguments(ranks, wrong, says):
+    with pytest.raises(ValueError, match=says) as caught:
+        Ranks(**wrong)
+    assert "\n" not in str(caught.value)
+    assert ranks.run(os.getpid) == ranks.pids  # nobody was harmed
+
+
+def test_gpus_that_are_not_there(monkeypatch):
+    monkeypatch.setattr(arguments, "count_gpus", lambda: 1)
+    with pytest.raises(ValueError, match=r"needs a GPU for each of the 2 ranks.*finds 1"):
+        arguments.plan(2, "nccl", None, 20, False, None)
+    with pytest.raises(ValueError, match="counted from 0"):
+        arguments.plan(2, None, "cuda:1", 20, False, None)
+    monkeypatch.setattr(arguments, "count_gpus", lambda: 0)
+    with pytest.raises(ValueError, match="no GPU here"):
+        arguments.plan(2, None, "cuda", 20, False, None)
+
+
+@pytest.mark.parametrize(
+    ("n", "gpus", "backend", "devices"),
+    [
+        (2, 0, "gloo", ("cpu", "cpu")),
+        (2, 2, "nccl", ("cuda:0", "cuda:1")),
+        (3, 2, "gloo", ("cuda:0", "cuda:1", "cuda:0")),
+    ],
+)
+def test_what_fits_is_chosen(monkeypatch, n, gpus, backend, devices):
+    monkeypatch.delenv("RANKLAB_RANKS", raising=False)
+    monkeypatch.setattr(arguments, "count_gpus", lambda: gpus)
+    plan = arguments.plan(n, None, None, 20, False, None)
+    assert (plan.backend, plan.devices) == (backend, devices)
+
+
+def test_the_environment_may_replace_the_number(monkeypatch):
+    monkeypatch.setenv("RANKLAB_RANKS", "2")
+    assert arguments.plan(4, None, None, 20, False, None).world_size == 2
+    monkeypatch.setenv("RANKLAB_RANKS", "none")
+    with pytest.raises(ValueError, match="RANKLAB_RANKS=none"):
+        arguments.plan(4, None, None, 20, False, None)
+
+
+# Death and the end; from here on the ranks of this module are used up
+
+
+def test_a_killed_rank_is_named_and_restart_brings_it_back(ranks):
+    before, folder = ranks.pids, ranks._guardian.folder
+    began = time.monotonic()
+    with pytest.raises(RankError, match=r"(?s)^rank 1 died: .*SIGKILL.*\.restart\(\)"):
+        ranks.run(rank_1_dies_in_an_all_reduce)
+    assert time.monotonic() - began < TIMEOUT + 8
+    with pytest.raises(RankError, match=r"^rank 1 died"):
+        ranks["rank"]  # and at once, from then on
+    ranks.restart()
+    assert ranks["rank"] == list(range(N))
+    assert ranks.run(summed) == [[3.0] * 3] * N
+    assert not set(before) & set(ranks.pids)
+    assert not alive(before)
+    assert not os.path.exists(folder)
+
+
+def test_close_leaves_nothing(ranks):
+    folder = ranks._guardian.folder
+    children = ranks.run(start_a_child)
+    everybody = [process.pid for process in belonging_to(folder)]
+    assert set(ranks.pids) | set(children) <= set(everybody)
+    guardian = ranks._guardian._process
+    ranks.close()
+    assert not alive(everybody)
+    assert not os.path.exists(folder)
+    assert guardian.poll() is not None
+    assert repr(ranks) == f"{N} ranks · closed"
+    with pytest.raises(RankError, match="closed"):
+        ranks.run(os.getpid)
+    ranks.close()  # twice does no harm
+
+
+def test_close_cleans_up_without_the_guardian():
+    with Ranks(1) as ranks:
+        assert ranks["rank"] == ranks.run(on_ranks(lambda: rank)) == [0]  # noqa: F821
+        folder, pids = ranks._guardian.folder, ranks.pids
+        os.kill(ranks._guardian._process.pid, signal.SIGKILL)
+    assert not alive(pids)
+    assert not os.path.exists(folder)
+
+
+def test_a_start_that_fails_leaves_nothing(monkeypatch):
+    folders = []
+    prepare = Ranks._join
+
+    def break_down(self):
+        folders.append(self._guardian.folder)
+        raise RuntimeError("halfway")
+
+    monkeypatch.setattr(Ranks, "_join", break_down)
+    with pytest.raises(RuntimeError, match="halfway"):
+        Ranks(1)
+    monkeypatch.setattr(Ranks, "_join", prepare)
+    assert not belonging_to(folders[0])
+    assert not os.path.exists(folders[0])
