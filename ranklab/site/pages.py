@@ -8,6 +8,9 @@ import html
 import re
 
 from docutils import nodes
+from pygments.lexer import RegexLexer, bygroups, using
+from pygments.lexers import PythonLexer
+from pygments.token import Name
 from sphinx.util import logging
 
 log = logging.getLogger(__name__)
@@ -16,8 +19,16 @@ CHAPTER = re.compile(r"[0-9]{2}_\w+")
 RANK = re.compile(r"^(\[(?:stdout|stderr):(\d+)\])", re.MULTILINE)
 
 
+class CellOnRanks(RegexLexer):
+    """Highlights a `%%px` cell: a magic, then Python. (IPython's lexer leaves it all plain.)"""
+
+    name = "px"
+    tokens = {"root": [(r"(%%px.*\n?)([\s\S]*)", bygroups(Name.Decorator, using(PythonLexer)))]}  # noqa: RUF012 (pygments wants it so)
+
+
 def setup(app):
     """Register with Sphinx."""
+    app.add_lexer("px", CellOnRanks)
     app.add_config_value("ranklab_launch", {}, "env")
     app.connect("config-inited", _keep_launch_urls)
     app.connect("doctree-read", _complete)
@@ -51,9 +62,18 @@ def _complete(app, doctree):
     links = take_away(name, app.config.ranklab_launch)
     section.insert(position, nodes.raw("", links, format="html"))
     for block in list(doctree.findall(nodes.literal_block)):
-        if "stream" in block["classes"] and RANK.search(block.astext()):
-            lines = color_ranks(block.astext(), " ".join(block["classes"]))
-            block.replace_self(nodes.raw("", lines, format="html"))
+        _complete_block(block, block.astext())
+
+
+def _complete_block(block, text):
+    """Highlight a piece of code, or of what came out, as what it is."""
+    if text.startswith("%%px"):
+        block["language"] = "px"
+    elif "stream" in block["classes"] and RANK.search(text):
+        lines = color_ranks(text, " ".join(block["classes"]))
+        block.replace_self(nodes.raw("", lines, format="html"))
+    elif "traceback" in block["classes"] and "Traceback" not in text:
+        block["language"] = "text"  # an error of the lab: a sentence, not a traceback
 
 
 def _name_coming_chapter(app, env, node, content):
