@@ -10,6 +10,7 @@ from ranklab.forms.definitions import take
 from ranklab.forms.errors import FormError
 from ranklab.forms.script.cells import Cell
 from ranklab.forms.script.lab import Lab
+from ranklab.forms.script.scopes import names_in
 from ranklab.forms.script.source import Edit, Source, replaced_in_fstring
 
 _FOLDER = Path(ranklab.__file__).parent
@@ -37,6 +38,7 @@ class Imports:
     statements: list[str] = field(default_factory=list)
     inlined: dict[int, list[str]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
+    inlined_names: set[str] = field(default_factory=set)
 
     def add(self, statement: str, cell: Cell | None = None) -> None:
         """Remember a statement to hoist; refuse a name that two different imports bind."""
@@ -263,6 +265,9 @@ def _inline(module: str, wanted: dict, cell: Cell, imports: Imports, done: dict)
             imports.add(statement, cell)
     code = [block for block in taken.code if block not in done]
     done.update(dict.fromkeys(taken.code))
+    for block in taken.code:
+        imports.inlined_names |= names_in(*ast.parse(block).body).binds
+    imports.inlined_names |= {local for named in wanted.values() for local in named}
     aliases = [f"{a} = {name}" for name, named in wanted.items() for a in named if a != name]
     site = 0 if module == "ranklab.plots" else cell.place.number
     imports.inlined.setdefault(site, []).extend([f"# From {module}:", *code, *aliases])

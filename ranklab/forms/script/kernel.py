@@ -206,8 +206,7 @@ class Kernel:
         root = callee
         while isinstance(root, ast.Attribute):
             root = root.value
-        known = self.step.defined_everywhere | set(self.step.imports.names)
-        return isinstance(root, ast.Name) and root.id in known
+        return isinstance(root, ast.Name) and root.id in self.step.known_everywhere
 
     def _push(self, node: ast.stmt, push: Operation, operations) -> list[Piece]:
         if not isinstance(node, ast.Assign) or node.targets != [push.node]:
@@ -219,7 +218,7 @@ class Kernel:
         self._refuse_inside(others)
         self._refuse_late_arguments(node, others)
         name, value = push.name, node.value
-        everywhere = self.step.defined_everywhere | set(self.step.imports.names)
+        everywhere = self.step.known_everywhere
         if isinstance(value, ast.Name) and value.id == name and name in everywhere:
             return []  # all ranks have it already
         pieces, replaced = self._hoisted(others)
@@ -486,6 +485,6 @@ def is_plain(node: ast.expr, finder: Finder) -> bool:
         case ast.Call(func=ast.Name(id="range"), args=args, keywords=[]):
             return all(is_plain(arg, finder) for arg in args)
         case ast.Call() | ast.Attribute():
-            found = finder._operation(node, "")
+            found = finder.operation(node)
             return bool(found) and found.kind == "size"
     return False

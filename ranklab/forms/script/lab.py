@@ -58,6 +58,11 @@ class Lab:
 def find_ranks(lab: Lab, cells: list[Cell]) -> None:
     """Find the one ``Ranks(...)`` of the notebook, and read its arguments."""
     for cell in cells:
+        if cell.on_ranks and not lab.has_ranks:
+            raise cell.refuse(
+                "a `%%px` cell runs on ranks, and there are none yet. Make them in a cell before: "
+                "`ranks = Ranks(4)`."
+            )
         for statement in cell.tree.body:
             if lab.makes_ranks(statement):
                 _read_ranks(lab, cell, statement)

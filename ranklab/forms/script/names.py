@@ -1,23 +1,143 @@
-"""Names: in the notebook the kernel's and the ranks' are apart, in the script they are not."""
+"""Names: in the notebook the kernel's and the ranks' are apart, in the script they are not.
+
+`check` refuses every notebook in which that could make a difference.
+"""
 
 import ast
 
-from ranklab.forms.script.scopes import names_in
+from ranklab.forms.script.bindings import DEFINITIONS, Binding, Bindings, bindings
+from ranklab.forms.script.cells import Cell
+from ranklab.forms.script.flow import Flow
+from ranklab.forms.script.imports import is_import
+from ranklab.forms.script.scopes import BUILTINS, names_in
+from ranklab.forms.script.step import Step
+
+RESERVED = ("rank", "world_size", "device", "torch", "dist")
+_SAME_MODULE = {"torch": "torch", "dist": "torch.distributed"}
+_ASKS_FOR = {"rank": "dist.get_rank()", "world_size": "dist.get_world_size()"}
 
 
-def check(cells, step):
-    pass
+def check(cells: list[Cell], step: Step) -> None:
+    """Refuse a notebook whose names would mean something else in one namespace."""
+    found = bindings(cells, step.lab)
+    if step.lab.has_ranks:
+        _refuse_reserved(found)
+        _refuse_two_meanings(found)
+        _refuse_other_pushes(found)
+    _refuse_late_imports(found.kernel)
+    _refuse_late_imports(found.ranks)
+    Flow(found, step).run([cell for cell in cells if not cell.notebook_only])
 
 
-def defined_everywhere(cells, step):
-    found = set()
-    known = set(step.imports.names)
+def defined_everywhere(cells: list[Cell], step: Step) -> set[str]:
+    """Functions and classes of plain cells that need nothing of the kernel's to be defined."""
+    found: set[str] = set()
+    known = set(step.imports.names) | set(step.imports.inlined_names)
     for cell in cells:
-        if cell.on_ranks:
+        if cell.on_ranks or cell.may_fail:
             continue
         for node in cell.tree.body:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                names = names_in(node)
-                if names.reads <= known | found | {node.name}:
-                    found.add(node.name)
+            if not isinstance(node, DEFINITIONS):
+                continue
+            if names_in(node).reads <= known | found | {node.name} and not _acts(node):
+                found.add(node.name)
+            else:
+                found.discard(node.name)
     return found
+
+
+def _acts(node: ast.stmt) -> bool:
+    """Whether a class's body does something that is seen when the class is made."""
+    if not isinstance(node, ast.ClassDef):
+        return False
+    calls = (n for part in node.body for n in ast.walk(part) if not isinstance(part, DEFINITIONS))
+    return any(
+        isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in _SEEN
+        for n in calls
+    )
+
+
+_SEEN = BUILTINS & {"print", "input", "open", "next", "exec", "setattr"}
+
+
+def _refuse_reserved(found: Bindings) -> None:
+    for name in RESERVED:
+        for binding in found.kernel.get(name, []):
+            if binding.meaning != _SAME_MODULE.get(name, "-"):
+                raise binding.cell.refuse(
+                    f"`{name}` is what every rank calls its own {_what(name)}; in the script rank "
+                    f"0 would lose it. Give the kernel's `{name}` another name."
+                )
+        for binding in found.ranks.get(name, []):
+            if name != "device" and not _same_again(binding, name):
+                raise binding.cell.refuse(
+                    f"`{name}` is given to every rank by `Ranks`; give this value another name."
+                )
+        for binding in found.pushes.get(name, []):
+            raise binding.cell.refuse(
+                f"`{name}` is given to every rank by `Ranks`; push the value under another name."
+            )
+
+
+def _what(name: str) -> str:
+    return {"rank": "number", "world_size": "number of ranks"}.get(name, name)
+
+
+def _same_again(binding: Binding, name: str) -> bool:
+    """``import torch`` and ``rank = dist.get_rank()`` change nothing."""
+    if name in _SAME_MODULE:
+        return binding.meaning == _SAME_MODULE[name]
+    node = binding.node
+    return (
+        isinstance(node, ast.Assign)
+        and len(node.targets) == 1
+        and isinstance(node.targets[0], ast.Name)
+        and ast.unparse(node.value) == _ASKS_FOR[name]
+    )
+
+
+def _refuse_two_meanings(found: Bindings) -> None:
+    for name in sorted(set(found.kernel) & set(found.ranks)):
+        ours, theirs = found.kernel[name], found.ranks[name]
+        meanings = {binding.meaning for binding in [*ours, *theirs]}
+        if len(meanings) == 1 and meanings != {""}:
+            continue
+        if name not in {**found.pushes, **found.pulls} and found.passing(name):
+            continue
+        last = max(ours[0], theirs[0], key=lambda binding: binding.cell.place.number)
+        other = ours[0] if last is theirs[0] else theirs[0]
+        raise last.cell.refuse(_two_meanings(name, other, last))
+
+
+def _two_meanings(name: str, first: Binding, second: Binding) -> str:
+    number = first.cell.place.number
+    where = f"in cell {number}" if number != second.cell.place.number else "in this cell"
+    pull = isinstance(second.node, ast.Assign) and isinstance(second.node.value, ast.Subscript)
+    advice = f'`{name}s = ranks["{name}"]`' if pull else "another name on one side"
+    return (
+        f"`{name}` is one variable in the kernel and another on the ranks (see also {where}). In "
+        f"the script rank 0 plays both, and they would be the same variable. Write {advice}."
+    )
+
+
+def _refuse_other_pushes(found: Bindings) -> None:
+    for name in sorted(found.shared):
+        for binding in found.pushes[name]:
+            value = binding.node.value
+            if not (isinstance(value, ast.Name) and value.id == name):
+                raise binding.cell.refuse(
+                    f"`{name}` is pushed, and is also a variable of the kernel's with a value of "
+                    f'its own. Write `{name} = ...` and then `ranks["{name}"] = {name}`, or give '
+                    "one of them another name."
+                )
+
+
+def _refuse_late_imports(side: dict[str, list[Binding]]) -> None:
+    """An import goes to the top of the script, so nothing may bind its name before it."""
+    for name, found in side.items():
+        imported = [b for b in found if is_import(b.node)]
+        if imported and not is_import(found[0].node) and not imported[0].cell.may_fail:
+            raise imported[0].cell.refuse(
+                f"`{name}` is imported here, after cell {found[0].cell.place.number} gave it "
+                "another value. The script has its imports at the top; use two names."
+            )

@@ -46,7 +46,7 @@ class Finder:
         return list(self._find(node, sometimes))
 
     def _find(self, node: ast.AST, sometimes: str) -> Iterator[Operation]:
-        found = self._operation(node, sometimes)
+        found = self.operation(node, sometimes)
         if found:
             for argument in _arguments(found):
                 yield from self._find(argument, sometimes)
@@ -57,7 +57,7 @@ class Finder:
         for child, why in _in_order(node):
             yield from self._find(child, sometimes or why)
 
-    def _operation(self, node: ast.AST, sometimes: str) -> Operation | None:
+    def operation(self, node: ast.AST, sometimes: str = "") -> Operation | None:
         match node:
             case ast.Subscript(value=ast.Name(id=name)) if self._is_ranks(name):
                 kind = "pull" if isinstance(node.ctx, ast.Load) else "push"

@@ -38,6 +38,12 @@ class Step:
     closed: bool = False
     traced: set[str] = field(default_factory=set)
 
+    @property
+    def known_everywhere(self) -> set[str]:
+        """Names that every rank of the script has from its imports and definitions."""
+        imports = self.imports
+        return self.defined_everywhere | set(imports.names) | imports.inlined_names
+
     def use(self, helper: str) -> str:
         """The script's name for one of the preamble's functions, which is thereby needed."""
         self.used.add(helper)

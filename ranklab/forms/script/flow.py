@@ -1,0 +1,322 @@
+"""The order of things: is a name there, and still the same, where it is read?"""
+
+import ast
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+from ranklab.forms.script.bindings import DEFINITIONS, Bindings
+from ranklab.forms.script.cells import Cell
+from ranklab.forms.script.operations import Finder, Operation
+from ranklab.forms.script.scopes import Names, changed_in, names_in
+from ranklab.forms.script.step import Step
+
+GIVEN = {"rank", "world_size", "device", "torch", "dist"}
+_IPYTHONS = {"_", "__", "___", "In", "Out", "_i", "_ih", "_oh", "_dh", "exit", "quit"}
+_COLLECTIVE = {"pull", "push", "run"}
+
+
+@dataclass
+class State:
+    """made: names on all ranks. partial: names on some, with the targets of the cells.
+    stale: pushed names that the kernel has changed since. changed: that the ranks have."""
+
+    made: set[str] = field(default_factory=set)
+    partial: dict[str, list] = field(default_factory=dict)
+    stale: set[str] = field(default_factory=set)
+    changed: set[str] = field(default_factory=set)
+
+    def join(self, other: "State") -> None:
+        self.made |= other.made
+        self.partial.update(other.partial)
+        self.stale |= other.stale
+        self.changed |= other.changed
+
+
+class Flow:
+    """Walks through the cells as the notebook runs them."""
+
+    def __init__(self, found: Bindings, step: Step):
+        self.found, self.step, self.lab = found, step, step.lab
+        self.shared = found.shared
+        self.state = State(made=set(GIVEN), stale=set(self.shared))
+        self.functions: dict[str, Names] = {}
+        self.on_ranks: dict[str, Names] = {}
+        self.unsure: list[tuple[Cell, str, str]] = []
+        self.passed: set[str] = set()
+        self.run_there: set[str] = set()
+
+    def run(self, cells: list[Cell]) -> None:
+        self.passed = _passed_on(cells)
+        for cell in cells:
+            if cell.on_ranks:
+                self._cell_on_ranks(cell)
+            else:
+                for node in cell.tree.body:
+                    self._kernel(cell, node)
+        for cell, function, name in self.unsure:
+            if function not in self.run_there:
+                raise self._only_on_ranks(cell, name)
+
+    # ---- on the ranks ------------------------------------------------------------------
+
+    def _cell_on_ranks(self, cell: Cell) -> None:
+        names = names_in(*cell.tree.body)
+        for name in sorted(names.reads | names.later):
+            if name not in names.binds:
+                self._read_on_ranks(cell, name)
+        for node in cell.tree.body:
+            if isinstance(node, DEFINITIONS):
+                self.on_ranks[node.name] = names_in(node)
+        for name in names.binds | names.later_binds:
+            self._made(cell, name)
+        self.state.changed |= changed_in(cell.tree) & self.shared
+
+    def _made(self, cell: Cell, name: str) -> None:
+        if cell.targets.chosen is None:
+            self.state.made.add(name)
+        else:
+            self.state.partial.setdefault(name, []).append(cell.targets)
+
+    def _read_on_ranks(self, cell: Cell, name: str, through="", seen=frozenset()) -> None:
+        of = f" (in `{through}`)" if through else ""
+        if name in self.shared and name in self.state.stale:
+            never = name not in self.state.made
+            why = "is not pushed before this" if never else "has changed since it was pushed"
+            raise cell.refuse(
+                f"the ranks read `{name}`{of}, which {why}: on the ranks and in the kernel it "
+                f'would differ. Put `ranks["{name}"] = {name}` before this.'
+            )
+        if name in self.on_ranks and name not in seen:
+            for inner in sorted(self.on_ranks[name].later):
+                if inner in self.shared:
+                    self._read_on_ranks(cell, inner, through or name, seen | {name})
+        if name in GIVEN | set(self.found.ranks) | set(self.found.pushes):
+            return
+        if name in self.found.hidden:
+            raise self._hidden(cell, name)
+        self._refuse_special(cell, name)
+        if name in self.found.kernel:
+            raise cell.refuse(self._kernel_only(name, of))
+
+    def _kernel_only(self, name: str, of: str) -> str:
+        if self.found.kernel[name][0].meaning and name in self.step.imports.names:
+            return (
+                f"the ranks read `{name}`{of}, which only the kernel has imported. Import it in a "
+                "`%%px` cell too."
+            )
+        return (
+            f"the ranks read `{name}`{of}, which only the kernel has. Push it before, with "
+            f'`ranks["{name}"] = {name}`. (A cell that shows just this error is tagged '
+            "`notebook-only`.)"
+        )
+
+    # ---- in the kernel -----------------------------------------------------------------
+
+    def _kernel(self, cell: Cell, node: ast.stmt) -> None:
+        if self.lab.makes_ranks(node):
+            return
+        operations = Finder(cell, self.lab).within(node)
+        collective = [op for op in operations if op.kind in _COLLECTIVE]
+        if isinstance(node, DEFINITIONS):
+            self._define(cell, node)
+        elif collective and isinstance(node, ast.For | ast.While | ast.If):
+            self._branches(cell, node)
+        else:
+            self._simple(cell, node, collective)
+
+    def _define(self, cell: Cell, node: ast.stmt) -> None:
+        names = names_in(node)
+        self.functions[node.name] = names
+        for name in sorted(names.reads - {node.name}):
+            self._read_in_kernel(cell, name)
+        for name in sorted(names.later):
+            if name not in self.found.kernel and name in self._ranks_own():
+                self.unsure.append((cell, node.name, name))
+            elif name in self.found.hidden:
+                raise self._hidden(cell, name)
+            self._refuse_special(cell, name)
+        self._bound(names.binds)
+
+    def _branches(self, cell: Cell, node) -> None:
+        head = node.iter if isinstance(node, ast.For) else node.test
+        self._simple(cell, ast.Expr(head), self._collective(cell, head))
+        before = deepcopy(self.state)
+        for _ in range(1 if isinstance(node, ast.If) else 2):
+            if isinstance(node, ast.For):
+                self._bound(names_in(ast.Assign([node.target], ast.Constant(0), lineno=1)).binds)
+            for inner in node.body:
+                self._kernel(cell, inner)
+        if isinstance(node, ast.If):
+            after, self.state = self.state, before
+        else:
+            after = before
+        for inner in node.orelse:
+            self._kernel(cell, inner)
+        self.state.join(after)
+
+    def _collective(self, cell: Cell, node: ast.AST) -> list[Operation]:
+        found = Finder(cell, self.lab).within(node)
+        return [op for op in found if op.kind in _COLLECTIVE]
+
+    def _simple(self, cell: Cell, node: ast.stmt, operations: list[Operation]) -> None:
+        names = names_in(node)
+        for name in sorted((names.reads | _in_lambdas(node, names, operations)) - names.binds):
+            self._read_in_kernel(cell, name)
+        for op in operations:
+            if op.kind == "pull":
+                self._pull(cell, op.name)
+            elif op.kind == "run":
+                self._run(cell, op)
+        for op in operations:
+            if op.kind == "push":
+                self._push(cell, op.name, node)
+        self._bound(names.binds | names.later_binds)
+        self._bound(changed_in(node))
+
+    def _bound(self, names: set[str]) -> None:
+        self.state.stale |= names & self.shared
+        self.state.changed -= names
+
+    def _read_in_kernel(self, cell: Cell, name: str) -> None:
+        if name in self.lab.names:
+            return
+        self._refuse_special(cell, name)
+        if name in self.found.kernel:
+            inner = self.functions.get(name, Names()).later
+            for read in sorted(({name} | inner) & self.state.changed):
+                raise cell.refuse(
+                    f"the kernel reads `{read}`, which a `%%px` cell has changed in place since "
+                    "it was pushed. The kernel's own is unchanged in the notebook, but in the "
+                    f'script rank 0 has one `{read}`. Pull it (`{read}_there = ranks["{read}"]`), '
+                    "or push it under another name."
+                )
+        elif name in self.found.hidden:
+            raise self._hidden(cell, name)
+        elif name in self._ranks_own():
+            raise self._only_on_ranks(cell, name)
+
+    def _ranks_own(self) -> set[str]:
+        given = GIVEN if self.lab.has_ranks else set()
+        return given | set(self.found.ranks) | set(self.found.pushes)
+
+    def _pull(self, cell: Cell, name: str) -> None:
+        state = self.state
+        if name in self.shared and name in state.stale:
+            self._read_on_ranks(cell, name)
+        if name in state.made or self._made_by_all(name):
+            return
+        if name in state.partial:
+            raise cell.refuse(
+                f"`{name}` was made in a `%%px --targets` cell, and not on every rank. Give it a "
+                f"value on all ranks first (`{name} = None`, say), so that all can be pulled."
+            )
+        if name in self.found.hidden:
+            raise self._hidden(cell, name)
+        if self.found.unknowable:
+            return
+        if name in self.found.kernel:
+            raise cell.refuse(
+                f"`{name}` is a variable of the kernel; no rank has it. Use it as it is, or push "
+                "it first."
+            )
+        later = self.found.ranks.get(name) or self.found.pushes.get(name)
+        when = f"before cell {later[0].cell.place.number}" if later else "in any cell"
+        raise cell.refuse(f"`{name}` is pulled here, and no rank has made it {when}.")
+
+    def _made_by_all(self, name: str) -> bool:
+        """Whether cells with targets have made it, together, on all ranks of any world size."""
+        targets = self.state.partial.get(name, [])
+        return bool(targets) and all(
+            set().union(*(t.ranks(n) for t in targets)) == set(range(n)) for n in range(2, 9)
+        )
+
+    def _run(self, cell: Cell, op: Operation) -> None:
+        callee = op.node.args[0]
+        if isinstance(callee, ast.Lambda):
+            for name in sorted(names_in(callee).later):
+                self._read_on_ranks(cell, name, "the lambda")
+            return
+        root = callee
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        name = root.id if isinstance(root, ast.Name) else ""
+        if name in self.functions:
+            self._goes_there(cell, name)
+        elif name not in self.step.imports.names:
+            for passed in sorted(self.passed & set(self.functions)):
+                self._goes_there(cell, passed)
+
+    def _goes_there(self, cell: Cell, name: str) -> None:
+        """A function of the kernel's is used on the ranks."""
+        self.run_there.add(name)
+        if name not in self.step.defined_everywhere:
+            raise cell.refuse(
+                f"`{name}` goes to the ranks, but its definition reads the kernel's variables "
+                "when it is made (a default, a decorator, a base class), or it is made in a cell "
+                "that may fail. Use literals there, or define it in a `%%px` cell."
+            )
+        for read in sorted(self.functions[name].later - {name}):
+            self._read_on_ranks(cell, read, name)
+
+    def _push(self, cell: Cell, name: str, node: ast.stmt) -> None:
+        value = node.value
+        if any(isinstance(inner, ast.Lambda) for inner in ast.walk(value)):
+            raise cell.refuse("a lambda cannot be sent to other processes; write it with `def`.")
+        for inner in sorted(names_in(value).reads & set(self.functions)):
+            if isinstance(value, ast.Name) or inner in _loose(value):
+                self._goes_there(cell, inner)
+        self.state.made.add(name)
+        self.state.stale.discard(name)
+        self.state.changed.discard(name)
+
+    # ---- sentences ---------------------------------------------------------------------
+
+    def _refuse_special(self, cell: Cell, name: str) -> None:
+        known = {**self.found.kernel, **self.found.ranks}
+        if name in known:
+            return
+        if name == "get_ipython":
+            raise cell.refuse("`get_ipython` is the notebook's; a script runs without IPython.")
+        if name == "__file__":
+            raise cell.refuse("a notebook has no `__file__`; write the path that is meant.")
+        if name in _IPYTHONS:
+            raise cell.refuse(f"`{name}` is IPython's; keep the value in a variable of your own.")
+
+    def _hidden(self, cell: Cell, name: str):
+        number = self.found.hidden[name].place.number
+        return cell.refuse(
+            f"`{name}` is made in cell {number}, which is tagged `notebook-only` and not in the "
+            "script. Tag this cell too, or make it elsewhere."
+        )
+
+    def _only_on_ranks(self, cell: Cell, name: str):
+        if name == "world_size":
+            advice = "In the kernel it is `ranks.world_size`."
+        elif name in ("torch", "dist"):
+            advice = "Import it in the kernel too."
+        else:
+            advice = f'Pull it first, as in `{name}s = ranks["{name}"]`.'
+        return cell.refuse(f"`{name}` is on the ranks, and the kernel has none. {advice}")
+
+
+def _in_lambdas(node: ast.stmt, names: Names, operations: list[Operation]) -> set[str]:
+    """What the lambdas of a kernel's statement read, but those that run on the ranks."""
+    there: set[str] = set()
+    for op in operations:
+        if op.kind == "run" and isinstance(op.node.args[0], ast.Lambda):
+            there |= names_in(op.node.args[0]).later
+    return names.later - there
+
+
+def _passed_on(cells: list[Cell]) -> set[str]:
+    """Names that plain cells use other than to call them: what a variable may then hold."""
+    return set().union(*(_loose(cell.tree) for cell in cells if not cell.on_ranks), set())
+
+
+def _loose(tree: ast.AST) -> set[str]:
+    called = {id(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
+    return {
+        n.id
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and id(n) not in called
+    }
