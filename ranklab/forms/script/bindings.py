@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from ranklab.forms.script.cells import Cell
 from ranklab.forms.script.imports import is_import, origin
 from ranklab.forms.script.lab import Lab
-from ranklab.forms.script.operations import Finder
+from ranklab.forms.script.operations import Finder, Operation
 from ranklab.forms.script.scopes import names_in
 
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -56,7 +56,7 @@ def bindings(cells: list[Cell], lab: Lab) -> Bindings:
             found.unknowable |= _hides_names(node)
         if not cell.on_ranks:
             _add_pushes(found.pushes, cell, lab)
-            pulls = [op for op in Finder(cell, lab).within(cell.tree) if op.kind == "pull"]
+            pulls = [op for op in _operations(cell, lab) if op.kind == "pull"]
             found.pulls.update((op.name, cell) for op in pulls)
     for cell in cells:
         if cell.notebook_only and cell.tree.body:
@@ -64,6 +64,11 @@ def bindings(cells: list[Cell], lab: Lab) -> Bindings:
                 if name not in {**found.kernel, **found.ranks, **found.pushes}:
                     found.hidden.setdefault(name, cell)
     return found
+
+
+def _operations(cell: Cell, lab: Lab) -> list[Operation]:
+    finder = Finder(cell, lab)
+    return [op for node in cell.tree.body for op in finder.within(node)]
 
 
 def _add(side: dict, cell: Cell, node: ast.stmt, lab: Lab) -> None:

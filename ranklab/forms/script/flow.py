@@ -113,9 +113,10 @@ class Flow:
     # ---- in the kernel -----------------------------------------------------------------
 
     def _kernel(self, cell: Cell, node: ast.stmt) -> None:
-        if self.lab.makes_ranks(node):
+        finder = Finder(cell, self.lab)
+        if self.lab.makes_ranks(node) or finder.shows_ranks(node):
             return
-        operations = Finder(cell, self.lab).within(node)
+        operations = finder.within(node)
         collective = [op for op in operations if op.kind in _COLLECTIVE]
         if isinstance(node, DEFINITIONS):
             self._define(cell, node)

@@ -57,7 +57,9 @@ class Kernel:
         if self.lab.makes_ranks(node):
             return []
         self._refuse_after_close(node)
-        if last and self._shows_ranks(node):
+        if self.finder.shows_ranks(node):
+            if not last or self.cell.silent:
+                return []
             return [layout.line('print(f"{world_size} ranks")', everywhere=False)]
         operations = self.finder.within(node)
         if not any(op.collective for op in operations) and not self._leaves_loop(node):
@@ -67,14 +69,6 @@ class Kernel:
         for op in operations:
             self._refuse_sometimes(op)
         return self._simple(node, operations, last)
-
-    def _shows_ranks(self, node: ast.stmt) -> bool:
-        return (
-            isinstance(node, ast.Expr)
-            and isinstance(node.value, ast.Name)
-            and bool(self.lab.ranks)
-            and node.value.id == self.lab.ranks
-        )
 
     def _alone(self, node: ast.stmt, operations: list[Operation], last: bool) -> list[Piece]:
         """A statement for rank 0; a definition that needs nothing of the kernel's for all."""

@@ -43,7 +43,16 @@ class Finder:
         self.cell, self.lab = cell, lab
 
     def within(self, node: ast.AST, sometimes: str = "") -> list[Operation]:
+        if self.lab.makes_ranks(node) or self.shows_ranks(node):
+            return []
         return list(self._find(node, sometimes))
+
+    def shows_ranks(self, node: ast.AST) -> bool:
+        """Whether a statement is ``ranks`` alone, which shows what they are."""
+        match node:
+            case ast.Expr(value=ast.Name(id=name)):
+                return self._is_ranks(name)
+        return False
 
     def _find(self, node: ast.AST, sometimes: str) -> Iterator[Operation]:
         found = self.operation(node, sometimes)
