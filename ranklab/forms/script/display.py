@@ -13,6 +13,9 @@ from ranklab.forms.script.step import Step
 
 _DRAWING_METHODS = {"plot", "hist", "scatter", "imshow", "bar", "barh", "boxplot", "pie", "step"}
 _DRAWING_METHODS |= {"errorbar", "fill_between", "matshow"}
+# Of torch.distributed, in their blocking form.
+_RETURN_NOTHING = {"all_gather", "all_gather_into_tensor", "all_reduce", "all_to_all", "barrier"}
+_RETURN_NOTHING |= {"broadcast", "gather", "reduce", "reduce_scatter", "scatter", "send"}
 
 
 class Display:
@@ -42,6 +45,8 @@ class Display:
                 return name in {"print", "display"} | self.lab.results
             case ast.Call(func=ast.Attribute(value=ast.Name(id=owner), attr="show")):
                 return self._origin(owner) == "matplotlib.pyplot"
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="dist"), attr=call), keywords=more):
+                return call in _RETURN_NOTHING and "async_op" not in {k.arg for k in more}
         return False
 
     def replaced(self, cell: Cell, node: ast.AST) -> list[tuple[ast.expr, str]]:

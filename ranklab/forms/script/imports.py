@@ -1,6 +1,7 @@
 """The imports of a notebook: hoisted to the top, or, if ranklab's, understood."""
 
 import ast
+import re
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -314,8 +315,9 @@ def _group(module: str) -> int:
     return 1 if module.split(".")[0] in sys.stdlib_module_names else 2
 
 
-def packages(statements: list[str]) -> list[str]:
-    """The names, on the package index, of what the statements import."""
+def packages(statements: list[str], inlined: list[str] = ()) -> list[str]:
+    """The names, on the package index, of what the statements and the inlined code import."""
+    hidden = re.findall(r"^ *import .*?\b(pygraphviz)\b", "\n".join(inlined), re.MULTILINE)
     modules = {_module_of(s).split(".")[0] for s in statements if _module_of(s)[0] != "."}
     modules -= set(sys.stdlib_module_names) | {"__future__"}
-    return sorted({_PACKAGES.get(m, m) for m in modules}, key=str.lower)
+    return sorted({_PACKAGES.get(m, m) for m in modules | set(hidden)}, key=str.lower)

@@ -273,6 +273,10 @@ class Kernel:
     # ---- loops and conditions ----------------------------------------------------------
 
     def _compound(self, node: ast.stmt, operations: list[Operation]) -> list[Piece]:
+        if self._only_head_pulls(node):
+            for op in self.finder.within(node.iter if isinstance(node, ast.For) else node.test):
+                self._refuse_sometimes(op)
+            return self._simple(node, operations, last=False)
         if isinstance(node, ast.For):
             return self._for(node)
         if isinstance(node, ast.While):
@@ -286,6 +290,14 @@ class Kernel:
                 "take part in: set a flag there, and leave the loop in an `if` after it."
             )
         raise self.cell.refuse(_sometimes(operations, what))
+
+    def _only_head_pulls(self, node: ast.stmt) -> bool:
+        """Whether rank 0 can do the loop or condition alone, once its head's values are there."""
+        if not isinstance(node, ast.For | ast.If):
+            return False
+        inside = [*node.body, *node.orelse]
+        collective = (op.collective for part in inside for op in self.finder.within(part))
+        return not any(collective) and not self._leaves_loop(node)
 
     def _for(self, node: ast.For) -> list[Piece]:
         head = self.finder.within(node.iter) + self.finder.within(node.target)

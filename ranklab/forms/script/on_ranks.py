@@ -27,6 +27,9 @@ def pieces(cell: Cell, step: Step) -> list[Piece]:
     if not chosen and not cell.may_fail and all(piece.defines for piece in body):
         return body
     wait = step.before_cell_on_ranks()
+    first = next((i for i, piece in enumerate(body) if not piece.defines), len(body))
+    if not chosen and not cell.may_fail:
+        return [*body[:first], *wait, *body[first:]]
     if cell.may_fail:
         body = [layout.block(f"with {step.use('may_fail')}():", body)]
     if chosen:

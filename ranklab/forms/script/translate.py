@@ -143,7 +143,8 @@ def _header(step: Step, title: Title) -> str:
         ]
     else:
         lines += [f"Run it: python {name}"]
-    needed = packages(step.imports.statements)
+    inlined = [code for codes in step.imports.inlined.values() for code in codes]
+    needed = packages(step.imports.statements, inlined)
     if lab.has_ranks:
         lines += ["", f"pip install {' '.join(needed)}  (for mpiexec also: mpich mpi4py)"]
     elif needed:
