@@ -155,12 +155,7 @@ class _Metadata(yaml.SafeDumper):
     """Mappings in block style and lists in one line, as people write a cell's metadata."""
 
 
-_Metadata.add_multi_representer(
-    dict,
-    lambda dumper, value: dumper.represent_mapping(
-        "tag:yaml.org,2002:map", sorted(value.items()), flow_style=False
-    ),
-)
+_Metadata.add_representer(NotebookNode, yaml.SafeDumper.represent_dict)
 _Metadata.add_representer(
     list,
     lambda dumper, value: dumper.represent_sequence(
@@ -174,5 +169,12 @@ def _options(cell: NotebookNode) -> str:
     if not cell.metadata:
         return "\n" if cell.source.startswith(("---", ":")) else ""
     # Keys sorted and lines never folded: there is one way to write the same metadata.
-    text = yaml.dump(cell.metadata, Dumper=_Metadata, allow_unicode=True, width=float("inf"))
+    text = yaml.dump(
+        cell.metadata,
+        Dumper=_Metadata,
+        sort_keys=True,
+        default_flow_style=False,
+        allow_unicode=True,
+        width=float("inf"),
+    )
     return f":{text}\n" if set(cell.metadata) == {"tags"} else f"---\n{text}---\n"
