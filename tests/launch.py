@@ -20,7 +20,7 @@ LAUNCHERS = {
 
 # Python runs a `sitecustomize` when it starts. This one makes ranklab, which is installed
 # beside the packages that a script may use, as absent as it is on a reader's cluster.
-BLOCK = '''
+BLOCK = """
 import sys
 
 class Blocked:
@@ -29,7 +29,7 @@ class Blocked:
             raise ModuleNotFoundError("No module named 'ranklab' (a script stands alone)")
 
 sys.meta_path.insert(0, Blocked())
-'''
+"""
 
 
 def run_script(script, launcher, ranks, folder, limit=180):
