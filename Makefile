@@ -26,7 +26,7 @@ forms: $(VENV)/.installed  ## book/*.md -> notebooks/, scripts/, ranklab/taught/
 lint: $(VENV)/.installed
 	@$(BIN)/ruff check ranklab tests
 	@$(BIN)/ruff format --check ranklab tests
-	@$(BIN)/nbqa "ruff check" notebooks
+	@$(BIN)/nbqa ruff notebooks
 
 clean:
 	rm -rf _build $(VENV) *.egg-info .pytest_cache .ruff_cache
