@@ -9,7 +9,7 @@ from pathlib import Path
 from ranklab.forms.errors import FormError
 from ranklab.site import cache
 from ranklab.site.build import build
-from ranklab.site.execute import Outcome, execute
+from ranklab.site.execute import Outcome, run_chapter
 from ranklab.site.folders import HERE, BookError, Folders
 from ranklab.site.stage import stage
 
@@ -44,8 +44,8 @@ def execute_all(folders: Folders, output: Path | None, ranks: int | None) -> int
     failures = 0
     for path in chapters:
         print(f"{path.stem:{width}} … ", end="", flush=True)
-        target = output / f"{path.stem}.ipynb" if output else None
-        outcome = execute(path, target, ranks=ranks, folders=folders, lab=lab)
+        target = (output or folders.executed) / f"{path.stem}.ipynb"
+        outcome = run_chapter(path, target, ranks=ranks, folders=folders, lab=lab)
         print(_verdict(outcome), flush=True)
         if outcome.failure:
             failures += 1

@@ -1,6 +1,7 @@
 """Execute one chapter in a kernel of its own, and say exactly what failed if it does."""
 
 import os
+import re
 import sys
 import textwrap
 import time
@@ -17,9 +18,10 @@ from nbformat import NotebookNode
 
 from ranklab.forms.manuscript import read
 from ranklab.site import cache
-from ranklab.site.folders import HERE, Folders
+from ranklab.site.folders import HERE, BookError, Folders
 
 CELL_TIMEOUT = 120  # seconds
+RANKS = re.compile(r"\bRanks\((?:n=)?(\d*)")
 
 
 @dataclass
@@ -53,16 +55,29 @@ class _KernelManager(AsyncKernelManager):
 
 
 class _Failure(Exception):
-    """A cell did not do what it should. `what` says so."""
-
-    def __init__(self, what: str):
-        super().__init__(what)
-        self.what = what
+    """A cell did not do what it should; the message is for the author."""
 
 
-def execute(
+def execute(manuscript: Path, *, ranks: int | None = None, folders: Folders = HERE) -> Path:
+    """The chapter's executed notebook, with `ranks` ranks; executed now if it has to be.
+
+    Raises BookError with the cell, its source and what happened if the chapter fails, and
+    FormError if the manuscript cannot be read.
+    """
+    manuscript = Path(manuscript)
+    if _starts(read(manuscript)) in (None, ranks) and "RANKLAB_RANKS" not in os.environ:
+        ranks = None  # as it does by itself, on its page
+    folder = folders.executed / f"{ranks}-ranks" if ranks else folders.executed
+    output = folder / f"{manuscript.stem}.ipynb"
+    outcome = run_chapter(manuscript, output, ranks=ranks, folders=folders)
+    if outcome.failure:
+        raise BookError(f"{outcome.name} failed in {outcome.failure}")
+    return output
+
+
+def run_chapter(
     manuscript: Path,
-    output: Path | None = None,
+    output: Path,
     *,
     ranks: int | None = None,
     folders: Folders = HERE,
@@ -72,17 +87,14 @@ def execute(
     """Write the chapter with its outputs to `output`, executing it if it has to be.
 
     manuscript: the chapter, such as book/06_messages.md.
-    output: the executed notebook; _build/executed/06_messages.ipynb by default. A chapter
-        that fails leaves none behind.
+    output: the executed notebook. A chapter that fails leaves none behind.
     ranks: how many ranks every `Ranks(...)` starts; the chapter's own number by default.
     lab: the fingerprint of the lab, where it is known.
     timeout: seconds that one cell may take.
 
     Raises FormError if the manuscript cannot be read.
     """
-    manuscript = Path(manuscript)
     name = manuscript.stem
-    output = Path(output or folders.executed / f"{name}.ipynb")
     notebook = read(manuscript)
     key = cache.key(notebook, lab or cache.fingerprint(folders), ranks)
     before = cache.stored(output, key)
@@ -94,11 +106,20 @@ def execute(
     try:
         _run(notebook, folders.build / "run", ranks, timeout)
     except _Failure as failure:
-        return Outcome(name, time.monotonic() - start, executed=True, failure=failure.what)
+        return Outcome(name, time.monotonic() - start, executed=True, failure=str(failure))
     seconds = time.monotonic() - start
     notebook.metadata["ranklab"] |= {"key": key, "seconds": round(seconds, 1)}
     _write(notebook, output, manuscript)
     return Outcome(name, seconds, executed=True)
+
+
+def _starts(notebook: NotebookNode) -> int | None:
+    """How many ranks the chapter starts by itself; None if it has none."""
+    for cell in cache.code_cells(notebook):
+        found = RANKS.search(cell.source)
+        if found:
+            return int(found[1] or 4)
+    return None
 
 
 def _run(notebook: NotebookNode, folder: Path, ranks: int | None, timeout: float) -> None:
