@@ -8,6 +8,8 @@ import html
 import subprocess
 import sys
 
+import matplotlib.colors
+
 # Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
 # for color-blind readers, with its yellow and black replaced by colors seen on white.
 RANK_COLORS = [
@@ -40,6 +42,16 @@ STYLE = {
     "savefig.facecolor": "white",
     "svg.hashsalt": "ranklab",
 }
+
+
+def pale(color, share=0.25):
+    """Return `color` mixed with white, as an opaque color: `share` of it is the color.
+
+    Transparent colors and hatching do not go together in an SVG.
+    """
+    rgb = matplotlib.colors.to_rgb(color)
+    return tuple(1 - share * (1 - part) for part in rgb)
+
 
 # torch and Graphviz in one process crash, so Graphviz gets a process of its own.
 _RENDER = """
