@@ -9,6 +9,7 @@ import time
 
 from ipyparallel import AsyncResult, RemoteError
 from ipyparallel.error import TaskAborted
+from IPython import get_ipython
 
 from . import cluster
 from .failure import Failure, RankError, error_from, from_remote, named
@@ -47,8 +48,13 @@ def values(ranks, result, first_line=None, limit=None):
             found.append(answer)
     if failures:
         failures = [_with_cause_of_death(ranks, failure) for failure in failures]
-        raise error_from(failures, ranks.name) from None
+        raise error_from(failures, ranks.name, _names_in_kernel()) from None
     return found
+
+
+def _names_in_kernel():
+    shell = get_ipython()
+    return shell.user_ns if shell else ()
 
 
 def _answer(part):
@@ -65,7 +71,7 @@ def _wait(ranks, result, limit):
                 "The controller, which carries everything between this notebook and the ranks, is "
                 f"gone. Call {ranks.name}.restart(): it starts fresh processes."
             )
-        if deadline is None and ranks.gone():
+        if deadline is None and ranks.gone() & set(result._targets):
             # The others notice by themselves, at their timeout at the latest.
             deadline = time.monotonic() + ranks.timeout + MARGIN
         if deadline is not None and time.monotonic() > deadline:

@@ -10,6 +10,7 @@ import shutil
 import sys
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -79,7 +80,16 @@ def _launcher(engines):
         raise ArgumentError(
             f"engines={engines!r} names no ipyparallel launcher. There are: {', '.join(known)}."
         )
+    if engines.lower() == "mpi" and not (mpiexec() and find_spec("mpi4py")):
+        raise ArgumentError(
+            "engines='mpi' needs mpiexec and mpi4py. `pip install mpich mpi4py` gives both."
+        )
     return engines.lower()
+
+
+def mpiexec():
+    """Return the path of mpiexec, the one that was installed beside this Python first, or None."""
+    return shutil.which("mpiexec", path=os.path.dirname(sys.executable)) or shutil.which("mpiexec")
 
 
 def _seconds(timeout):

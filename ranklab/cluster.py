@@ -9,6 +9,7 @@ import ipyparallel
 import psutil
 from traitlets.config import Config
 
+from .arguments import mpiexec
 from .failure import RankError
 
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -57,12 +58,15 @@ def is_batch(plan):
 
 def _config(plan):
     environment = {name: os.environ.get(name, "1") for name in ONE_THREAD}
-    environment["TORCH_CPP_LOG_LEVEL"] = os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")
+    # What Gloo logs as an error, it also raises.
+    silence = "FATAL" if plan.backend == "gloo" else "ERROR"
+    environment["TORCH_CPP_LOG_LEVEL"] = os.environ.get("TORCH_CPP_LOG_LEVEL", silence)
     if plan.debug:
         environment["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
     return Config(
         BaseLauncher={"environment": environment},
         LocalEngineSetLauncher={"delay": 0.0},
+        MPILauncher={"mpi_cmd": [mpiexec() or "mpiexec"]},
     )
 
 

@@ -15,7 +15,7 @@ FUNCTION = re.compile(r", in ([^\s(<]+)\(")
 ARROW = re.compile(r"-+> ?(\d+) (.*)")
 # What a rank says when it waited in vain, or when the other end of its connection went away.
 WAITED = re.compile(
-    r"[Tt]imed out|[Tt]imeout|Connection (closed|reset|refused)|pair closure|Broken pipe"
+    r"[Tt]imed out|[Tt]imeout|Connection (closed|reset|refused)|pair closure|Broken pipe|to pass monitoredBarrier"
 )
 # Parts of Gloo's messages that say nothing to a reader, and differ from rank to rank.
 NOISE = re.compile(
@@ -128,7 +128,7 @@ def named(ranks):
     return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
 
 
-def error_from(failures, name):
+def error_from(failures, name, names_in_kernel=()):
     """Make one RankError of what happened; `name` is what the reader calls the Ranks object."""
     paragraphs = []
     for kind in SAYS:
@@ -138,6 +138,7 @@ def error_from(failures, name):
                 key = (failure.place, "" if kind == "waited" else failure.error)
                 alike.setdefault(key, []).append(failure)
         paragraphs += [_paragraph(kind, group) for group in alike.values()]
+    paragraphs.append(elsewhere(failures, names_in_kernel))
     paragraphs.append(what_next({failure.kind for failure in failures}, name))
     tracebacks = {failure.rank: failure.traceback for failure in failures}
     return RankError("\n\n".join(filter(None, paragraphs)), tracebacks)
@@ -152,6 +153,18 @@ def _paragraph(kind, group):
     if kind == "died" and error:
         return f"{who} died: {error}"
     return "\n".join(filter(None, [f"{who} {SAYS[kind]}{':' if place else '.'}", place, error]))
+
+
+def elsewhere(failures, names_in_kernel):
+    """Say so where a rank lacks a name that the kernel has: a common mistake, once."""
+    for failure in failures:
+        lacking = re.match(r"NameError: name '(\w+)' is not defined", failure.error)
+        if lacking and lacking[1] in names_in_kernel:
+            return (
+                f"`{lacking[1]}` is there in this notebook, but not on the ranks, which are other "
+                "processes. A %%px cell defines it there."
+            )
+    return ""
 
 
 def what_next(kinds, name):

@@ -41,13 +41,26 @@ def belonging_to(folder):
     return list(found.values())
 
 
+def has_ended(process):
+    """Is the process gone, or left only as an entry that its parent has not read yet?"""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return True
+
+
 def clean(folder, patience=10.0):
     """Kill all that belongs to `folder` and remove it; give up after `patience` seconds."""
     deadline = time.monotonic() + patience
-    while (processes := belonging_to(folder)) and time.monotonic() < deadline:
-        for process in processes:
+    dying = []
+    # A process that is being killed loses its environment before it is gone: wait for it, too.
+    while (found := belonging_to(folder)) or not all(map(has_ended, dying)):
+        for process in found:
             with contextlib.suppress(psutil.Error):
                 process.kill()  # psutil kills nobody who was given the same id later
+        dying += found
+        if time.monotonic() > deadline:
+            break
         time.sleep(0.02)
     shutil.rmtree(folder, ignore_errors=True)
 

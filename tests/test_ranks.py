@@ -11,6 +11,7 @@ import pytest
 from ranklab import Ranks, arguments
 from ranklab.failure import MissingOnRanks, RankError
 from ranklab.guardian import belonging_to
+from ranklab.ranks import LOOPBACK
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -118,6 +119,11 @@ def test_nothing_listens_but_on_loopback(ranks):
     ]
     assert listening  # ipyparallel's own
     assert set(listening) <= {"127.0.0.1", "::1"}
+    # Gloo does not listen any longer once it is connected; where it would have, this says.
+    assert (
+        ranks.run(on_ranks(lambda: __import__("os").environ["GLOO_SOCKET_IFNAME"]))
+        == [LOOPBACK] * N
+    )
 
 
 def test_the_folder_is_private(ranks):
@@ -316,6 +322,20 @@ def test_close_cleans_up_without_the_guardian():
         os.kill(ranks._guardian._process.pid, signal.SIGKILL)
     assert not alive(pids)
     assert not os.path.exists(folder)
+
+
+@pytest.mark.skipif(not arguments.mpiexec(), reason="no mpiexec: pip install mpich mpi4py")
+def test_ranks_started_by_mpiexec_have_the_ranks_of_mpi():
+    with Ranks(2, engines="mpi") as ranks:
+        assert ranks["mpi_rank"] == ranks["rank"] == [0, 1]
+        before = [process.pid for process in belonging_to(ranks._guardian.folder)]
+    assert not alive(before)
+
+
+def test_mpi_needs_an_mpiexec(monkeypatch):
+    monkeypatch.setattr(arguments, "mpiexec", lambda: None)
+    with pytest.raises(ValueError, match="needs mpiexec"):
+        arguments.plan(2, None, None, 20, False, "mpi")
 
 
 def test_a_start_that_fails_leaves_nothing(monkeypatch):

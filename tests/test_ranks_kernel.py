@@ -152,6 +152,14 @@ def test_an_error_of_run_names_the_line_of_the_kernels_cell(working):
     assert "ranks 0 and 1 failed" in error
 
 
+def test_a_name_that_only_the_kernel_has(working):
+    working.run("here_only = 1")
+    _, error = working.run("%%px\nhere_only + 1")
+    assert "`here_only` is there in this notebook, but not on the ranks" in error
+    _, error = working.run("%%px\nnowhere + 1")
+    assert "in this notebook" not in error
+
+
 def test_a_syntax_error(working):
     _, error = working.run("%%px\nx = 1\nx = = 1")
     assert "ranks 0 and 1 failed:\n    line 3: x = = 1\nSyntaxError: invalid syntax" in error
