@@ -46,7 +46,7 @@ class Flow:
         self.run_there: set[str] = set()
 
     def run(self, cells: list[Cell]) -> None:
-        self.passed = _passed_on(cells)
+        self.passed, called = _passed_on(cells), _called(cells)
         for cell in cells:
             if cell.on_ranks:
                 self._cell_on_ranks(cell)
@@ -54,7 +54,7 @@ class Flow:
                 for node in cell.tree.body:
                     self._kernel(cell, node)
         for cell, function, name in self.unsure:
-            if function not in self.run_there:
+            if function in called and function not in self.run_there:
                 raise self._only_on_ranks(cell, name)
 
     # ---- on the ranks ------------------------------------------------------------------
@@ -260,7 +260,7 @@ class Flow:
             self._read_on_ranks(cell, read, name)
 
     def _push(self, cell: Cell, name: str, node: ast.stmt) -> None:
-        value = node.value
+        value = getattr(node, "value", None) or ast.Constant(None)
         if any(isinstance(inner, ast.Lambda) for inner in ast.walk(value)):
             raise cell.refuse("a lambda cannot be sent to other processes; write it with `def`.")
         for inner in sorted(names_in(value).reads & set(self.functions)):
@@ -312,6 +312,12 @@ def _in_lambdas(node: ast.stmt, names: Names, operations: list[Operation]) -> se
 def _passed_on(cells: list[Cell]) -> set[str]:
     """Names that plain cells use other than to call them: what a variable may then hold."""
     return set().union(*(_loose(cell.tree) for cell in cells if not cell.on_ranks), set())
+
+
+def _called(cells: list[Cell]) -> set[str]:
+    """Names that plain cells call."""
+    nodes = (n for cell in cells if not cell.on_ranks for n in ast.walk(cell.tree))
+    return {n.func.id for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
 
 
 def _loose(tree: ast.AST) -> set[str]:

@@ -61,6 +61,8 @@ class Kernel:
             if not last or self.cell.silent:
                 return []
             return [layout.line('print(f"{world_size} ranks")', everywhere=False)]
+        if isinstance(node, ast.Break | ast.Continue):
+            return [Piece(self._copy(node, []), everywhere=True)]
         operations = self.finder.within(node)
         if not any(op.collective for op in operations) and not self._leaves_loop(node):
             return self._alone(node, operations, last)
@@ -222,7 +224,7 @@ class Kernel:
         pieces += self.step.before_kernel()
         share = self.step.use("from_rank_0")
         if any(isinstance(n, ast.NamedExpr) for n in ast.walk(value)):
-            own = layout.line(f"{name} = {self._text(value, replaced)}", everywhere=False)
+            own = layout.line(f"{name} = {self._argument(value, replaced)}", everywhere=False)
             pieces, value_text = [*pieces, own], name
         else:
             value_text = self._argument(value, replaced)
@@ -234,7 +236,8 @@ class Kernel:
         text = self._text(value, replaced)
         try:
             inner = ast.parse(f"f(lambda: {text})", mode="eval").body
-            if len(inner.args) == 1 and not isinstance(value, ast.Tuple):
+            bare = isinstance(value, ast.Tuple | ast.NamedExpr)
+            if len(inner.args) == 1 and not bare:
                 return text
         except SyntaxError:
             pass

@@ -28,6 +28,7 @@ class Lab:
     used: bool = False
     ranks: str | None = None
     has_ranks: bool = False
+    made_in: str = ""
     settings: dict = field(default_factory=lambda: dict(DEFAULTS))
     classes: set[str] = field(default_factory=set)
     results: set[str] = field(default_factory=set)
@@ -68,6 +69,16 @@ def find_ranks(lab: Lab, cells: list[Cell]) -> None:
                 _read_ranks(lab, cell, statement)
             else:
                 _refuse_other_uses(lab, cell, statement)
+    _refuse_use_before(lab, cells)
+
+
+def _refuse_use_before(lab: Lab, cells: list[Cell]) -> None:
+    for cell in cells:
+        for statement in cell.tree.body:
+            if lab.makes_ranks(statement):
+                return
+            if any(isinstance(n, ast.Name) and n.id == lab.ranks for n in ast.walk(statement)):
+                raise cell.refuse(f"`{lab.ranks}` is used here, before {lab.made_in} makes it.")
 
 
 def _read_ranks(lab: Lab, cell: Cell, statement: ast.stmt) -> None:
@@ -81,6 +92,7 @@ def _read_ranks(lab: Lab, cell: Cell, statement: ast.stmt) -> None:
             "it a fresh group with ranks.reset()."
         )
     lab.has_ranks = True
+    lab.made_in = f"cell {cell.place.number}"
     targets = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
     if targets != [None]:
         if len(targets) != 1 or not isinstance(targets[0], ast.Name):

@@ -45,9 +45,9 @@ def script(cells: list[Cell | Prose], title: Title) -> str:
 
 def _prepared(lab: Lab, imports: Imports, code: list[Cell], kept: list[Cell]) -> Step:
     """What is known before the first cell is translated."""
-    every = set()
+    every = set(imports.names)
     for cell in kept:
-        every |= names_in(*cell.tree.body).all
+        every |= names_in(*(node for node in cell.tree.body if not is_import(node))).all
     step = Step(lab, imports, every - lab.names)
     lab.renamed = _renamed(step, kept)
     step.draws = names_that_draw(imports.names)
@@ -63,7 +63,9 @@ def _renamed(step: Step, kept: list[Cell]) -> dict[str, str]:
             if not is_import(node):
                 names_ = names_in(node)
                 bound |= names_.binds | names_.later_binds
-    taken = preamble.HELPERS & (step.all_names | set(step.imports.names))
+    starred = any(statement.endswith("import *") for statement in step.imports.statements)
+    used = bound | set(step.imports.names) | (step.all_names - {"display"} if starred else set())
+    taken = preamble.HELPERS & used
     for name, statement in preamble.IMPORTS.items():
         imported = step.imports.names.get(name)
         other = imported and imported != origin(ast.parse(statement).body[0])

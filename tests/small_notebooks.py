@@ -1,0 +1,40 @@
+"""Small notebooks for the tests of the script exporter, and what becomes of them."""
+
+from nbformat import v4
+
+from ranklab.forms.script import to_script
+
+# Every notebook with ranks begins with these two cells, so the test's own begin at 3.
+IMPORTS = "from ranklab import Ranks, result"
+RANKS = "ranks = Ranks(4)"
+MARK = "The test's own cells"
+
+
+def notebook(*cells):
+    """A notebook of code cells; a cell is its text, or (text, tag, ...)."""
+    nb = v4.new_notebook()
+    for cell in cells:
+        text, *tags = (cell,) if isinstance(cell, str) else cell
+        nb.cells.append(v4.new_code_cell(text, metadata={"tags": tags} if tags else {}))
+    return nb
+
+
+def whole(*cells, **metadata):
+    """The script of a notebook that has no ranks unless a cell makes them."""
+    nb = notebook(*cells)
+    nb.metadata.update(metadata)
+    return to_script(nb, "x")
+
+
+def with_ranks(*cells):
+    """The script of a notebook that has ranks."""
+    nb = notebook(IMPORTS, RANKS, *cells)
+    nb.cells.insert(2, v4.new_markdown_cell(f"## {MARK}"))
+    return to_script(nb, "x")
+
+
+def body(*cells):
+    """What the script has for these cells, behind its preamble and before its last line."""
+    text = with_ranks(*cells)
+    _, _, text = text.partition(f"# --- {MARK} ")
+    return text.partition("\n")[2].strip("\n").removesuffix("leave_group()").strip("\n")
