@@ -1,0 +1,346 @@
+"""The site as a reader gets it: its files, and its pages in a browser."""
+
+import http.server
+import re
+import shutil
+import threading
+from functools import partial
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import nbformat
+import pytest
+from bs4 import BeautifulSoup
+
+from ranklab.plots import RANK_COLORS
+from ranklab.site.__main__ import main
+from ranklab.site.cache import code_cells
+from ranklab.site.folders import HERE, BookError, Folders
+from ranklab.site.pages import color_ranks, take_away
+from ranklab.site.stage import check_contents, mirror, stage
+
+# The first test that needs the site may have to execute every chapter.
+pytestmark = pytest.mark.timeout(900)
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+CHAPTERS = [path.stem for path in HERE.chapters()]
+PAGES = [*CHAPTERS, *(path.stem for path in HERE.prose()), "search", "genindex"]
+
+
+@pytest.fixture(scope="module")
+def site():
+    """The built site's folder."""
+    assert main(["--root", str(HERE.root)]) == 0, "the site could not be built"
+    return HERE.html
+
+
+@pytest.fixture(scope="module")
+def soups(site):
+    """Every page, parsed: path -> its elements."""
+    paths = [path for path in site.rglob("*.html") if "_static" not in path.parts]
+    return {path: BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser") for path in paths}
+
+
+# ---- the files ------------------------------------------------------------------------------
+
+
+def test_every_page_is_there(site):
+    assert {path.stem for path in site.glob("*.html")} >= set(PAGES)
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_every_cell_of_a_chapter_was_executed(soups, site, chapter):
+    notebook = nbformat.read(HERE.source / f"{chapter}.ipynb", as_version=4)
+    cells = code_cells(notebook)
+    assert all(cell.execution_count for cell in cells)
+    shown = soups[site / f"{chapter}.html"].select("div.cell")
+    assert len(shown) == len(cells)
+    assert sum(bool(cell.select(".cell_output")) for cell in shown) > 5
+
+
+def test_a_chapter_offers_its_notebook_its_script_and_machines_to_run_it(soups, site):
+    for chapter in CHAPTERS:
+        links = soups[site / f"{chapter}.html"].select("nav.take-away a")
+        notebook, script, colab, binder = (link["href"] for link in links)
+        assert (site / notebook).read_bytes() == (HERE.root / notebook).read_bytes()
+        assert (site / script).read_bytes() == (HERE.root / script).read_bytes()
+        assert colab.endswith(f"/blob/main/notebooks/{chapter}.ipynb")
+        assert binder.endswith(f"/main?urlpath=lab/tree/notebooks/{chapter}.ipynb")
+
+
+def test_no_link_is_broken(soups):
+    ids = {path: {tag["id"] for tag in soup.select("[id]")} for path, soup in soups.items()}
+    broken = []
+    for path, soup in soups.items():
+        for tag, attribute in ((t, a) for a in ("href", "src") for t in soup.select(f"[{a}]")):
+            url = urlsplit(tag[attribute])
+            if url.scheme in ("http", "https", "data", "mailto"):
+                continue
+            target = (path.parent / unquote(url.path)).resolve() if url.path else path
+            anchor = unquote(url.fragment)
+            if not target.exists() or (anchor and target in ids and anchor not in ids[target]):
+                broken.append(f"{path.name}: {tag[attribute]}")
+    assert not broken
+
+
+def test_every_picture_says_what_is_to_be_seen(soups):
+    for path, soup in soups.items():
+        for image in soup.select("article img"):
+            alt = image.get("alt", "")
+            assert len(alt) > 20 and not alt.endswith((".png", ".svg")), f"{path.name}: {image}"
+
+
+def test_nothing_is_loaded_from_another_host(site, soups):
+    for path, soup in soups.items():
+        for tag in soup.select("script[src], img[src], iframe[src], source[src]"):
+            assert not tag["src"].startswith(("http:", "https:", "//")), f"{path.name}: {tag}"
+        for tag in soup.select("link[href]"):
+            assert not tag["href"].startswith(("http:", "https:", "//")), f"{path.name}: {tag}"
+    for css in site.rglob("*.css"):
+        text = css.read_text(encoding="utf-8")
+        assert not re.search(r"(url\(|@import)\s*['\"]?(https?:)?//", text), css
+
+
+def test_ranks_have_the_same_colors_in_pages_and_figures():
+    css = (HERE.book / "_static/book.css").read_text(encoding="utf-8")
+    light = css.split("html[data-theme")[0]
+    assert re.findall(r"--rank-\d: (#\w+);", light) == RANK_COLORS
+
+
+def test_every_reference_says_what_it_is_good_for(soups, site):
+    entries = soups[site / "references.html"].select("div.citation")
+    assert len(entries) > 20
+    for entry in entries:
+        assert len(entry.select("p > em")[-1].text.split()) > 2, entry.text
+
+
+# ---- the pages in a browser -------------------------------------------------------------------
+
+
+def find_browser():
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+@pytest.fixture(scope="module")
+def browser(site):
+    executable = find_browser()
+    if not executable:
+        pytest.skip(
+            f"No browser found ({', '.join(BROWSERS)}): the pages are not looked at in one."
+        )
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def server(site):
+    """The site's address on a server of this machine."""
+    quiet = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
+    serving = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(quiet, directory=site))
+    serving.handle_error = lambda *_: None  # a browser that closes a page hangs up on us
+    threading.Thread(target=serving.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{serving.server_port}"
+    serving.shutdown()
+    serving.server_close()
+
+
+@pytest.fixture
+def visit(browser):
+    """Open a page, with nothing but this machine in reach; fail if the page complains."""
+    contexts, complaints = [], []
+    note = complaints.append
+
+    def open_page(url, theme="light", width=1280, permissions=()):
+        context = browser.new_context(viewport={"width": width, "height": 900})
+        contexts.append(context)
+        context.grant_permissions(list(permissions))
+        context.add_init_script(f"localStorage.mode = localStorage.theme = '{theme}'")
+        context.route(lambda address: not is_local(address), refuse)
+        page = context.new_page()
+        page.on("console", lambda m: note(f"{m.text} {m.location}") if m.type == "error" else None)
+        page.on("pageerror", lambda error: note(str(error)))
+        page.goto(url)
+        page.wait_for_load_state("load")
+        page.evaluate("() => window.MathJax?.startup?.promise")
+        return page
+
+    def is_local(address):
+        return address.startswith(("file:", "data:", "blob:", "http://127.0.0.1:"))
+
+    def refuse(route):
+        note(f"asked for {route.request.url}")
+        route.abort()
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not complaints
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_accessible(visit, site, name, theme):
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = visit((site / f"{name}.html").as_uri(), theme)
+    assert page.evaluate("document.documentElement.dataset.theme") == theme
+    # Without `preload`, for which axe would fetch style sheets, from the wrong addresses.
+    violations = Axe().run(page, options={"preload": False}).response["violations"]
+    serious = [
+        f"{v['id']}: {v['help']}\n" + "\n".join(n["html"][:200] for n in v["nodes"][:5])
+        for v in violations
+        if v["impact"] in ("serious", "critical")
+    ]
+    assert not serious, "\n\n".join(serious)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_fits_a_phone(visit, site, name):
+    page = visit((site / f"{name}.html").as_uri(), width=390)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    wide = page.evaluate(
+        """() => [...document.querySelectorAll('article :is(p, img, table, pre)')]
+            .filter(e => e.getBoundingClientRect().right > 391)
+            .filter(e => !e.closest('.pst-scrollable-table-container, .cell_output, mjx-container'))
+            .map(e => e.outerHTML.slice(0, 120))"""
+    )
+    assert not wide
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_works_from_a_server(visit, server, name):
+    page = visit(f"{server}/{name}.html")
+    assert page.title().endswith("Many Ranks, One Model")
+    formulas = page.locator(".math").count()
+    assert page.locator(".math mjx-container").count() == formulas
+
+
+@pytest.mark.parametrize("place", ["folder", "server"])
+def test_search_finds_a_word(visit, site, server, place):
+    base = site.as_uri() if place == "folder" else server
+    page = visit(f"{base}/search.html?q=deadlock")
+    first = page.locator("#search-results li a").first
+    first.wait_for(timeout=20_000)
+    assert page.locator("#search-results li").count() >= 2
+    first.click()
+    page.wait_for_load_state("load")
+    assert "deadlock" in page.locator("article").inner_text().lower()
+
+
+def test_the_start_page_is_found_from_the_folder(visit, site):
+    page = visit((site / "glossary.html").as_uri())
+    page.goto((site / "index.html").as_uri())
+    page.wait_for_url("**/intro.html")
+    assert page.locator("h1").first.inner_text().startswith("Many Ranks, One Model")
+
+
+def test_code_can_be_copied(visit, server):
+    permissions = ["clipboard-read", "clipboard-write"]
+    page = visit(f"{server}/{CHAPTERS[-1]}.html", permissions=permissions)
+    cell = page.locator("div.cell_input", has_text="%%px").first
+    cell.hover()
+    cell.locator("button.copybtn").click()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied.strip() == cell.locator("pre").inner_text().strip()
+    assert copied.startswith("%%px")
+
+
+def test_the_keyboard_reaches_the_text_first(visit, site):
+    page = visit((site / "intro.html").as_uri())
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to main content"
+
+
+# ---- what the build refuses --------------------------------------------------------------------
+
+
+@pytest.fixture
+def book(tmp_path):
+    """A book with one executed chapter, and all that its page needs."""
+    files = {
+        "_toc.yml": "root: intro\nparts:\n  - chapters:\n      - file: 01_one\n",
+        "book/01_one.md": "",
+        "book/intro.md": "# Start\n",
+        "notebooks/01_one.ipynb": "{}",
+        "scripts/01_one.py": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return Folders(tmp_path)
+
+
+def save_executed(book, *cells):
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# One"), *cells])
+    book.executed.mkdir(parents=True, exist_ok=True)
+    nbformat.write(notebook, book.executed / "01_one.ipynb")
+
+
+def executed(source, number=1, **more):
+    return nbformat.v4.new_code_cell(source, execution_count=number, **more)
+
+
+def test_a_page_that_did_not_execute_is_an_error(book):
+    with pytest.raises(BookError, match="01_one was not executed"):
+        stage(book)
+    save_executed(book, executed("1"), executed("2", None))
+    with pytest.raises(BookError, match="01_one, cell 2 was not executed"):
+        stage(book)
+
+
+@pytest.mark.parametrize("form", ["notebooks/01_one.ipynb", "scripts/01_one.py"])
+def test_a_page_without_its_forms_is_an_error(book, form):
+    save_executed(book, executed("1"))
+    (book.root / form).unlink()
+    with pytest.raises(BookError, match=f"{form} is missing.*make forms"):
+        stage(book)
+
+
+def test_contents_and_chapters_must_agree(book):
+    with pytest.raises(BookError, match=r"book/02_two\.md is in no part of _toc\.yml"):
+        check_contents(book, ["01_one", "02_two"])
+    (book.book / "01_one.md").unlink()
+    with pytest.raises(BookError, match=r"_toc\.yml lists 01_one"):
+        check_contents(book, [])
+
+
+def test_staging_numbers_the_title_and_marks_the_ranks_cells(book):
+    drawing = {"image/svg+xml": '<svg role="img" aria-label="A &amp; B"></svg>'}
+    output = nbformat.v4.new_output("execute_result", data=drawing)
+    cells = ["%%px\nx", "%%px --targets 0\nx", "# px"]
+    save_executed(book, *map(executed, cells), executed("draw", outputs=[output]))
+    stage(book)
+    title, every, some, none, drawn = nbformat.read(book.source / "01_one.ipynb", 4).cells
+    assert title.source == "# 1. One"
+    assert every.metadata.tags == ["px"] and some.metadata.tags == ["px", "px-some"]
+    assert "tags" not in none.metadata
+    assert drawn.metadata.mystnb.image.alt == "A & B"
+
+
+def test_staging_touches_only_what_changed(tmp_path):
+    mirror({Path("a"): b"1", Path("b/c"): b"2"}, tmp_path)
+    before = (tmp_path / "a").stat().st_mtime_ns
+    mirror({Path("a"): b"1", Path("d"): b"3"}, tmp_path)
+    assert (tmp_path / "a").stat().st_mtime_ns == before
+    assert {p.name for p in tmp_path.rglob("*") if p.is_file()} == {"a", "d"}
+
+
+def test_links_and_rank_marks_are_escaped():
+    links = take_away("01_one", {"Colab": "https://c/{}?a&b", "Binder": "https://b/{}"})
+    assert 'href="https://c/01_one?a&amp;b"' in links
+    marked = color_ranks("[stdout:2] <b>\nplain", "output stream")
+    assert '<span class="rank rank-2">[stdout:2]</span> &lt;b&gt;\nplain' in marked
