@@ -30,11 +30,12 @@ def values(ranks, result, first_line=None, limit=None):
     where it is a cell. limit: seconds after which a silent rank counts as stuck; without it, a rank
     may compute for as long as it likes.
     """
+    interrupt = None
     try:
         _wait(ranks, result, limit)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        interrupt = error
         _interrupt(ranks, result)
-        raise
     found, failures = [], []
     for rank, part in parts(result):
         answer = _answer(part) if part.ready() else None
@@ -49,6 +50,8 @@ def values(ranks, result, first_line=None, limit=None):
     if failures:
         failures = [_with_cause_of_death(ranks, failure) for failure in failures]
         raise error_from(failures, ranks.name, _names_in_kernel()) from None
+    if interrupt:  # the ranks were done when it reached them
+        raise interrupt
     return found
 
 
@@ -80,7 +83,8 @@ def _wait(ranks, result, limit):
 
 def _interrupt(ranks, result):
     """Pass Ctrl-C on to the ranks; raise RankError where some do not hear it."""
-    ranks.client.send_signal("SIGINT", targets=result._targets, block=False)
+    there = [rank for rank in result._targets if rank not in ranks.gone()]
+    ranks.client.send_signal("SIGINT", targets=there, block=False)
     result.wait(2)
     if deaf := [rank for rank, part in parts(result) if not part.ready()]:
         raise RankError(

@@ -15,7 +15,8 @@ FUNCTION = re.compile(r", in ([^\s(<]+)\(")
 ARROW = re.compile(r"-+> ?(\d+) (.*)")
 # What a rank says when it waited in vain, or when the other end of its connection went away.
 WAITED = re.compile(
-    r"[Tt]imed out|[Tt]imeout|Connection (closed|reset|refused)|pair closure|Broken pipe|to pass monitoredBarrier"
+    r"[Tt]imed out|[Tt]imeout|Connection (closed|reset|refused)|pair closure|Broken pipe"
+    r"|to pass monitoredBarrier"
 )
 # Parts of Gloo's messages that say nothing to a reader, and differ from rank to rank.
 NOISE = re.compile(
@@ -63,6 +64,7 @@ SAYS = {  # causes before consequences
     "died": "died",
     "error": "failed",
     "waited": "waited for another rank in vain",
+    "interrupted": "got the interrupt",
     "busy": "did not answer: still busy, or stuck",
     "aborted": "did not start on this, because an earlier cell failed there",
 }
@@ -76,7 +78,10 @@ def from_remote(rank, remote, first_line=None):
     message = NOISE.sub("", str(remote.evalue)).strip()
     if remote.ename == "SyntaxError":
         message = re.sub(r" \(\d+\.py, line \d+\)$", "", message)
-    kind = "waited" if WAITED.search(message) and remote.ename != "SyntaxError" else "error"
+    from_torch = remote.ename == "RuntimeError" or remote.ename.startswith("Dist")
+    kind = "waited" if from_torch and WAITED.search(message) else "error"
+    if remote.ename == "KeyboardInterrupt":
+        kind = "interrupted"
     error = f"{remote.ename}: {message}" if message else remote.ename
     return Failure(rank, kind, error, place_of(text, first_line), text)
 
@@ -176,4 +181,6 @@ def what_next(kinds, name):
             f"The process group does not work any more. Call {name}.reset() for a new one: "
             "the variables stay."
         )
+    if "interrupted" in kinds:
+        return f"The ranks may be out of step now. {name}.reset() gives them a new process group."
     return ""

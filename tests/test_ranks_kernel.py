@@ -179,8 +179,11 @@ def test_an_interrupted_cell_fails(working):
     time.sleep(1)  # not for luck: an interrupt before the cell runs would end it, too
     working.manager.interrupt_kernel()
     _, error = working.outputs(message, timeout=20)
-    assert error is not None
+    assert error.startswith(
+        "RankError: ranks 0 and 1 got the interrupt:\n    line 3: time.sleep(60)"
+    )
     assert "KeyboardInterrupt" in error
+    assert "ranks.reset()" in error
     assert working.run("%%px\ndist.barrier()")[1] is None
 
 
