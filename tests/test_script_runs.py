@@ -1,0 +1,105 @@
+"""Exported scripts, run as a reader runs them: in an empty folder, without ranklab."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+from launch import BIN, LAUNCHERS, results_in, run_script
+from nbclient import NotebookClient
+from small_notebooks import IMPORTS, whole
+
+DARTS = Path(__file__).parent / "notebooks" / "darts.ipynb"
+
+
+@pytest.fixture(scope="module")
+def darts(tmp_path_factory):
+    """Somebody's notebook, exported by the command that they would use."""
+    folder = tmp_path_factory.mktemp("exported")
+    subprocess.run(
+        [BIN / "jupyter", "nbconvert", "--to", "ranklab_script", DARTS, "--output-dir", folder],
+        check=True,
+        capture_output=True,
+        timeout=100,
+    )
+    return folder / "darts.py"
+
+
+def expected(ranks):
+    """What the notebook finds out on so many ranks, worked out without any."""
+    hits = []
+    for r in range(ranks):
+        generator = torch.Generator().manual_seed(r)
+        x, y = torch.rand(2, 20_000, generator=generator, dtype=torch.float64)
+        hits.append(int((x * x + y * y < 1).sum()))
+    return {
+        "hits": str(hits),
+        "estimate": str(4 * sum(hits) / (20_000 * ranks)),
+        "tokens": str([10 + r * (r + 1) // 2 for r in range(ranks)]),
+        "tried": "[100, 1000]",
+        "reached": str([True] * ranks),
+        "total": str(float(sum(hits))),
+    }
+
+
+@pytest.mark.parametrize(
+    ("launcher", "ranks"), [("alone", 2), ("torchrun", 2), ("torchrun", 4), ("mpiexec", 4)]
+)
+def test_every_way_of_starting_it(darts, launcher, ranks, tmp_path):
+    text = run_script(darts, launcher, ranks, tmp_path, limit=100)
+    assert results_in(text) == expected(ranks)
+    shown = re.findall(r"^rank (\d): (\d+)$", text, re.MULTILINE)
+    assert sorted(shown) == [
+        (str(r), h) for r, h in enumerate(re.findall(r"\d+", expected(ranks)["hits"]))
+    ]
+    assert len(re.findall(r"^rank \d: RuntimeError: .*", text, re.MULTILINE)) == ranks
+    pictures = [path.name for path in (tmp_path / "empty").glob("*.svg")]
+    assert pictures == ["darts-errors.svg"]
+    assert f"'{ranks} ranks, {ranks} counts'" in text
+
+
+def test_the_notebook_says_the_same():
+    nb = nbformat.read(DARTS, as_version=4)
+    os.environ["IPP_NONINTERACTIVE"] = "1"
+    NotebookClient(nb, timeout=100, kernel_name="python3").execute()
+    outputs = [o for cell in nb.cells for o in cell.get("outputs", []) if o.get("name") == "stdout"]
+    assert results_in("".join(o["text"] for o in outputs)) == expected(4)
+
+
+@pytest.mark.parametrize("launcher", ["alone", "torchrun", "mpiexec"])
+def test_a_plain_notebook_runs_once(launcher, tmp_path):
+    script = tmp_path / "plain.py"
+    script.write_text(
+        whole(IMPORTS, 'result("three", 1 + 2)', "'shown'", ("1 / 0", "raises-exception"))
+    )
+    text = run_script(script, launcher, 2, tmp_path)
+    assert text.count("three = 3") == 1 and text.count("'shown'") == 1
+    assert text.count("ZeroDivisionError: division by zero") == 1
+
+
+def test_a_rank_that_fails_ends_the_script(tmp_path):
+    script = tmp_path / "fails.py"
+    script.write_text(
+        whole(
+            IMPORTS,
+            "ranks = Ranks(2)",
+            "%%px\nif rank == 1:\n    raise ValueError('no file')\nx = 1",
+            "print('not reached')",
+        )
+    )
+    command = [*LAUNCHERS["alone"](2), script]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert run.returncode == 1
+    assert "ValueError: no file" in run.stderr and "not reached" not in run.stdout
+
+
+def test_nbconvert_names_the_cell_that_it_refuses(tmp_path):
+    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("%timeit 1")])
+    nbformat.write(nb, tmp_path / "mine.ipynb")
+    command = [BIN / "jupyter", "nbconvert", "--to", "ranklab_script", "mine.ipynb"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert run.returncode != 0 and "mine, cell 1 (`%timeit 1`): `%timeit` means" in run.stderr
+    assert not (tmp_path / "mine.py").exists()
