@@ -14,6 +14,7 @@ from bs4 import BeautifulSoup
 
 from ranklab.plots import RANK_COLORS
 from ranklab.site.__main__ import main
+from ranklab.site.build import build
 from ranklab.site.cache import code_cells
 from ranklab.site.folders import HERE, BookError, Folders
 from ranklab.site.pages import color_ranks, take_away
@@ -272,7 +273,7 @@ def test_the_keyboard_reaches_the_text_first(visit, site):
 def book(tmp_path):
     """A book with one executed chapter, and all that its page needs."""
     files = {
-        "_toc.yml": "root: intro\nparts:\n  - chapters:\n      - file: 01_one\n",
+        "_toc.yml": "format: jb-book\nroot: intro\nparts:\n  - chapters:\n      - file: 01_one\n",
         "book/01_one.md": "",
         "book/intro.md": "# Start\n",
         "notebooks/01_one.ipynb": "{}",
@@ -337,6 +338,23 @@ def test_staging_touches_only_what_changed(tmp_path):
     mirror({Path("a"): b"1", Path("d"): b"3"}, tmp_path)
     assert (tmp_path / "a").stat().st_mtime_ns == before
     assert {p.name for p in tmp_path.rglob("*") if p.is_file()} == {"a", "d"}
+
+
+def test_a_warning_fails_the_build_each_time(book):
+    """Sphinx reads only what changed; what it complained about must not be forgotten."""
+    save_executed(book, executed("1"))
+    shutil.copy(HERE.root / "_config.yml", book.root)
+    shutil.copy(HERE.book / "references.bib", book.book)
+    shutil.copytree(HERE.book / "_static", book.book / "_static")
+    (book.book / "intro.md").write_text("# Start\n\nSee {doc}`nowhere` and {doc}`07_later`.\n")
+    stage(book)
+    for _ in range(2):
+        with pytest.raises(BookError, match=r"intro\.md:3.*nowhere"):
+            build(book)
+    (book.book / "intro.md").write_text("# Start\n\nSee {doc}`01_one` and {doc}`07_later`.\n")
+    stage(book)
+    build(book)
+    assert "chapter 7 (to come)" in (book.html / "intro.html").read_text()
 
 
 def test_links_and_rank_marks_are_escaped():

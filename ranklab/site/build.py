@@ -1,8 +1,10 @@
 """Call jupyter-book on the staged pages, with its own talk kept in a file."""
 
-import os
+import shutil
 import subprocess
 import sys
+
+from nbconvert.filters import strip_ansi
 
 from ranklab.site.folders import BookError, Folders
 
@@ -14,7 +16,6 @@ def build(folders: Folders) -> None:
 
     Raises BookError with what Sphinx complained about.
     """
-    log = folders.build / "sphinx.log"
     arguments = [
         *("build", str(folders.source)),
         *("--path-output", str(folders.root)),
@@ -22,15 +23,23 @@ def build(folders: Folders) -> None:
         *("--toc", str(folders.root / "_toc.yml")),
         *("-W", "--keep-going", "-n"),
     ]
-    with log.open("w", encoding="utf-8") as file:
+    done = False
+    try:
         run = subprocess.run(
             [sys.executable, "-c", COMMAND, *arguments],
-            stdout=file,
+            stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=os.environ | {"NO_COLOR": "1"},
+            encoding="utf-8",
         )
-    if run.returncode:
-        raise BookError(f"{_complaints(log.read_text(encoding='utf-8'))}\nAll of it: {log}")
+        done = run.returncode == 0
+    finally:
+        if not done:
+            # Sphinx would not read the same pages again, and so not complain a second time.
+            shutil.rmtree(folders.build / ".doctrees", ignore_errors=True)
+    log = folders.build / "sphinx.log"
+    log.write_text(strip_ansi(run.stdout), encoding="utf-8")
+    if not done:
+        raise BookError(f"{_complaints(strip_ansi(run.stdout))}\nAll of it: {log}")
 
 
 def _complaints(text: str) -> str:

@@ -4,8 +4,10 @@ Under a chapter's title: the notebook and the script to take away, Colab and Bin
 outputs: whose line each one is, in the rank's color.
 """
 
+import hashlib
 import html
 import re
+from pathlib import Path
 
 from docutils import nodes
 from pygments.lexer import RegexLexer, bygroups, using
@@ -30,6 +32,7 @@ def setup(app):
     """Register with Sphinx."""
     app.add_lexer("px", CellOnRanks)
     app.add_config_value("ranklab_launch", {}, "env")
+    app.add_config_value("ranklab_code", "", "env")
     app.connect("config-inited", _keep_launch_urls)
     app.connect("doctree-read", _complete)
     app.connect("missing-reference", _name_coming_chapter)
@@ -41,6 +44,8 @@ def setup(app):
 
 def _keep_launch_urls(app, config):
     """The theme would hide these in a menu. Here they stand under the title."""
+    # A change of this file makes every page anew.
+    config.ranklab_code = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
     options = config.html_theme_options
     repository = options["repository_url"].removeprefix("https://github.com/")
     branch, folder = options["repository_branch"], options.pop("path_to_docs")
