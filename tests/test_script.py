@@ -8,10 +8,14 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+import torch
+from launch import results_in, run_script
 from nbformat import v4
 from small_notebooks import IMPORTS, RANKS, body, notebook, whole, with_ranks
 
-from ranklab.forms.script import to_script
+from ranklab.forms import manuscript
+from ranklab.forms import notebook as notebook_form
+from ranklab.forms.script import ScriptExporter, to_script
 
 
 def same(got, wanted):
@@ -554,10 +558,8 @@ def test_the_same_whatever_the_hash_seed():
 
 @pytest.mark.parametrize("path", MANUSCRIPTS, ids=lambda p: p.stem)
 def test_ruff_finds_nothing_in_a_chapters_script(path, tmp_path):
-    from ranklab.forms.manuscript import read
-
     script = tmp_path / f"{path.stem}.py"
-    script.write_text(to_script(read(path)))
+    script.write_text(to_script(manuscript.read(path)))
     ruff = [Path(sys.executable).with_name("ruff"), "check", "--isolated", "--select", "E9,F"]
     checked = subprocess.run([*ruff, script], capture_output=True, text=True, timeout=60)
     assert checked.returncode == 0, checked.stdout
@@ -565,3 +567,85 @@ def test_ruff_finds_nothing_in_a_chapters_script(path, tmp_path):
 
 def test_ranks_cell_is_no_comment():
     assert RANKS not in with_ranks("x = 1")
+
+
+def test_code_inside_a_string_is_left_alone():
+    cell = 's = """\nx = 1\ndef f():\n    pass\n@g\nclass A: pass\n\n\n\ny = 2\n"""'
+    assert cell.replace("\n\n\n\n", "\n\n\n\n") in body("%%px\n" + cell)
+    assert cell in whole(cell)
+
+
+def test_new_processes_do_not_run_the_script_again():
+    assert "\ndel __file__  #" in with_ranks("import multiprocessing\nx = multiprocessing")
+    assert "\ndel __file__  #" in whole(
+        "from concurrent.futures import ProcessPoolExecutor as P\nP"
+    )
+    assert "del __file__" not in whole("from concurrent.futures import ThreadPoolExecutor as P\nP")
+    text = whole("import multiprocessing\nimport matplotlib.pyplot as plt\nplt.plot([1]);")
+    assert text.index("SCRIPT = Path(__file__)") < text.index("del __file__")
+
+
+@pytest.mark.parametrize("path", MANUSCRIPTS, ids=lambda p: p.stem)
+def test_a_chapters_notebook_gives_the_chapters_script(path):
+    chapter = manuscript.read(path)
+    form = notebook_form.to_notebook(chapter)
+    script, resources = ScriptExporter().from_notebook_node(form)
+    assert script == to_script(chapter)
+    assert resources["output_extension"] == ".py"
+
+
+# ---- random numbers ---------------------------------------------------------------------------
+
+
+SEEDED = "import torch\ntorch.manual_seed(0)"
+ON_RANKS = "%%px\ntorch.manual_seed(rank)\ny = torch.rand(1)"
+
+
+def test_rank_0_has_two_streams_of_random_numbers():
+    text = with_ranks(
+        SEEDED, "a = torch.rand(1)", ON_RANKS, "b = torch.rand(1)", "%%px\nz = torch.rand(1)"
+    )
+    assert text.count('play("kernel")\n    b = torch.rand(1)') == 1
+    assert text.count('everyone()\nplay("ranks")\nz = torch.rand(1)') == 1
+    assert "import random\n" in text and "import numpy as np\n" in text
+    assert 'before = play("kernel")' not in text
+
+
+def test_values_that_move_keep_the_streams_apart():
+    text = with_ranks(SEEDED, ON_RANKS, 'for n in torch.rand(2):\n    ranks["m"] = torch.rand(1)')
+    assert (
+        '    before = play("kernel")\n    box = ' in text and "    play(before)\n    return" in text
+    )
+    assert '            yield item\n            play("kernel")\n' in text
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        (SEEDED, "a = torch.rand(1)", "%%px\ny = 1"),
+        ("a = 1", ON_RANKS, "%%px\nz = torch.rand(1)"),
+        (f"{SEEDED}\na = torch.rand(1)", ON_RANKS, "torch.manual_seed(1)\nb = torch.rand(1)"),
+        ("import numpy as np\nrng = np.random.default_rng(0)\na = rng.normal()", ON_RANKS),
+    ],
+)
+def test_where_one_stream_will_do(cells):
+    assert "play(" not in with_ranks(*cells)
+
+
+def test_the_streams_are_apart(tmp_path):
+    """Rank 0's numbers and the kernel's are those of two processes, each seeded once."""
+    cells = (
+        f"{SEEDED}\na = torch.rand(1).item()",
+        "%%px\ntorch.manual_seed(1)\ny = [torch.rand(1).item()]",
+        "a = [a, torch.rand(1).item()]",
+        "%%px\ny.append(torch.rand(1).item())",
+        'result("kernel", a)\nresult("rank_0", ranks["y"][0])',
+    )
+    script = tmp_path / "x.py"
+    script.write_text(with_ranks(*cells))
+    text = run_script(script, "torchrun", 1, tmp_path)
+    wanted = {}
+    for name, seed in (("kernel", 0), ("rank_0", 1)):
+        torch.manual_seed(seed)
+        wanted[name] = str([torch.rand(1).item() for _ in range(2)])
+    assert results_in(text) == wanted

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from nbconvert.exporters import Exporter
 
+from ranklab.forms import manuscript, notebook
 from ranklab.forms.script import cells, translate
 
 __all__ = ["ScriptExporter", "to_script"]
@@ -48,5 +49,8 @@ class ScriptExporter(Exporter):
     def from_notebook_node(self, nb, resources=None, **kwargs):
         """The script and nbconvert's resources."""
         nb, resources = super().from_notebook_node(nb, resources, **kwargs)
-        name = resources.get("metadata", {}).get("name") or None
-        return to_script(nb, name), resources
+        name = resources.get("metadata", {}).get("name")
+        if any(cell.metadata.get("ranklab", {}).get("generated") for cell in nb.cells):
+            source = nb.metadata["ranklab"]["manuscript"]  # a chapter of the book's
+            nb, name = manuscript.parse(notebook.to_manuscript(nb), source), None
+        return to_script(nb, None if name in ("", "Notebook") else name), resources

@@ -321,3 +321,12 @@ def packages(statements: list[str], inlined: list[str] = ()) -> list[str]:
     modules = {_module_of(s).split(".")[0] for s in statements if _module_of(s)[0] != "."}
     modules -= set(sys.stdlib_module_names) | {"__future__"}
     return sorted({_PACKAGES.get(m, m) for m in modules | set(hidden)}, key=str.lower)
+
+
+def starts_processes(names: dict[str, str]) -> bool:
+    """Whether the code may start processes that import the script, as multiprocessing does."""
+    found = set(names.values())
+    return any(
+        "multiprocessing" in source or source.endswith(("ProcessPoolExecutor", "DataLoader"))
+        for source in found
+    ) or bool(found & {"concurrent.futures", "concurrent", "torch.utils.data"})

@@ -88,6 +88,8 @@ class Kernel:
         return [*wait, Piece(self._copy(node, edits), everywhere=False)]
 
     def _copy(self, node: ast.stmt, edits: list[Edit]):
+        if not edits:
+            self.step.copied.append((self.cell, node))
         return lambda indent: self.source.statement(node, indent, edits)
 
     def _edits(self, node: ast.AST, operations: list[Operation]) -> list[Edit]:

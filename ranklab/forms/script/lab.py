@@ -29,6 +29,7 @@ class Lab:
     ranks: str | None = None
     has_ranks: bool = False
     made_in: str = ""
+    two_streams: bool = False
     settings: dict = field(default_factory=lambda: dict(DEFAULTS))
     classes: set[str] = field(default_factory=set)
     results: set[str] = field(default_factory=set)

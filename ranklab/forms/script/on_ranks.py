@@ -50,6 +50,7 @@ def _body(cell: Cell, step: Step) -> list[Piece]:
         if index == len(body) - 1 and isinstance(node, ast.Expr):
             piece = display.last(cell, node, edits, everywhere=True)
         else:
+            step.copied += [] if edits else [(cell, node)]
             piece = Piece(_copy(source, node, edits), True, defines=isinstance(node, _DEFINITIONS))
         piece.above, piece.behind, pending = pending, behind, []
         out.append(piece)

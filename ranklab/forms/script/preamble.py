@@ -10,7 +10,7 @@ from ranklab.forms.script.lab import DEFAULTS, Lab
 from ranklab.forms.script.scopes import names_in
 
 _TEMPLATE = Path(__file__).with_name("template.py").read_text()
-FIXED = frozenset({"rank", "world_size", "device", "torch", "dist"})
+FIXED = frozenset({"rank", "world_size", "device", "torch", "dist", "__file__"})
 
 
 def _parts() -> dict[str, str]:
@@ -42,7 +42,7 @@ HELPERS = (
 def needed(used: set[str], lab: Lab, plots: bool) -> list[str]:
     """The parts that a script needs, in the order in which they stand in it."""
     parts = {"launch"} if lab.has_ranks else {"one_process"}
-    parts |= used
+    parts |= used | ({"play"} if lab.two_streams else set())
     parts |= {"look" if lab.used else "agg"} if plots else set()
     todo = list(parts)
     while todo:
@@ -77,6 +77,12 @@ def _filled(text: str, lab: Lab) -> str:
     text = text.replace("seconds=TIMEOUT", f"seconds={settings['timeout']:g}")
     wishes = [f"{key}={settings[key]!r}" for key in ("device", "backend") if settings[key]]
     text = text.replace("choose_device(DEVICE, BACKEND)", f"choose_device({', '.join(wishes)})")
+    if lab.two_streams:
+        text = text.replace("    box = [", '    before = play("kernel")\n    box = [', 1).replace(
+            "    return pickle", "    play(before)\n    return pickle", 1
+        )
+        again = "            yield item\n"
+        text = text.replace(again, again + '            play("kernel")\n')
     if settings["debug"]:
         text = text.replace(
             "device, backend = choose",

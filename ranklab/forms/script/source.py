@@ -26,7 +26,7 @@ class Source:
         self.starts = [0]
         for line in self.bytes.splitlines(keepends=True):
             self.starts.append(self.starts[-1] + len(line))
-        self.strings = _rows_inside_strings(text)
+        self.strings = rows_inside_strings(text)
 
     def span(self, node: ast.AST) -> tuple[int, int]:
         """The first byte of a node, its decorators included, and the one behind it."""
@@ -90,7 +90,7 @@ class Source:
         return (text + self.bytes[at:end]).decode()
 
 
-def _rows_inside_strings(text: str) -> set[int]:
+def rows_inside_strings(text: str) -> set[int]:
     """The lines (from 1) that begin inside a string: their spaces are its contents."""
     rows: set[int] = set()
     opened = []

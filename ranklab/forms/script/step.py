@@ -1,5 +1,6 @@
 """What a translation needs to know while it goes through the cells, one after the other."""
 
+import ast
 from dataclasses import dataclass, field
 
 from ranklab.forms.script import layout
@@ -34,8 +35,11 @@ class Step:
     draws: set[str] = field(default_factory=set)
     used: set[str] = field(default_factory=set)
     waiting: Waiting = field(default_factory=Waiting)
+    two_streams: bool = False
+    playing: str = "kernel"
     loops: int = 0
     closed: bool = False
+    copied: list[tuple[Cell, ast.stmt]] = field(default_factory=list)
     traced: set[str] = field(default_factory=set)
 
     @property
@@ -53,20 +57,20 @@ class Step:
         """Let rank 0 wait until the others are done with the last cell on the ranks."""
         wait = self._wait() if self.waiting.unseen else []
         self.waiting.kernel_ran = self.lab.has_ranks and not self.closed
-        return wait
+        return wait + self._play("kernel", everywhere=False)
 
     def before_cell_on_ranks(self) -> list[Piece]:
         """Let all ranks begin a cell together."""
         ahead = self.waiting
         wait = self._wait() if ahead.kernel_ran or ahead.ranks_ran or ahead.unseen else []
         self.waiting = Waiting(ranks_ran=True, unseen=True)
-        return wait
+        return wait + self._play("ranks", everywhere=True)
 
     def before_run(self, pushed: bool) -> list[Piece]:
         """The same for ranks.run(), which may bring rank 0's arguments along."""
         if pushed and not self.waiting.ranks_ran and not self.waiting.unseen:
             self.waiting = Waiting(ranks_ran=True, unseen=True)
-            return []
+            return self._play("ranks", everywhere=True)
         return self.before_cell_on_ranks()
 
     def pulled(self) -> None:
@@ -81,15 +85,18 @@ class Step:
     def unknown(self) -> None:
         """A loop's body begins or ends: it may have run before, or not at all."""
         self.waiting = Waiting(True, True, True)
+        self.playing = "either"
 
     def state(self) -> Waiting:
         return Waiting(**vars(self.waiting))
 
     def restore(self, state: Waiting) -> None:
         self.waiting = state
+        self.playing = "either"
 
     def merge(self, other: Waiting) -> None:
         """After a condition: what either branch may have left."""
+        self.playing = "either"
         mine = self.waiting
         self.waiting = Waiting(
             mine.kernel_ran or other.kernel_ran,
@@ -102,6 +109,13 @@ class Step:
             raise cell.refuse("`ranks.close()` in a loop would close the ranks more than once.")
         self.closed = True
         self.waiting = Waiting()
+
+    def _play(self, part: str, everywhere: bool) -> list[Piece]:
+        """Give rank 0 the random numbers of its other part, if that could matter."""
+        if not self.two_streams or self.playing == part or self.closed:
+            return []
+        self.playing = part
+        return [layout.line(f'{self.use("play")}("{part}")', everywhere)]
 
     def _wait(self) -> list[Piece]:
         self.waiting = Waiting()

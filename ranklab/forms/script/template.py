@@ -8,6 +8,7 @@ stand for what the notebook's `Ranks(...)` says.
 
 import os
 import pickle
+import random
 import re
 import socket
 import sys
@@ -16,6 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -130,6 +132,25 @@ def from_rank_0(make):
     return pickle.loads(box[0])
 
 
+#: play
+playing, streams = "kernel", {}
+
+
+def play(part):
+    """Rank 0 is also the kernel; give each part a stream of random numbers of its own."""
+    global playing
+    before = playing
+    if rank == 0 and part != before:
+        streams[before] = torch.get_rng_state(), np.random.get_state(), random.getstate()
+        if part in streams:
+            ours, numpys, pythons = streams[part]
+            torch.set_rng_state(ours)
+            np.random.set_state(numpys)
+            random.setstate(pythons)
+        playing = part
+    return before
+
+
 #: in_step
 def in_step(make):
     """Loop over make() on rank 0, and as often, over None, on the other ranks."""
@@ -191,6 +212,7 @@ def result(name, value, varies=False):
 
 
 #: file_beside
+SCRIPT = Path(__file__)
 pictures = []
 
 
@@ -200,8 +222,11 @@ def file_beside(name):
     pictures.append(name)
     if pictures.count(name) > 1:
         name += f"-{pictures.count(name)}"
-    script = Path(__file__)
-    return script.with_name(f"{script.stem}-{name}.svg")
+    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+
+
+#: hide_file
+del __file__  # processes that this one starts, and that import it, must not run it again
 
 
 #: look

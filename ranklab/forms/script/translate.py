@@ -14,11 +14,13 @@ from ranklab.forms.script.imports import (
     is_import,
     origin,
     packages,
+    starts_processes,
 )
 from ranklab.forms.script.kernel import Kernel
 from ranklab.forms.script.lab import Lab, find_ranks
+from ranklab.forms.script.randomness import needs_two_streams
 from ranklab.forms.script.scopes import names_in
-from ranklab.forms.script.source import Source
+from ranklab.forms.script.source import Source, rows_inside_strings
 from ranklab.forms.script.statements import comments_at_end
 from ranklab.forms.script.step import Step
 
@@ -40,7 +42,7 @@ def script(cells: list[Cell | Prose], title: Title) -> str:
     step = _prepared(lab, imports, code, kept)
     names.check(code, step)
     body = _body(cells, step)
-    return _assembled(body, step, title)
+    return _verified(_assembled(body, step, title), step)
 
 
 def _prepared(lab: Lab, imports: Imports, code: list[Cell], kept: list[Cell]) -> Step:
@@ -50,6 +52,9 @@ def _prepared(lab: Lab, imports: Imports, code: list[Cell], kept: list[Cell]) ->
         every |= names_in(*(node for node in cell.tree.body if not is_import(node))).all
     step = Step(lab, imports, every - lab.names)
     lab.renamed = _renamed(step, kept)
+    imported = set(imports.names) | {"torch"}
+    step.two_streams = lab.has_ranks and needs_two_streams(kept, imported)
+    lab.two_streams = step.two_streams
     step.draws = names_that_draw(imports.names)
     step.defined_everywhere = names.defined_everywhere(kept, step)
     return step
@@ -117,6 +122,8 @@ def _assembled(body: list[str], step: Step, title: Title) -> str:
     if lab.results:
         step.used.add("result")
     plots = bool(step.draws)
+    if starts_processes(imports.names):
+        step.used.add("hide_file")
     parts = preamble.needed(step.used, lab, plots)
     for statement in preamble.imports(parts, lab):
         imports.add(statement)
@@ -156,17 +163,35 @@ def _header(step: Step, title: Title) -> str:
 
 def _spaced(lines: list[str]) -> str:
     """Two empty lines around definitions, never more; none at the end."""
+    strings = rows_inside_strings("\n".join(lines) + "\n")
     out: list[str] = []
     defined = False
-    for line in lines:
-        line_defines = re.match(r"(async def|def|class|@)\b", line) or line.startswith("@")
-        if line_defines and out and not out[-1].startswith(("@", "#")):
+    for row, line in enumerate(lines, 1):
+        code = row not in strings
+        if code and _begins_definition(line) and out and not out[-1].startswith(("@", "#")):
             while out and not out[-1]:
                 out.pop()
             out += ["", ""] if out else []
-        elif defined and line and not line[0].isspace() and not out[-1] and out[-2]:
+        elif code and defined and line and not line[0].isspace() and not out[-1] and out[-2]:
             out.append("")
-        if line and not line[0].isspace() and not line.startswith(("@", ")", "]", "}")):
-            defined = bool(re.match(r"(async def|def|class)\b", line))
+        if code and line and not line[0].isspace() and not line.startswith(("@", ")", "]", "}")):
+            defined = _begins_definition(line)
         out.append(line)
     return "\n".join(out).rstrip("\n") + "\n"
+
+
+def _begins_definition(line: str) -> bool:
+    return bool(re.match(r"(async def|def|class)\b|@", line))
+
+
+def _verified(text: str, step: Step) -> str:
+    """The text, if every statement that was to be copied is in it, unchanged."""
+    found = {ast.dump(node) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.stmt)}
+    for cell, node in step.copied:
+        if ast.dump(node) not in found:
+            raise cell.refuse(
+                f"the script would not hold line {node.lineno} of this cell as it is written. "
+                "This is a mistake in the exporter; write the line in a simpler way until it is "
+                "repaired."
+            )
+    return text
