@@ -286,7 +286,9 @@ def book(tmp_path):
 
 
 def save_executed(book, *cells):
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# One"), *cells])
+    title = nbformat.v4.new_markdown_cell("# One")
+    language = {"language_info": {"name": "python", "pygments_lexer": "ipython3"}}
+    notebook = nbformat.v4.new_notebook(cells=[title, *cells], metadata=language)
     book.executed.mkdir(parents=True, exist_ok=True)
     nbformat.write(notebook, book.executed / "01_one.ipynb")
 
