@@ -462,6 +462,10 @@ def test_the_same_definition_on_both_sides():
     assert body("def f():\n    return 1", "%%px\ndef f():\n    return 1")
 
 
+def test_a_function_of_the_ranks_may_read_what_is_pushed_later():
+    assert body("%%px\ndef f():\n    return n", 'n = 3\nranks["n"] = n', "%%px\nf()")
+
+
 # ---- prose, inlined code, the file ---------------------------------------------------------------
 
 

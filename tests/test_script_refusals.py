@@ -101,9 +101,9 @@ WITH_RANKS = {
     "a pushed name with another value": (['n = 1\nranks["n"] = 2'], 3, '`ranks["n"] = n`'),
     "never pushed": (["n = 1", "%%px\nprint(n)"], 4, '`ranks["n"] = n`'),
     "never pushed, in a function": (
-        ["n = 1", "%%px\ndef g():\n    return n"],
-        4,
-        "only the kernel has",
+        ["n = 1", "%%px\ndef g():\n    return n", "%%px\ng()"],
+        5,
+        "the ranks read `n` (in `g`), which only the kernel has",
     ),
     "never pushed, by run": (
         ["n = 1\ndef g():\n    return n", "ranks.run(g)"],

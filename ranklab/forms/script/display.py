@@ -4,7 +4,7 @@ import ast
 
 from ranklab.forms.script import layout
 from ranklab.forms.script.cells import Cell
-from ranklab.forms.script.imports import DRAWING_PACKAGES, edits_for
+from ranklab.forms.script.imports import DRAWING, edits_for
 from ranklab.forms.script.layout import Piece
 from ranklab.forms.script.operations import Operation
 from ranklab.forms.script.scopes import names_in
@@ -43,10 +43,15 @@ class Display:
         match value:
             case ast.Call(func=ast.Name(id=name)):
                 return name in {"print", "display"} | self.lab.results
-            case ast.Call(func=ast.Attribute(value=ast.Name(id=owner), attr="show")):
-                return self._origin(owner) == "matplotlib.pyplot"
             case ast.Call(func=ast.Attribute(value=ast.Name(id="dist"), attr=call), keywords=more):
                 return call in _RETURN_NOTHING and "async_op" not in {k.arg for k in more}
+        return self._shows_figures(value)
+
+    def _shows_figures(self, node: ast.AST) -> bool:
+        """Whether this is ``plt.show()``."""
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=owner), attr="show")):
+                return self.step.imports.names.get(owner) == "matplotlib.pyplot"
         return False
 
     def replaced(self, cell: Cell, node: ast.AST) -> list[tuple[ast.expr, str]]:
@@ -54,20 +59,17 @@ class Display:
         found = []
         for inner in ast.walk(node):
             match inner:
-                case ast.Call(func=ast.Attribute(value=ast.Name(id=owner), attr="show")) if (
-                    self._origin(owner) == "matplotlib.pyplot"
-                ):
+                case ast.Call() if self._shows_figures(inner):
                     found.append((inner, f"{self.step.use('save_figures')}()"))
                 case ast.Name(id="display") if "display" not in self.step.imports.names:
                     found.append((inner, self.step.use("display")))
         return found
 
-    def _origin(self, name: str) -> str:
-        return self.step.imports.names.get(name, "")
-
     def after(self, cell: Cell) -> list[Piece]:
         """At the end of a cell that draws: its figures go to files."""
-        if not draws(cell, self.step):
+        drawing, body = draws(cell, self.step), cell.tree.body
+        saved = body and isinstance(body[-1], ast.Expr) and self._shows_figures(body[-1].value)
+        if not drawing or saved:
             return []
         return [layout.line(f"{self.step.use('save_figures')}()", everywhere=False)]
 
@@ -111,8 +113,8 @@ def draws(cell: Cell, step: Step) -> bool:
 
 
 def names_that_draw(names: dict[str, str]) -> set[str]:
-    """The imported names that belong to matplotlib or draw with it."""
-    return {name for name, origin in names.items() if origin.split(".")[0] in DRAWING_PACKAGES}
+    """The imported names that draw."""
+    return {name for name, source in names.items() if source.startswith(DRAWING)}
 
 
 def _calls_a_drawing_method(node: ast.AST) -> bool:

@@ -60,13 +60,15 @@ class Flow:
     # ---- on the ranks ------------------------------------------------------------------
 
     def _cell_on_ranks(self, cell: Cell) -> None:
-        names = names_in(*cell.tree.body)
-        for name in sorted(names.reads | names.later):
-            if name not in names.binds:
-                self._read_on_ranks(cell, name)
+        names, lambdas = names_in(*cell.tree.body), set()
         for node in cell.tree.body:
+            own = names_in(node)
             if isinstance(node, DEFINITIONS):
-                self.on_ranks[node.name] = names_in(node)
+                self.on_ranks[node.name] = own
+            else:
+                lambdas |= own.later
+        for name in sorted(names.reads | lambdas):
+            self._read_on_ranks(cell, name, own=names.binds)
         for name in names.binds | names.later_binds:
             self._made(cell, name)
         self.state.changed |= changed_in(cell.tree) & self.shared
@@ -77,8 +79,13 @@ class Flow:
         else:
             self.state.partial.setdefault(name, []).append(cell.targets)
 
-    def _read_on_ranks(self, cell: Cell, name: str, through="", seen=frozenset()) -> None:
+    def _read_on_ranks(self, cell: Cell, name: str, through="", own=(), seen=frozenset()) -> None:
+        """Check a name that ranks read here, and those that a function of theirs then reads."""
         of = f" (in `{through}`)" if through else ""
+        for inner in sorted(self.on_ranks.get(name, Names()).later - seen - {name}):
+            self._read_on_ranks(cell, inner, name, own, seen | {name, inner})
+        if name in own:
+            return
         if name in self.shared and name in self.state.stale:
             never = name not in self.state.made
             why = "is not pushed before this" if never else "has changed since it was pushed"
@@ -86,10 +93,6 @@ class Flow:
                 f"the ranks read `{name}`{of}, which {why}: on the ranks and in the kernel it "
                 f'would differ. Put `ranks["{name}"] = {name}` before this.'
             )
-        if name in self.on_ranks and name not in seen:
-            for inner in sorted(self.on_ranks[name].later):
-                if inner in self.shared:
-                    self._read_on_ranks(cell, inner, through or name, seen | {name})
         if name in GIVEN | set(self.found.ranks) | set(self.found.pushes):
             return
         if name in self.found.hidden:

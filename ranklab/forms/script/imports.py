@@ -28,7 +28,8 @@ _PACKAGES = {
 }
 
 
-DRAWING_PACKAGES = {"matplotlib", "mpl_toolkits", "seaborn"}
+# Where the names come from that draw.
+DRAWING = ("matplotlib.pyplot", "matplotlib.figure", "pylab", "seaborn")
 
 
 @dataclass
@@ -59,6 +60,7 @@ class Imports:
 
 
 def origin(node) -> str:
+    """What the one name of an import stands for: "math", "math.pi"."""
     alias = node.names[0]
     if isinstance(node, ast.Import):
         return alias.name if alias.asname else alias.name.split(".")[0]
@@ -82,7 +84,7 @@ def collect(cells: list[Cell], lab: Lab) -> Imports:
         for node in cell.tree.body:
             if is_import(node):
                 _one_by_one(node, cell, lab, imports, sites)
-    if lab.used and any(o.split(".")[0] in DRAWING_PACKAGES for o in imports.names.values()):
+    if lab.used and any(source.startswith(DRAWING) for source in imports.names.values()):
         lab.taken.setdefault("ranklab.plots", {}).setdefault("STYLE", ["STYLE"])
         sites.setdefault("ranklab.plots", cells[0])
     for module, wanted in lab.taken.items():

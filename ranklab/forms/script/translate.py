@@ -172,12 +172,18 @@ def _spaced(lines: list[str]) -> str:
             while out and not out[-1]:
                 out.pop()
             out += ["", ""] if out else []
-        elif code and defined and line and not line[0].isspace() and not out[-1] and out[-2]:
-            out.append("")
-        if code and line and not line[0].isspace() and not line.startswith(("@", ")", "]", "}")):
+        elif code and defined and _at_margin(line):
+            missing = 2 - sum(not before for before in out[-2:])
+            out += [""] * (missing if out[-1] or out[-2] else 0)
+        if code and _at_margin(line) and not line.startswith("@"):
             defined = _begins_definition(line)
         out.append(line)
     return "\n".join(out).rstrip("\n") + "\n"
+
+
+def _at_margin(line: str) -> bool:
+    """Whether a statement or a comment begins here, at the left."""
+    return bool(line) and not line[0].isspace() and line[0] not in ")]}"
 
 
 def _begins_definition(line: str) -> bool:
