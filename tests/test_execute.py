@@ -2,6 +2,10 @@
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import nbformat
@@ -106,7 +110,7 @@ def test_the_kernel_is_this_interpreter_and_ends(book):
     execute(path, folders=book)
     executable, pid = eval(outputs(book, "01_good")[0][0].data["text/plain"])
     assert Path(executable).samefile(shutil.which(executable))
-    assert Path(executable) == Path(os.sys.executable)
+    assert Path(executable) == Path(sys.executable)
     assert not psutil.pid_exists(pid)
 
 
@@ -142,9 +146,14 @@ def test_a_hanging_cell_is_a_failure(book):
 
 
 def test_a_dead_kernel_is_a_failure(book):
-    path = write(book, "01_dead", "\n```{code-cell} ipython3\nimport os\nos._exit(3)\n```\n")
+    path = write(
+        book,
+        "01_dead",
+        "\n```{code-cell} ipython3\nimport os\nos.write(2, b'last words')\nos._exit(3)\n```\n",
+    )
     failure = execute(path, folders=book).failure
     assert "os._exit(3)" in failure and "kernel died" in failure
+    assert failure.endswith("last words")
 
 
 def test_what_is_meant_to_fail_must_fail(book):
@@ -241,3 +250,30 @@ def test_each_number_of_ranks_has_a_notebook_of_its_own(book, monkeypatch):
 def test_a_failure_is_an_error_for_who_asks_for_the_notebook(book):
     with pytest.raises(BookError, match=r"02_bad failed in cell 2 of 3(.|\n)*ZeroDivisionError"):
         module.execute(write(book, "02_bad", BAD), folders=book)
+
+
+def test_interrupting_ends_the_kernel_and_executes_nothing_more(book):
+    cell = """
+```{code-cell} ipython3
+import os, time
+from pathlib import Path
+Path("started").write_text(str(os.getpid()))
+time.sleep(60)
+```
+"""
+    write(book, "01_slow", cell)
+    write(book, "02_slow", cell)
+    started = book.build / "run/started"
+    command = [sys.executable, "-m", "ranklab.site", "--root", str(book.root)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as run:
+        deadline = time.monotonic() + 60
+        while not (started.exists() and started.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        run.send_signal(signal.SIGINT)
+        out, err = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert err == "Interrupted. The chapters that were done are kept.\n"
+    assert "01_slow … " in out and "02_slow" not in out
+    assert not psutil.pid_exists(int(started.read_text()))

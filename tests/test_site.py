@@ -3,6 +3,7 @@
 import http.server
 import re
 import shutil
+import sysconfig
 import threading
 from functools import partial
 from pathlib import Path
@@ -332,6 +333,17 @@ def test_staging_numbers_the_title_and_marks_the_ranks_cells(book):
     assert every.metadata.tags == ["px"] and some.metadata.tags == ["px", "px-some"]
     assert "tags" not in none.metadata
     assert drawn.metadata.mystnb.image.alt == "A & B"
+
+
+def test_a_page_does_not_tell_where_python_lies(book):
+    path = f"{sysconfig.get_path('purelib')}/torch/x.py"
+    failed = nbformat.v4.new_output("error", ename="E", evalue="", traceback=[f"File {path}:3"])
+    said = nbformat.v4.new_output("stream", text=path)
+    save_executed(book, executed("1", outputs=[failed, said]))
+    stage(book)
+    cell = nbformat.read(book.source / "01_one.ipynb", 4).cells[-1]
+    assert cell.outputs[0].traceback == ["File site-packages/torch/x.py:3"]
+    assert cell.outputs[1].text == "site-packages/torch/x.py"
 
 
 def test_staging_touches_only_what_changed(tmp_path):

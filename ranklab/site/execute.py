@@ -139,21 +139,32 @@ def _run(notebook: NotebookNode, folder: Path, ranks: int | None, timeout: float
         resources={"metadata": {"path": str(folder)}},
         on_cell_start=lambda cell, cell_index: started.append(cell),
     )
+    log = folder / "kernel.log"  # what a process writes past the notebook: last words, above all
     try:
-        client.execute(env=_environment(folder, ranks))
-    except CellExecutionError:
-        raise _Failure(_explain(notebook, started[-1], _traceback(started[-1]))) from None
-    except CellTimeoutError:
-        what = f"It was not done after {timeout:g} s."
-        raise _Failure(_explain(notebook, started[-1], what)) from None
-    except DeadKernelError:
-        # nbclient stops the kernel when the user interrupts, and then wonders who killed it.
+        with log.open("w") as file:
+            client.execute(env=_environment(folder, ranks), stdout=file, stderr=file)
+    except Exception as error:
+        # On Ctrl-C nbclient stops the kernel, and then stumbles over its absence in various ways.
         if hasattr(client, "_async_cleanup_kernel_future"):
             raise KeyboardInterrupt from None
-        what = "The kernel died: the process crashed, was killed, or ran out of memory."
-        raise _Failure(_explain(notebook, started[-1], what)) from None
+        if not started:  # no kernel, and no cell to blame
+            raise
+        cell = started[-1]
+        raise _Failure(_explain(notebook, cell, _what(error, cell, timeout, log))) from None
     for cell in cache.code_cells(notebook):
         _check(notebook, cell)
+
+
+def _what(error: Exception, cell: NotebookNode, timeout: float, log: Path) -> str:
+    """What happened in the cell, for the author."""
+    if isinstance(error, CellExecutionError):
+        return "\n".join("\n".join(output.traceback) for output in _errors(cell))
+    if isinstance(error, CellTimeoutError):
+        return f"It was not done after {timeout:g} s."
+    if isinstance(error, DeadKernelError):
+        words = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
+        return f"The kernel died: it crashed, was killed, or ran out of memory.\n{words}".rstrip()
+    return f"{type(error).__name__}: {error}"
 
 
 def _check(notebook: NotebookNode, cell: NotebookNode) -> None:
@@ -179,10 +190,6 @@ def _explain(notebook: NotebookNode, cell: NotebookNode, what: str) -> str:
     number = next(i for i, candidate in enumerate(cells, 1) if candidate is cell)
     source = textwrap.indent(cell.source, "    ")
     return f"cell {number} of {len(cells)}:\n\n{source}\n\n{strip_ansi(what)}"
-
-
-def _traceback(cell: NotebookNode) -> str:
-    return "\n".join("\n".join(output.traceback) for output in _errors(cell))
 
 
 def _errors(cell: NotebookNode) -> list[NotebookNode]:

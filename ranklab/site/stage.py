@@ -2,6 +2,7 @@
 
 import html
 import re
+import sysconfig
 from pathlib import Path
 
 import nbformat
@@ -25,7 +26,7 @@ def stage(folders: Folders) -> None:
     check_contents(folders, chapters)
     files: dict[Path, bytes] = {}
     for name in chapters:
-        files[Path(f"{name}.ipynb")] = _page(folders.executed / f"{name}.ipynb")
+        files[Path(f"{name}.ipynb")] = _page(folders, name)
         for form in (f"notebooks/{name}.ipynb", f"scripts/{name}.py"):
             files[Path("extra", form)] = _form(folders, form)
     for path in [*folders.prose(), *folders.book.glob("*.bib")]:
@@ -67,20 +68,33 @@ def mirror(files: dict[Path, bytes], folder: Path) -> None:
             path.unlink()
 
 
-def _page(path: Path) -> bytes:
+def _page(folders: Folders, name: str) -> bytes:
     """A chapter's executed notebook as Sphinx gets it."""
+    path = folders.executed / f"{name}.ipynb"
     if not path.exists():
-        raise BookError(f"{path.stem} was not executed: there is no {path}. Run `make book`.")
+        raise BookError(f"{name} was not executed: there is no {path}. Run `make book`.")
     notebook = nbformat.read(path, as_version=4)
     for number, cell in enumerate(code_cells(notebook), 1):
         if cell.execution_count is None:
-            raise BookError(f"{path.stem}, cell {number} was not executed. Run `make book`.")
+            raise BookError(f"{name}, cell {number} was not executed. Run `make book`.")
         _mark_ranks(cell)
         _describe_drawing(cell)
-    _number_title(notebook, int(path.stem[:2]))
+        _shorten_paths(cell, folders.root)
+    _number_title(notebook, int(name[:2]))
     # The key and the time of the execution would make every page new after each one.
     notebook.metadata.pop("ranklab", None)
     return nbformat.writes(notebook).encode()
+
+
+def _shorten_paths(cell: NotebookNode, root: Path) -> None:
+    """Where Python lies on the machine that built the book is nobody's business."""
+    places = {sysconfig.get_path("purelib"): "site-packages", str(root): "one-model"}
+    for output in cell.outputs:
+        for long, short in places.items():
+            if output.output_type == "stream":
+                output.text = output.text.replace(long, short)
+            elif output.output_type == "error":
+                output.traceback = [line.replace(long, short) for line in output.traceback]
 
 
 def _number_title(notebook: NotebookNode, number: int) -> None:
