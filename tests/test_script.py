@@ -511,7 +511,7 @@ def test_taught_code_is_inlined(tmp_path, monkeypatch):
         "import time\n\nBASE = 2\n\n\ndef ping(n):\n    return BASE * n, time.time()\n"
         "\n\ndef no(): ...\n"
     )
-    monkeypatch.setattr("ranklab.forms.script.imports._FOLDER", tmp_path)
+    monkeypatch.setattr("ranklab.forms.script.taken._FOLDER", tmp_path)
     text = with_ranks("%%px\nfrom ranklab.taught.messages import ping\nt = ping(1)")
     assert "# From ranklab.taught.messages:\n" in text and "def ping(n):" in text
     assert "BASE = 2" in text and "import time" in text and "def no" not in text

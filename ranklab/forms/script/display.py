@@ -4,11 +4,11 @@ import ast
 
 from ranklab.forms.script import layout
 from ranklab.forms.script.cells import Cell
-from ranklab.forms.script.imports import DRAWING, edits_for
+from ranklab.forms.script.imports import DRAWING
 from ranklab.forms.script.layout import Piece
 from ranklab.forms.script.operations import Operation
 from ranklab.forms.script.scopes import names_in
-from ranklab.forms.script.source import Edit, Source
+from ranklab.forms.script.source import Edit, Source, edits_for
 from ranklab.forms.script.step import Step
 
 _DRAWING_METHODS = {"plot", "hist", "scatter", "imshow", "bar", "barh", "boxplot", "pie", "step"}

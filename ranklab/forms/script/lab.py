@@ -22,7 +22,7 @@ class Lab:
 
     ranks: the variable that holds the Ranks; settings: the arguments it was made with.
     classes: names of ``Ranks``; results: names of ``result``; views: local name -> module and
-    name; taken: module -> name there -> local names.
+    name; modules: local name -> module of ranklab's; taken: module -> name there -> local names.
     """
 
     used: bool = False
@@ -30,6 +30,7 @@ class Lab:
     has_ranks: bool = False
     made_in: str = ""
     two_streams: bool = False
+    modules: dict[str, str] = field(default_factory=dict)
     settings: dict = field(default_factory=lambda: dict(DEFAULTS))
     classes: set[str] = field(default_factory=set)
     results: set[str] = field(default_factory=set)

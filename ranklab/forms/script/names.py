@@ -24,6 +24,7 @@ def check(cells: list[Cell], step: Step) -> None:
         _refuse_reserved(found)
         _refuse_two_meanings(found)
         _refuse_other_pushes(found)
+    _refuse_labs_names(cells, step)
     _refuse_late_imports(found.kernel)
     _refuse_late_imports(found.ranks)
     Flow(found, step).run([cell for cell in cells if not cell.notebook_only])
@@ -129,6 +130,22 @@ def _refuse_other_pushes(found: Bindings) -> None:
                     f"`{name}` is pushed, and is also a variable of the kernel's with a value of "
                     f'its own. Write `{name} = ...` and then `ranks["{name}"] = {name}`, or give '
                     "one of them another name."
+                )
+
+
+def _refuse_labs_names(cells: list[Cell], step: Step) -> None:
+    """A variable must not hide what was imported from ranklab, or code that came from there."""
+    lab = step.lab
+    taken = lab.classes | lab.results | set(lab.views) | step.imports.inlined_names
+    for cell in cells:
+        for node in cell.tree.body:
+            if cell.notebook_only or is_import(node):
+                continue
+            names = names_in(node)
+            for name in sorted((names.binds | names.later_binds) & taken):
+                raise cell.refuse(
+                    f"`{name}` is also something that the script takes from ranklab; give this "
+                    "one another name."
                 )
 
 

@@ -5,9 +5,9 @@ import ast
 from ranklab.forms.script import layout
 from ranklab.forms.script.cells import Cell
 from ranklab.forms.script.display import Display
-from ranklab.forms.script.imports import edits_for, is_import
+from ranklab.forms.script.imports import is_import
 from ranklab.forms.script.layout import Piece
-from ranklab.forms.script.source import Source
+from ranklab.forms.script.source import Source, edits_for
 from ranklab.forms.script.statements import comments_around
 from ranklab.forms.script.step import Step
 

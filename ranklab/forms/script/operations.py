@@ -194,3 +194,26 @@ def _in_comprehension(node) -> Iterator[tuple[ast.AST, str]]:
 
 def _each(nodes, why: str) -> Iterator[tuple[ast.AST, str]]:
     return ((node, why) for node in nodes)
+
+
+def refuse_sometimes(cell: Cell, op: Operation) -> None:
+    """Refuse an operation that may run never or more than once."""
+    if op.collective and op.sometimes:
+        raise cell.refuse(sometimes([op], op.sometimes))
+
+
+def refuse_inside(cell: Cell, operations: list[Operation]) -> None:
+    """Refuse, inside of another statement, what must be one by itself."""
+    for op in operations:
+        if op.kind in ("reset", "close", "push", "where"):
+            raise cell.refuse(f"`ranks.{op.kind}` is a statement of its own.")
+
+
+def sometimes(operations: list[Operation], what: str) -> str:
+    """The sentence that refuses an operation inside of ``what``."""
+    op = next(op for op in operations if op.collective)
+    text = ast.unparse(op.node)
+    return (
+        f"`{text}` stands in {what}, where it may run never or many times, and not on all ranks "
+        'alike. Put it on a line before, as in `xs = ranks["x"]`, and use the name here.'
+    )

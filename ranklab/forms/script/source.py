@@ -41,6 +41,10 @@ class Source:
         start, end = self.span(node)
         return self._edited(start, end, edits)
 
+    def whole(self, edits=()) -> str:
+        """All of the text, edited."""
+        return self._edited(0, len(self.bytes), edits)
+
     def edit(self, node: ast.AST, text: str) -> Edit:
         return Edit(*self.span(node), text)
 
@@ -121,3 +125,25 @@ def replaced_in_fstring(text: str, old: ast.expr, new: str) -> str | None:
             if ast.dump(found) == wanted:
                 return text[: match.start()] + new + text[end:]
     return None
+
+
+def edits_for(tree: ast.AST, source: Source, replaced) -> list[Edit]:
+    """Edits that put texts in place of nodes: ``replaced`` holds pairs of both."""
+    edits, pending = [], {id(node): (node, text) for node, text in replaced}
+    for string in _outermost_fstrings(tree):
+        mine = [pending.pop(id(n)) for n in ast.walk(string) if id(n) in pending]
+        if mine:
+            text = source.text(string)
+            for node, new in mine:
+                text = replaced_in_fstring(text, node, new) or text
+            edits.append(source.edit(string, text))
+    edits += [source.edit(node, text) for node, text in pending.values()]
+    return edits
+
+
+def _outermost_fstrings(node: ast.AST):
+    if isinstance(node, ast.JoinedStr):
+        yield node
+    else:
+        for child in ast.iter_child_nodes(node):
+            yield from _outermost_fstrings(child)

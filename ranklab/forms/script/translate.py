@@ -7,15 +7,9 @@ from dataclasses import dataclass
 from ranklab.forms.script import layout, names, on_ranks, preamble, prose
 from ranklab.forms.script.cells import Cell, Prose
 from ranklab.forms.script.display import names_that_draw
-from ranklab.forms.script.imports import (
-    Imports,
-    collect,
-    grouped,
-    is_import,
-    origin,
-    packages,
-    starts_processes,
-)
+from ranklab.forms.script.hoist import collect
+from ranklab.forms.script.import_section import grouped, packages
+from ranklab.forms.script.imports import Imports, is_import, origin, starts_processes
 from ranklab.forms.script.kernel import Kernel
 from ranklab.forms.script.lab import Lab, find_ranks
 from ranklab.forms.script.randomness import needs_two_streams
@@ -131,6 +125,7 @@ def _assembled(body: list[str], step: Step, title: Title) -> str:
     if 0 in imports.inlined:
         at = parts.index("look") if "look" in parts else len(code)
         code.insert(at, "\n\n\n".join(imports.inlined[0]))
+    code += [f"{name} = {lab.helper('result')}" for name in sorted(lab.results - {"result"})]
     code += [preamble.stand_ins(lab, in_with)] if lab.views else []
     sections = [_header(step, title), grouped(imports.statements), "\n\n\n".join(code)]
     text = "\n\n".join(section for section in sections if section)

@@ -1,0 +1,67 @@
+"""The import statements at the top of a script, and the packages that they need."""
+
+import ast
+import re
+import sys
+
+# Modules whose package has another name.
+_PACKAGES = {
+    "PIL": "pillow",
+    "big_o": "big-O",
+    "bs4": "beautifulsoup4",
+    "cv2": "opencv-python",
+    "mpl_toolkits": "matplotlib",
+    "pynvml": "nvidia-ml-py",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+
+
+def grouped(statements: list[str]) -> str:
+    """The import section of the script: future, standard library, packages; merged, sorted."""
+    plain, from_ = set(), {}
+    for statement in statements:
+        node = ast.parse(statement).body[0]
+        if isinstance(node, ast.Import):
+            plain.add(statement)
+        else:
+            from_.setdefault("." * node.level + (node.module or ""), set()).add(
+                ast.unparse(node.names[0])
+            )
+    groups: dict[int, list[str]] = {0: [], 1: [], 2: []}
+    for statement in sorted(plain, key=lambda s: (_module_of(s).lower(), s)):
+        groups[_group(_module_of(statement))].append(statement)
+    for module, names in sorted(from_.items(), key=lambda item: item[0].lower()):
+        groups[_group(module)].append(_from_line(module, sorted(names, key=_isort_key)))
+    return "\n\n".join("\n".join(group) for group in groups.values() if group)
+
+
+def _isort_key(name: str):
+    kind = 0 if name.isupper() else 1 if name[:1].isupper() else 2
+    return kind, name.lower()
+
+
+def _from_line(module: str, names: list[str]) -> str:
+    line = f"from {module} import {', '.join(names)}"
+    if len(line) <= 100:
+        return line
+    return f"from {module} import (\n" + "".join(f"    {name},\n" for name in names) + ")"
+
+
+def _module_of(statement: str) -> str:
+    return statement.split()[1]
+
+
+def _group(module: str) -> int:
+    if module == "__future__":
+        return 0
+    return 1 if module.split(".")[0] in sys.stdlib_module_names else 2
+
+
+def packages(statements: list[str], inlined: list[str] = ()) -> list[str]:
+    """The names, on the package index, of what the statements and the inlined code import."""
+    hidden = re.findall(r"^ *import .*?\b(pygraphviz)\b", "\n".join(inlined), re.MULTILINE)
+    modules = {_module_of(s).split(".")[0] for s in statements if _module_of(s)[0] != "."}
+    modules -= set(sys.stdlib_module_names) | {"__future__"}
+    return sorted({_PACKAGES.get(m, m) for m in modules | set(hidden)}, key=str.lower)
