@@ -462,6 +462,28 @@ def test_the_same_definition_on_both_sides():
     assert body("def f():\n    return 1", "%%px\ndef f():\n    return 1")
 
 
+def test_a_handlers_name_may_be_on_both_sides():
+    cell = "try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    print(e)"
+    assert body(cell, f"%%px\n{cell}")
+
+
+def test_what_stood_in_parentheses_over_two_lines():
+    text = body(
+        'ranks["n"] = (1 +\n  2)', 'if (len(ranks) > 1 and\n    len(ranks)):\n    ranks["m"] = 1'
+    )
+    assert "n = (1 +\n  2)" in text and "if (world_size > 1 and\n    world_size):" in text
+
+
+def test_the_kernel_may_trace_itself():
+    text = with_ranks("from ranklab import trace\nwith trace() as t:\n    pass")
+    assert "    trace = untraced\n" in text and "    with trace() as t:\n        pass" in text
+
+
+def test_result_under_another_name():
+    text = whole("from ranklab import result as r\nr('a', 1)")
+    assert "\nr = result\n" in text and text.endswith("r('a', 1)\n")
+
+
 def test_a_function_of_the_ranks_may_read_what_is_pushed_later():
     assert body("%%px\ndef f():\n    return n", 'n = 3\nranks["n"] = n', "%%px\nf()")
 

@@ -82,6 +82,13 @@ WITH_RANKS = {
     "two Ranks": (["more = Ranks(2)"], 3, "the second `Ranks`"),
     "in a with": (["with Ranks(2) as r:\n    pass"], 3, "on a line of its own"),
     "pull after close": ([X, "ranks.close()", 'ranks["x"]'], 5, "closed in an earlier cell"),
+    "close in a condition": (["if len(ranks) > 2:\n    ranks.close()"], 3, "top level of a cell"),
+    "e, and an exception": (
+        ["e = 2.7", "%%px\ntry:\n    1 / 0\nexcept ZeroDivisionError as e:\n    pass", "print(e)"],
+        4,
+        "another name on one side",
+    ),
+    "result as a variable": (["result = 3"], 3, "takes from ranklab"),
     "px after close": (["ranks.close()", X], 4, "closed in an earlier cell"),
     "ranks in px": (["%%px\nprint(ranks)"], 3, "`ranks` lives in the kernel"),
     "result in px": (["%%px\nresult('n', 1)"], 3, "in a plain cell"),

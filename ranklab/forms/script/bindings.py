@@ -1,6 +1,7 @@
 """Where a notebook binds its names: in the kernel, on the ranks, by a push."""
 
 import ast
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 from ranklab.forms.script.cells import Cell
@@ -82,7 +83,19 @@ def _meaning(node: ast.stmt, name: str) -> str:
         for alias in node.names:
             if (alias.asname or alias.name.split(".")[0]) == name:
                 return origin(type(node)(**{**vars(node), "names": [alias]}))
-    return ast.dump(node) if isinstance(node, DEFINITIONS) else ""
+    if isinstance(node, DEFINITIONS):
+        return ast.dump(node)
+    return "except ... as" if name not in _outlives_handlers(node) else ""
+
+
+def _outlives_handlers(node: ast.stmt) -> set[str]:
+    """What a statement binds for longer than an ``except ... as name:`` block."""
+    node = deepcopy(node)
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.ExceptHandler):
+            inner.name = None
+    names = names_in(node)
+    return names.binds | names.later_binds
 
 
 def _add_pushes(side: dict, cell: Cell, lab: Lab) -> None:

@@ -22,6 +22,12 @@ class Branches:
 
     def compound(self, node: ast.stmt, operations: list[Operation]) -> list[Piece]:
         """A loop or condition with operations on the ranks in it."""
+        self.step.nested += 1
+        pieces = self._compound(node, operations)
+        self.step.nested -= 1
+        return pieces
+
+    def _compound(self, node: ast.stmt, operations: list[Operation]) -> list[Piece]:
         if self._only_head_pulls(node):
             for op in self.finder.within(node.iter if isinstance(node, ast.For) else node.test):
                 refuse_sometimes(self.cell, op)

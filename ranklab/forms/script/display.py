@@ -77,6 +77,10 @@ class Display:
         """A statement that shows one of the lab's views, or None."""
         views = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} & set(self.lab.views)
         where = [op for op in operations if op.kind == "where"]
+        if isinstance(node, ast.With) and not where:
+            traced = _called_in_head(node) & views
+            self.step.traced |= traced
+            views -= traced
         if not views and not where:
             return None
         if where and isinstance(node, ast.Expr) and node.value is where[0].node:
@@ -95,6 +99,13 @@ class Display:
             f"`{name}` is one of the lab's views, which a script may have to leave out: show it "
             "on a line of its own, and use its value nowhere else."
         )
+
+
+def _called_in_head(node: ast.With) -> set[str]:
+    """The functions of ``with trace() as t:``."""
+    calls = (item.context_expr for item in node.items)
+    names = (call.func for call in calls if isinstance(call, ast.Call))
+    return {name.id for name in names if isinstance(name, ast.Name)}
 
 
 def draws(cell: Cell, step: Step) -> bool:

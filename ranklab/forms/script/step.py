@@ -38,6 +38,7 @@ class Step:
     two_streams: bool = False
     playing: str = "kernel"
     loops: int = 0
+    nested: int = 0
     closed: bool = False
     copied: list[tuple[Cell, ast.stmt]] = field(default_factory=list)
     traced: set[str] = field(default_factory=set)
@@ -105,8 +106,11 @@ class Step:
         )
 
     def close(self, cell: Cell) -> None:
-        if self.loops:
-            raise cell.refuse("`ranks.close()` in a loop would close the ranks more than once.")
+        if self.nested:
+            raise cell.refuse(
+                "`ranks.close()` in a loop or a condition may run never or often; put it at the "
+                "top level of a cell."
+            )
         self.closed = True
         self.waiting = Waiting()
 
