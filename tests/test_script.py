@@ -8,8 +8,6 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-import torch
-from launch import results_in, run_script
 from nbformat import v4
 from small_notebooks import IMPORTS, RANKS, body, notebook, whole, with_ranks
 
@@ -656,22 +654,3 @@ def test_values_that_move_keep_the_streams_apart():
 )
 def test_where_one_stream_will_do(cells):
     assert "play(" not in with_ranks(*cells)
-
-
-def test_the_streams_are_apart(tmp_path):
-    """Rank 0's numbers and the kernel's are those of two processes, each seeded once."""
-    cells = (
-        f"{SEEDED}\na = torch.rand(1).item()",
-        "%%px\ntorch.manual_seed(1)\ny = [torch.rand(1).item()]",
-        "a = [a, torch.rand(1).item()]",
-        "%%px\ny.append(torch.rand(1).item())",
-        'result("kernel", a)\nresult("rank_0", ranks["y"][0])',
-    )
-    script = tmp_path / "x.py"
-    script.write_text(with_ranks(*cells))
-    text = run_script(script, "torchrun", 1, tmp_path)
-    wanted = {}
-    for name, seed in (("kernel", 0), ("rank_0", 1)):
-        torch.manual_seed(seed)
-        wanted[name] = str([torch.rand(1).item() for _ in range(2)])
-    assert results_in(text) == wanted

@@ -10,7 +10,7 @@ import pytest
 import torch
 from launch import BIN, LAUNCHERS, results_in, run_script
 from nbclient import NotebookClient
-from small_notebooks import IMPORTS, whole
+from small_notebooks import IMPORTS, whole, with_ranks
 
 DARTS = Path(__file__).parent / "notebooks" / "darts.ipynb"
 
@@ -103,3 +103,60 @@ def test_nbconvert_names_the_cell_that_it_refuses(tmp_path):
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert run.returncode != 0 and "mine, cell 1 (`%timeit 1`): `%timeit` means" in run.stderr
     assert not (tmp_path / "mine.py").exists()
+
+
+RANDOM = (
+    "import torch\ntorch.manual_seed(0)\na = torch.rand(1).item()",
+    "%%px\ntorch.manual_seed(1)\ny = [torch.rand(1).item()]",
+    "a = [a, torch.rand(1).item()]",
+    "%%px\ny.append(torch.rand(1).item())",
+    'result("kernel", a)\nresult("rank_0", ranks["y"][0])',
+)
+COPIES = (
+    'b = [1]\nranks["c"] = b',
+    "%%px\nc.append(rank)",
+    'result("not_pushed_to", b)\nresult("pushed", ranks["c"])',
+)
+LOOPS = (
+    "def numbers():\n    n = 0\n    while True:\n        yield n\n        n += 1",
+    'for n in numbers():\n    ranks["last"] = n\n    if n == 3:\n        break\n'
+    'result("last", ranks["last"])',
+    'boxes, seen = [[], []], []\nfor i, box in enumerate(boxes):\n    ranks["i"] = i\n'
+    '    box.append(lambda: 1)\n    seen.append(ranks["i"])\n'
+    'result("lengths", [len(box) for box in boxes])\nresult("seen", seen)',
+    'left = 2\nwhile left:\n    ranks["left_now"] = left\n    left -= 1\n'
+    'if left:\n    ranks["never"] = 1\nelse:\n    result("left", ranks["left_now"])',
+)
+FAILURES = (
+    ("%%px\nif rank == 1:\n    raise ValueError\nx = 1", "raises-exception"),
+    'ranks["d"] = 2\nresult("d", ranks["d"])',
+)
+PICTURES = (
+    "import matplotlib.pyplot as plt\nfig, ax = plt.subplots(num='twice')\nplt.show()",
+    "fig",
+    "class Star:\n    name = 'a star'\n    def _repr_svg_(self):\n        return '<svg/>'\nStar()",
+    "plt.plot([1, 2]);",
+)
+
+
+def test_what_the_preamble_promises(tmp_path):
+    """Values are copies, loops go in step, each part has its random numbers, failures go on."""
+    script = tmp_path / "x.py"
+    script.write_text(with_ranks(*RANDOM, *COPIES, *LOOPS, *FAILURES, *PICTURES))
+    text = run_script(script, "torchrun", 2, tmp_path, limit=100)
+    wanted = {
+        "not_pushed_to": "[1]",
+        "pushed": "[[1, 0], [1, 1]]",
+        "last": "[3, 3]",
+        "lengths": "[1, 1]",
+        "seen": "[[0, 0], [1, 1]]",
+        "left": "[1, 1]",
+        "d": "[2, 2]",
+    }
+    for name, seed in (("kernel", 0), ("rank_0", 1)):
+        torch.manual_seed(seed)
+        wanted[name] = str([torch.rand(1).item() for _ in range(2)])
+    assert results_in(text) == wanted
+    assert "rank 1: ValueError: \n" in text
+    pictures = {path.name for path in (tmp_path / "empty").glob("*.svg")}
+    assert pictures == {"x-twice.svg", "x-twice-2.svg", "x-a-star.svg", "x-1.svg"}
