@@ -24,6 +24,8 @@ WITH_RANKS = {
     "await": (["import asyncio\nawait asyncio.sleep(0)"], 3, "asyncio.run(...)"),
     "async for": (["async for x in y:\n    pass"], 3, "asyncio.run(...)"),
     "no Python": (["x = = 1"], 3, "not Python"),
+    "bad indentation": (["def g():\n        x = 1\n    y = 2"], 3, "not Python: unindent"),
+    "a string without end": (['x = """\n1'], 3, "not Python: unterminated"),
     "get_ipython": (['get_ipython().run_line_magic("time", "1")'], 3, "without IPython"),
     "last output": (["1", "x = _"], 4, "`_` is IPython's"),
     "__file__": (["print(__file__)"], 3, "a notebook has no `__file__`"),

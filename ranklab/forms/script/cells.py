@@ -113,7 +113,10 @@ def _plain_python(place: Place, body: str) -> str:
     """The body, if it is Python and nothing else; an error that names the magic otherwise."""
     body = body.replace("\r\n", "\n").strip("\n").rstrip()
     body = body + "\n" if body else ""
-    seen = TransformerManager().transform_cell(body) if body else ""
+    try:
+        seen = TransformerManager().transform_cell(body) if body else ""
+    except (SyntaxError, tokenize.TokenError):
+        return body  # no Python at all, as its parser is about to say
     if seen == body:
         return body
     try:
