@@ -2,6 +2,7 @@
 
 import ast
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -188,6 +189,10 @@ def test_functions_are_defined_on_all_ranks():
 
 def test_a_definition_that_reads_the_kernels_variables_is_rank_0s():
     assert "    def f(n=n):" in body("n = 1\n\ndef f(n=n):\n    return n\n")
+
+
+def test_a_function_that_is_registered_is_rank_0s():
+    assert "    @atexit.register\n" in body("import atexit\n@atexit.register\ndef f():\n    pass")
 
 
 def test_the_ranks_cell_is_the_preamble():
@@ -560,7 +565,8 @@ def test_generated_cells_are_no_part_of_it():
 MANUSCRIPTS = sorted((Path(__file__).parent.parent / "book").glob("[0-9][0-9]_*.md"))
 
 
-def test_the_same_whatever_the_hash_seed():
+def test_the_same_whatever_the_hash_seed(tmp_path):
+    copies = [shutil.copy(path, tmp_path) for path in MANUSCRIPTS]
     program = dedent("""
         import sys, hashlib
         from ranklab.forms.manuscript import read
@@ -569,7 +575,7 @@ def test_the_same_whatever_the_hash_seed():
     """)
     runs = [
         subprocess.run(
-            [sys.executable, "-c", program, *MANUSCRIPTS],
+            [sys.executable, "-c", program, *copies],
             env={**os.environ, "PYTHONHASHSEED": seed},
             capture_output=True,
             check=True,

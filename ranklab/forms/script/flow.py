@@ -9,6 +9,7 @@ from ranklab.forms.script.cells import Cell
 from ranklab.forms.script.operations import Finder, Operation
 from ranklab.forms.script.scopes import Names, changed_in, names_in
 from ranklab.forms.script.step import Step
+from ranklab.forms.script.uses import called_in, passed_on, read_in_lambdas, used_as_values
 
 GIVEN = {"rank", "world_size", "device", "torch", "dist"}
 _IPYTHONS = {"_", "__", "___", "In", "Out", "_i", "_ih", "_oh", "_dh", "exit", "quit"}
@@ -46,7 +47,8 @@ class Flow:
         self.run_there: set[str] = set()
 
     def run(self, cells: list[Cell]) -> None:
-        self.passed, called = _passed_on(cells), _called(cells)
+        plain = [cell for cell in cells if not cell.on_ranks]
+        self.passed, called = passed_on(plain), called_in(plain)
         for cell in cells:
             if cell.on_ranks:
                 self._cell_on_ranks(cell)
@@ -164,7 +166,7 @@ class Flow:
 
     def _simple(self, cell: Cell, node: ast.stmt, operations: list[Operation]) -> None:
         names = names_in(node)
-        for name in sorted((names.reads | _in_lambdas(node, names, operations)) - names.binds):
+        for name in sorted((names.reads | read_in_lambdas(node, names, operations)) - names.binds):
             self._read_in_kernel(cell, name)
         for op in operations:
             if op.kind == "pull":
@@ -267,7 +269,7 @@ class Flow:
         if any(isinstance(inner, ast.Lambda) for inner in ast.walk(value)):
             raise cell.refuse("a lambda cannot be sent to other processes; write it with `def`.")
         for inner in sorted(names_in(value).reads & set(self.functions)):
-            if isinstance(value, ast.Name) or inner in _loose(value):
+            if isinstance(value, ast.Name) or inner in used_as_values(value):
                 self._goes_there(cell, inner)
         self.state.made.add(name)
         self.state.stale.discard(name)
@@ -301,32 +303,3 @@ class Flow:
         else:
             advice = f'Pull it first, as in `{name}s = ranks["{name}"]`.'
         return cell.refuse(f"`{name}` is on the ranks, and the kernel has none. {advice}")
-
-
-def _in_lambdas(node: ast.stmt, names: Names, operations: list[Operation]) -> set[str]:
-    """What the lambdas of a kernel's statement read, but those that run on the ranks."""
-    there: set[str] = set()
-    for op in operations:
-        if op.kind == "run" and isinstance(op.node.args[0], ast.Lambda):
-            there |= names_in(op.node.args[0]).later
-    return names.later - there
-
-
-def _passed_on(cells: list[Cell]) -> set[str]:
-    """Names that plain cells use other than to call them: what a variable may then hold."""
-    return set().union(*(_loose(cell.tree) for cell in cells if not cell.on_ranks), set())
-
-
-def _called(cells: list[Cell]) -> set[str]:
-    """Names that plain cells call."""
-    nodes = (n for cell in cells if not cell.on_ranks for n in ast.walk(cell.tree))
-    return {n.func.id for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
-
-
-def _loose(tree: ast.AST) -> set[str]:
-    called = {id(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
-    return {
-        n.id
-        for n in ast.walk(tree)
-        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and id(n) not in called
-    }

@@ -48,7 +48,10 @@ def defined_everywhere(cells: list[Cell], step: Step) -> set[str]:
 
 
 def _acts(node: ast.stmt) -> bool:
-    """Whether a class's body does something that is seen when the class is made."""
+    """Whether something is seen when a function or a class is made: a decorator that
+    registers it, a call in the class's body."""
+    if any(ast.unparse(made).split("(")[0].endswith("register") for made in node.decorator_list):
+        return True
     if not isinstance(node, ast.ClassDef):
         return False
     calls = (n for part in node.body for n in ast.walk(part) if not isinstance(part, DEFINITIONS))

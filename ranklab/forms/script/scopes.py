@@ -44,11 +44,6 @@ def names_in(*nodes: ast.stmt | ast.expr) -> Names:
     return names
 
 
-def names_before_calls(node: ast.stmt) -> Names:
-    """What a definition reads when it is made: decorators, defaults, bases, a class's body."""
-    return names_in(node)
-
-
 def _collect(table, names: Names, top: bool, later: bool) -> None:
     for symbol in table.get_symbols():
         if not (top or symbol.is_global()):
