@@ -229,12 +229,14 @@ def test_the_second_run_says_unchanged(book, capsys, tmp_path):
 
 
 def test_a_manuscript_that_cannot_be_read_is_one_sentence(book, capsys):
-    (book.book / "01_odd.md").write_text(
-        HEADER.replace("kernelspec", "extra: 1\nkernelspec") + GOOD
-    )
+    odd = HEADER.replace("kernelspec", "extra: 1\nkernelspec") + GOOD
+    (book.book / "01_odd.md").write_text(odd)
+    write(book, "02_good", GOOD)
     assert main(["--root", str(book.root)]) == 1
-    error = capsys.readouterr().err
-    assert "01_odd" in error and "Traceback" not in error
+    out, err = capsys.readouterr()
+    assert "01_odd  … cannot be read" in out and "02_good … " in out
+    assert "01_odd: the header has" in err and "Traceback" not in err
+    assert err.rstrip().endswith("1 of 2 chapters failed. The site is not built.")
 
 
 def test_each_number_of_ranks_has_a_notebook_of_its_own(book, monkeypatch):

@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
             return 1
         if not options.execute_only:
             build_site(folders)
-    except (BookError, FormError) as error:
+    except BookError as error:
         _say(f"{error}\nThe site is not built.")
         return 1
     except KeyboardInterrupt:
@@ -45,7 +45,13 @@ def execute_all(folders: Folders, output: Path | None, ranks: int | None) -> int
     for path in chapters:
         print(f"{path.stem:{width}} … ", end="", flush=True)
         target = (output or folders.executed) / f"{path.stem}.ipynb"
-        outcome = run_chapter(path, target, ranks=ranks, folders=folders, lab=lab)
+        try:
+            outcome = run_chapter(path, target, ranks=ranks, folders=folders, lab=lab)
+        except FormError as error:
+            failures += 1
+            print("cannot be read", flush=True)
+            _say(f"\n{error}\n")
+            continue
         print(_verdict(outcome), flush=True)
         if outcome.failure:
             failures += 1
