@@ -1,0 +1,99 @@
+# Generated from book/01_matmul.md by `make forms`: edit the manuscript, not this file.
+
+"""One matrix product, counted: what chapter 01_matmul teaches."""
+
+import time
+from collections import Counter
+from typing import ClassVar
+
+import numpy as np
+
+
+class Counted:
+    """A number that counts the operations done on it, in the Counter `Counted.tally`.
+
+    Products count as "mul", sums and differences as "add".
+    """
+
+    tally: ClassVar = Counter()  # one for all numbers
+
+    def __init__(self, value):
+        self.value = value
+
+    def _record(self, kind, value, *operands):
+        Counted.tally[kind] += 1
+        return Counted(value)
+
+    def __mul__(self, other):
+        return self._record("mul", self.value * other.value, self, other)
+
+    def __add__(self, other):
+        return self._record("add", self.value + other.value, self, other)
+
+    def __sub__(self, other):
+        return self._record("add", self.value - other.value, self, other)
+
+    def __radd__(self, plain):  # 0 + number: an addition like any other
+        return self._record("add", plain + self.value, self)
+
+
+def count(multiply, A, B, number=Counted):
+    """Run multiply(A, B) on counting numbers.
+
+    A, B: n-by-n matrices, as arrays or lists of rows. number: the class that counts.
+    Returns the product's entries as plain numbers (a list of rows), and the tally (a Counter).
+    """
+    A, B = (np.array([[number(x) for x in row] for row in M]) for M in (A, B))
+    Counted.tally.clear()
+    C = multiply(A, B)
+    return [[entry.value for entry in row] for row in C], Counter(Counted.tally)
+
+
+def product(A, B):
+    """The product of two n-by-n matrices, as rows; each sum starts from its first product."""
+    n = len(A)
+    C = [[A[i][0] * B[0][j] for j in range(n)] for i in range(n)]
+    for i in range(n):
+        for j in range(n):
+            total = C[i][j]
+            for k in range(1, n):
+                total = total + A[i][k] * B[k][j]
+            C[i][j] = total
+    return C
+
+
+def strassen(A, B, leaf, multiply):
+    """The product of two n-by-n arrays by Strassen's recursion (Strassen, 1969).
+
+    n: leaf times a power of two. leaf: blocks of this size go to multiply(A, B).
+    """
+    if len(A) <= leaf:
+        return multiply(A, B)
+    h = len(A) // 2
+    a, b, c, d = A[:h, :h], A[:h, h:], A[h:, :h], A[h:, h:]
+    e, f, g, k = B[:h, :h], B[:h, h:], B[h:, :h], B[h:, h:]
+    pairs = [(a + d, e + k), (c + d, e), (a, f - k), (d, g - e)]
+    pairs += [(a + b, k), (c - a, e + f), (b - d, g + k)]
+    p, q, r, s, t, u, v = (strassen(x, y, leaf, multiply) for x, y in pairs)
+    return np.block([[p + s - t + v, r + t], [q + s, p - q + r + u]])
+
+
+def by_loops(A, B):
+    """The three loops, for arrays."""
+    return np.array(product(A.tolist(), B.tolist()))
+
+
+def strassen_to(leaf):
+    """Strassen's recursion down to leaf, with the three loops below it."""
+    return lambda A, B: strassen(A, B, leaf, by_loops)
+
+
+def best_time(function, *args, repeat=5):
+    """Seconds for function(*args): the shortest of `repeat` calls, after one to warm up."""
+    function(*args)
+    times = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        function(*args)
+        times.append(time.perf_counter() - start)
+    return min(times)

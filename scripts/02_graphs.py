@@ -1,0 +1,1213 @@
+# Generated from book/02_graphs.md by `make forms`: edit the manuscript, not this file.
+#
+# Run it: python 02_graphs.py
+#
+# pip install matplotlib numpy pygraphviz torch torchviz
+
+import html
+import operator
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import combinations, pairwise
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+from torchviz import make_dot
+
+if any(os.environ.get(name, "0") != "0" for name in ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")):
+    sys.exit()  # one process is enough: of several, all but the first end here
+
+
+@contextmanager
+def may_fail():
+    """Say what went wrong, and go on: the error is meant to happen."""
+    try:
+        yield
+    except Exception as error:
+        first_line = (str(error).splitlines() or [""])[0]
+        print(f"{type(error).__name__}: {first_line}")
+
+
+def result(name, value, varies=False):
+    """Print a result that the text quotes. varies: it differs from run to run."""
+
+    def plain(value):
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        return value.item() if hasattr(value, "item") else value
+
+    print(f"{name} = {plain(value)}")
+
+
+SCRIPT = Path(__file__)
+pictures = []
+
+
+def file_beside(name):
+    """The path of an SVG file beside this script, for a picture of this name."""
+    name = re.sub(r"[^\w.-]+", "-", str(name))
+    pictures.append(name)
+    if pictures.count(name) > 1:
+        name += f"-{pictures.count(name)}"
+    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+
+
+# From ranklab.plots:
+
+
+# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
+# for color-blind readers, with its yellow and black replaced by colors seen on white.
+RANK_COLORS = [
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#8C510A",
+    "#595959",
+]
+
+
+# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
+# pixels leave 11 point type readable.
+STYLE = {
+    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "white",
+    "figure.figsize": (5.2, 3.2),
+    "font.size": 11,
+    "grid.alpha": 0.25,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 2,
+    "savefig.facecolor": "white",
+    "svg.hashsalt": "ranklab",
+}
+
+
+# torch and Graphviz in one process crash, so Graphviz gets a process of its own.
+_RENDER = """
+import sys, pygraphviz
+sys.stdout.buffer.write(pygraphviz.AGraph(sys.stdin.read()).draw(format="svg", prog="dot"))
+"""
+
+
+class Drawing:
+    """An SVG picture that a notebook shows below a cell."""
+
+    def __init__(self, svg, name):
+        self.svg = svg
+        self.name = name
+
+    def _repr_svg_(self):
+        return self.svg
+
+    def __repr__(self):
+        return f"<drawing {self.name}>"
+
+
+def drawing(dot, name, alt):
+    """Lay out a graph with Graphviz and return it as a picture.
+
+    dot: the graph in Graphviz's DOT language (a string).
+    name: the picture's name, from which a script makes its file name.
+    alt: what is to be seen, for those who cannot see it.
+
+    Raises ValueError if Graphviz cannot read the graph.
+    """
+    run = subprocess.run(
+        [sys.executable, "-c", _RENDER], input=dot.encode(), capture_output=True, timeout=60
+    )
+    if run.returncode:
+        raise ValueError(f"Graphviz could not draw {name!r}: {run.stderr.decode().strip()}")
+    svg = run.stdout.decode()
+    svg = svg[svg.index("<svg") :]
+    label = f'<svg role="img" aria-label="{html.escape(alt)}"'
+    return Drawing(svg.replace("<svg", label, 1), name)
+
+
+plt.switch_backend("Agg")  # figures go to files
+plt.rcParams.update(STYLE)
+
+
+def save_figures():
+    """Save the open figures beside this script, and close them."""
+    for number in plt.get_fignums():
+        figure = plt.figure(number)
+        figure.savefig(file_beside(figure.get_label() or number))
+        plt.close(figure)
+
+
+def show(value, on_rank=None):
+    """Print a cell's last value, as a notebook does; a picture becomes a file."""
+    if isinstance(value, plt.Figure):
+        value.savefig(file_beside(value.get_label() or "figure"))
+        plt.close(value)
+    elif hasattr(value, "_repr_svg_"):
+        path = file_beside(getattr(value, "name", None) or "drawing")
+        path.write_text(value._repr_svg_())
+    elif value is not None:
+        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
+
+
+# === What depends on what =============================================================
+
+# Two workers are free. Which operations of a training step may run at the same time,
+# which must wait, and what has to be kept in memory until they have run?
+#
+# The answers are in a graph that PyTorch writes down on every step. At the end of this
+# chapter you can write that graph yourself, read PyTorch's, say what a second worker is
+# worth before you have one, and predict to the byte what a batch keeps in memory.
+#
+# 25 minutes to read · 10 seconds to run · stands on chapter 01_matmul
+
+torch.manual_seed(0)
+torch.set_num_threads(1)  # so that one worker is one processor
+os.environ["KINETO_LOG_LEVEL"] = "99"  # the profiler's own log lines, off
+
+# --- A formula is a graph -------------------------------------------------------------
+
+# Here is a formula with four operations: $t = xy\lambda + ab$. Give each intermediate
+# value a name, and the formula becomes data: for each name, the operation and the names
+# of its inputs. This is a computational graph. Its nodes are operations. An edge is a
+# dependency: one operation needs the result of another.
+
+formula = {
+    "z": (operator.mul, "x", "y"),
+    "u": (operator.mul, "z", "λ"),
+    "k": (operator.mul, "a", "b"),
+    "t": (operator.add, "u", "k"),
+}
+numbers = {"x": 2.0, "y": 3.0, "λ": 5.0, "a": 7.0, "b": 11.0}
+
+# What may run when? An operation is ready once all its inputs are there. So: run
+# everything that is ready, look again, and repeat until nothing is left.
+
+
+def schedule(graph, workers=None):
+    """Say which operations of a graph run in which step, one step an operation.
+
+    graph: name -> (function, *names of its inputs). A name that is no key of the graph is
+        an input of the whole, there from the start.
+    workers: how many operations fit in one step (None: any number).
+    Returns a list with one list of names for each step. The schedule is greedy: no worker
+    is idle while an operation is ready (Graham 1969).
+    Raises ValueError if operations wait for one another in a circle.
+    """
+    steps, waiting = [], list(graph)
+    while waiting:
+        ready = [n for n in waiting if not set(graph[n][1:]) & set(waiting)]
+        if not ready:
+            raise ValueError(f"these wait for one another in a circle: {', '.join(waiting)}")
+        steps.append(ready[:workers])
+        waiting = [n for n in waiting if n not in steps[-1]]
+    return steps
+
+
+# Predict: Four operations, as many workers as you like. How many steps? Which
+# operations share one?
+
+levels = schedule(formula)
+for number, names in enumerate(levels, start=1):
+    print(f"level {number}: {', '.join(names)}")
+assert levels == [["z", "k"], ["u"], ["t"]]
+
+# The function makes a schedule. With unlimited workers its steps are the levels of the
+# graph. The two products $z = xy$ and $k = ab$ share the first level: no path leads
+# from one to the other. Both $u$ and $t$ wait. A drawing with one row for each level
+# shows why. (The helper that writes it in Graphviz's language is not about our subject;
+# skip it if you like.)
+
+
+def dot(graph, colors=(), inputs=True):
+    """A graph in Graphviz's language: a row for each level; an edge that skips a row is gray.
+
+    colors: the start of a name -> the color of its box. inputs: whether to draw those.
+    """
+    levels = schedule(graph)
+    row = {name: number for number, names in enumerate(levels) for name in names}
+    lines = ['node [shape=box style="rounded,filled" fillcolor=white fontname=Helvetica]']
+    for names in levels:
+        lines.append("{rank=same; " + "; ".join(f'"{n}"' for n in names) + "}")
+    for name, (function, *sources) in graph.items():
+        color = next((c for start, c in dict(colors).items() if name.startswith(start)), "white")
+        lines.append(f'"{name}" [label="{name}\\n{function.__name__}" fillcolor="{color}"]')
+        for source in sources:
+            if source in graph:
+                shade = "black" if row[name] == row[source] + 1 else "gray60"
+                lines.append(f'"{source}" -> "{name}" [color={shade}]')
+            elif inputs:
+                lines.append(f'"{source}" [label="{source}" shape=plaintext style=""]')
+                lines.append(f'"{source}" -> "{name}"')
+    return "digraph {nodesep=0.2 ranksep=0.3 " + "; ".join(lines) + "}"
+
+
+show(drawing(
+    dot(formula),
+    name="formula",
+    alt="A graph in three rows of operations. z (x times y) and k (a times b) stand in the "
+    "first row, u (z times lambda) in the second, t (u plus k) in the third. The arrow from k to t "
+    "skips a row and is gray.",
+))
+
+# The gray arrow skips a row: $k$ is done early and must be kept until $t$ can use it.
+# Remember it for later.
+#
+# To get a value out of the graph, go through the schedule and apply each function.
+
+
+def evaluate(graph, inputs):
+    """Run every operation of a graph, in an order that its edges allow.
+
+    graph: as for `schedule`. inputs: a value for each name that the graph does not define.
+    Returns a dict with the value of every name.
+    """
+    values = dict(inputs)
+    for names in schedule(graph):
+        for name in names:
+            function, *sources = graph[name]
+            values[name] = function(*(values[s] for s in sources))
+    return values
+
+
+t = evaluate(formula, numbers)["t"]
+assert t == 2.0 * 3.0 * 5.0 + 7.0 * 11.0
+result("t", t)
+
+# --- A slip of the pen ----------------------------------------------------------------
+
+# Somebody copies the graph and writes $t = uk$ in the last line.
+#
+# Predict: What gives the slip away: the levels, the shape of the drawing, or the value?
+
+slip = formula | {"t": (operator.mul, "u", "k")}
+assert schedule(slip) == schedule(formula)
+result("t_of_the_slip", evaluate(slip, numbers)["t"])
+
+# Only the value does: (t_of_the_slip) where (t) was right. The edges are the same, so
+# every level and every arrow is the same. A graph says when an operation may run. It
+# cannot say whether it is the right one. For that you need a second computation that
+# does not share the mistake. In this book every parallel program is checked against
+# such a twin.
+
+# --- What a second worker is worth ----------------------------------------------------
+
+# Now let the workers be few. Each operation takes one step.
+#
+# Predict: One worker needs four steps. How many do two workers need? How many do three
+# need?
+
+fig, panels = plt.subplots(
+    2, sharex=True, num="formula-schedule", figsize=(5.2, 2.6), height_ratios=[1, 2]
+)
+for workers, ax in enumerate(panels, start=1):
+    for step, names in enumerate(schedule(formula, workers)):
+        for worker, name in enumerate(names):
+            ax.barh(worker, 1, left=step, color=f"C{worker}", edgecolor="white")
+            ax.text(step + 0.5, worker, name, color="white", ha="center", va="center")
+    ax.set(yticks=range(workers), ylabel="worker", ylim=(workers - 0.5, -0.5))
+panels[1].set(xlabel="time (steps)", xticks=range(5))
+save_figures()
+
+steps_needed = [len(schedule(formula, workers)) for workers in (1, 2, 3)]
+assert steps_needed == [4, 3, 3]
+result("steps_needed", steps_needed)
+
+# The second worker saves one step, the third saves none. The two numbers from chapter
+# 01_matmul explain it:
+# - the work $W$: the number of operations, here (work_of_t). One worker needs $W$
+#   steps.
+# - the span $S$: the number of operations on the longest chain, here (span_of_t). Each
+#   waits for the one before, so no number of workers is faster than $S$.
+#
+# The longest chain is the critical path. Only a shorter critical path makes the whole
+# faster once there are workers enough.
+
+
+def critical_path(graph):
+    """Return a longest chain of a graph, as a list of names, each needed by the next."""
+    levels = schedule(graph)
+    path = [levels[-1][0]]
+    for level in reversed(levels[:-1]):
+        path.insert(0, next(n for n in level if n in graph[path[0]][1:]))
+    return path
+
+
+result("critical_path_of_t", critical_path(formula))
+result("work_of_t", len(formula))
+result("span_of_t", len(critical_path(formula)))
+assert len(critical_path(formula)) == len(schedule(formula)) == 3
+
+# Work and span bound the time $T_p$ on $p$ workers from both sides, a little more
+# tightly than we said there:
+#
+# $$\max\left(\frac{W}{p},\; S\right) \;\le\; T_p \;\le\; S + \frac{W - S}{p}$$
+#
+# The upper bound is Brent's [brent1974]. A schedule that leaves no worker idle while an
+# operation is ready, a greedy one like ours, always meets it [graham1969]. The reason
+# is short. In each step, either all $p$ workers are busy, or every ready operation is
+# running, and then the longest remaining chain gets one shorter. The second kind of
+# step can happen at most $S$ times. If it happens $k \le S$ times, it does at least $k$
+# operations, so at most $W - k$ are left for the full steps: $T_p \le k + (W-k)/p \le S
+# + (W-S)/p$.
+#
+# To see both bounds we need a larger graph: one entry of a matrix product, its $n$
+# products at once and its sums as a tree.
+
+
+def inner_product(n):
+    """The graph of one entry of a matrix product: n products, then a tree of sums."""
+    graph = {f"p{i}": (operator.mul, f"a{i}", f"b{i}") for i in range(n)}
+    row = list(graph)
+    while len(row) > 1:
+        pairs = zip(row[::2], row[1::2], strict=False)  # an odd one out waits for the next row
+        sums = {f"({a}+{b})": (operator.add, a, b) for a, b in pairs}
+        graph |= sums
+        row = list(sums) + row[2 * len(sums) :]
+    return graph
+
+
+# Predict: For $n = 64$ the work is (work) and the span (span). From about how many
+# workers on is one more of no use?
+
+graph = inner_product(64)
+work, span = len(graph), len(critical_path(graph))
+workers = range(1, 65)
+steps = [len(schedule(graph, p)) for p in workers]
+for p, t_p in enumerate(steps, start=1):
+    assert max(work / p, span) <= t_p <= span + (work - span) / p
+result("work", work)
+result("span", span)
+result("parallelism", round(work / span, 1))
+result("enough_workers", 1 + steps.index(span))
+save_figures()
+
+fig, ax = plt.subplots(num="brent")
+ax.plot(workers, [span + (work - span) / p for p in workers], "--", color="gray", label="Brent")
+ax.plot(workers, steps, color="C0", label="greedy schedule")
+ax.plot(workers, [max(work / p, span) for p in workers], ":", color="gray", label="max(W/p, S)")
+ax.set(xscale="log", yscale="log", xlabel="workers p", ylabel="time (steps)")
+ax.set(xticks=[1, 2, 4, 8, 16, 32, 64], xticklabels=[1, 2, 4, 8, 16, 32, 64])
+ax.set(yticks=[7, 16, 32, 64, 127], yticklabels=[7, 16, 32, 64, 127])
+ax.minorticks_off()
+ax.legend()
+save_figures()
+
+# At the left, twice the workers halve the time: the work decides. At the right nothing
+# helps: the span decides. The bend is near $W/S$ = (parallelism), the parallelism of
+# the graph. The greedy schedule reaches the span itself only at (enough_workers)
+# workers: then the 64 products fit in one step.
+
+# --- PyTorch writes the same graph ----------------------------------------------------
+
+# `evaluate` does not care what kind of numbers it is given. Give it PyTorch tensors
+# that require gradients.
+
+leaves = {n: torch.tensor(v, requires_grad=True) for n, v in numbers.items()}
+tensors = evaluate(formula, leaves)
+print(tensors["t"])
+print([node.name() for node, _ in tensors["t"].grad_fn.next_functions])
+
+# The result carries a `grad_fn`, and that points to others through `next_functions`.
+# PyTorch's autograd wrote them down while `evaluate` ran: the graph is recorded, one
+# node for each operation as it happens [paszke2019]. A tensor that no recorded
+# operation made is a leaf; it has no `grad_fn`. For a leaf that requires a gradient, a
+# node called `AccumulateGrad` stands in the graph.
+#
+# Predict: Four operations, five leaves. Which nodes, and which edges, has PyTorch's
+# graph?
+
+names = {tensor.grad_fn: name for name, tensor in tensors.items() if not tensor.is_leaf}
+leaf_names = {id(tensor): name for name, tensor in leaves.items()}
+
+
+def name_of(node):
+    return names[node] if node in names else leaf_names[id(node.variable)]
+
+
+recorded = {
+    name: (node.name(), *(name_of(source) for source, _ in node.next_functions))
+    for node, name in names.items()
+}
+for name, node in recorded.items():
+    print(name, node)
+    assert node[1:] == formula[name][1:]  # the same edges as ours
+save_figures()
+
+# The same edges, name for name. But look at what the nodes are: `MulBackward0`,
+# `AddBackward0`. They are not the operations that ran. They are the operations that
+# will run, if somebody calls `backward`. Each is a backward node, which turns the
+# gradient of a result into the gradients of its inputs. And `next_functions` leads from
+# $t$ to the leaves: what comes next in the backward pass came before in the forward
+# pass.
+
+kinds = [recorded[name][0] for name in formula]
+assert kinds == ["MulBackward0", "MulBackward0", "MulBackward0", "AddBackward0"]
+tensors["t"].backward()
+assert leaves["x"].grad == numbers["y"] * numbers["λ"]
+assert leaves["a"].grad == numbers["b"]
+save_figures()
+
+# --- An autograd of your own ----------------------------------------------------------
+
+# What does such a recorder need? Each result must remember its inputs, and a rule:
+# given the gradient of the loss with respect to this result, what are the gradients
+# with respect to the inputs? That is all a tensor has to hold.
+
+
+class Tensor:
+    """An array that remembers what it was computed from.
+
+    data: an array, kept in float64. sources: the Tensors it was computed from (a leaf has none).
+    rule: turns the gradient with respect to this Tensor (an array of its shape) into a tuple
+        with one such gradient for each source.
+    grad: for a leaf, what `backward` has added up so far; an array of its shape, or None.
+    """
+
+    def __init__(self, data, sources=(), rule=None):
+        self.data = np.asarray(data, dtype=np.float64)
+        self.sources, self.rule = sources, rule
+        self.grad = None
+
+
+# An operation computes its result and leaves the rule behind. In these five, look at
+# what each rule has to remember until then.
+
+
+def mul(a, b):
+    """a * b, entry by entry; both of one shape."""
+    return Tensor(a.data * b.data, (a, b), lambda grad: (grad * b.data, grad * a.data))
+
+
+def add(a, b):
+    """a + b; b may have fewer dimensions and is then added to every row of a."""
+    rows = tuple(range(a.data.ndim - b.data.ndim))
+    return Tensor(a.data + b.data, (a, b), lambda grad: (grad, grad.sum(axis=rows)))
+
+
+def matmul(a, b):
+    """The matrix product of a (m, k) and b (k, n): (m, n)."""
+    return Tensor(a.data @ b.data, (a, b), lambda grad: (grad @ b.data.T, a.data.T @ grad))
+
+
+def transpose(a):
+    """Rows and columns of a matrix exchanged."""
+    return Tensor(a.data.T, (a,), lambda grad: (grad.T,))
+
+
+def relu(a):
+    """a where it is positive, else 0."""
+    out = np.maximum(a.data, 0)
+    return Tensor(out, (a,), lambda grad: (grad * (out > 0),))
+
+
+# Two more make the end of a classifier: the logarithm of the softmax of each row, and
+# the mean negative log-likelihood of the right classes.
+
+
+def log_softmax(a):
+    """The logarithm of the softmax of each row of a (rows, classes)."""
+    shifted = a.data - a.data.max(axis=1, keepdims=True)  # so that exp cannot overflow
+    out = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return Tensor(out, (a,), lambda grad: (grad - np.exp(out) * grad.sum(axis=1, keepdims=True),))
+
+
+def nll_loss(log_p, target):
+    """The mean of -log_p[i, target[i]] over the rows of log_p (rows, classes): one number."""
+    one_hot = np.eye(log_p.data.shape[1])[target]
+    loss = -(one_hot * log_p.data).sum() / len(target)
+    return Tensor(loss, (log_p,), lambda grad: (-grad * one_hot / len(target),))
+
+
+# The backward pass is the forward order, reversed: when a node's turn comes, everything
+# that used it has already added its part.
+
+
+def in_order(output):
+    """List all Tensors behind `output`, itself included, each after its sources."""
+    order, seen = [], set()
+
+    def visit(node):
+        if id(node) not in seen:
+            seen.add(id(node))
+            for source in node.sources:
+                visit(source)
+            order.append(node)
+
+    visit(output)
+    return order
+
+
+def backward(output):
+    """Add the gradient of `output` (one number) to `.grad` of every leaf behind it.
+
+    Reverse-mode automatic differentiation (Griewank and Walther 2008, chapter 3).
+    """
+    grads = {id(output): np.ones_like(output.data)}
+    for node in reversed(in_order(output)):
+        grad = grads.pop(id(node))  # complete: every user of this node came before
+        if not node.sources:
+            node.grad = grad if node.grad is None else node.grad + grad
+            continue
+        for source, part in zip(node.sources, node.rule(grad), strict=True):
+            grads[id(source)] = grads.get(id(source), 0) + part
+
+
+# First the formula. The graph is the same; only the functions are now ours.
+
+ours = {operator.mul: mul, operator.add: add}
+own_leaves = {n: Tensor(v) for n, v in numbers.items()}
+own_formula = {n: (ours[f], *sources) for n, (f, *sources) in formula.items()}
+backward(evaluate(own_formula, own_leaves)["t"])
+for name in numbers:
+    assert own_leaves[name].grad == leaves[name].grad.item()
+    print(f"dt/d{name} = {own_leaves[name].grad}")
+save_figures()
+
+# --- A network, against PyTorch -------------------------------------------------------
+
+# Now a classifier for images of 28 × 28 pixels: three linear layers, 784 to 128 to 64
+# to 10.
+
+
+def mlp(widths):
+    """Linear layers between the given widths, ReLU between them, log-softmax at the end."""
+    layers = []
+    for n_in, n_out in pairwise(widths):
+        layers += [nn.Linear(n_in, n_out), nn.ReLU()]
+    return nn.Sequential(*layers[:-1], nn.LogSoftmax(dim=1))
+
+
+widths = [784, 128, 64, 10]
+model = mlp(widths).double()  # float64, like ours
+batch = torch.rand(32, 784, dtype=torch.float64)
+target = torch.randint(10, (32,))
+show(nn.functional.nll_loss(model(batch), target).backward())
+
+own = {n: Tensor(p.detach().numpy()) for n, p in model.named_parameters()}
+h = Tensor(batch.numpy())
+for layer in (0, 2, 4):
+    h = add(matmul(h, transpose(own[f"{layer}.weight"])), own[f"{layer}.bias"])
+    h = relu(h) if layer < 4 else log_softmax(h)
+backward(nll_loss(h, target.numpy()))
+
+for name, parameter in model.named_parameters():
+    np.testing.assert_allclose(own[name].grad, parameter.grad.numpy(), rtol=1e-9, atol=1e-12)
+largest = max(np.abs(own[n].grad - p.grad.numpy()).max() for n, p in model.named_parameters())
+result("largest_difference", float(largest), varies=True)
+save_figures()
+
+# Every entry of every gradient agrees; the largest difference is (largest_difference),
+# which is rounding. Autograd is no more than this: record, reverse, and one rule for
+# each operation. The method is called reverse-mode automatic differentiation
+# [baydin2018]. PyTorch has its rules in C++, runs them on any device, and skips the
+# gradients that nobody asked for. Ours computes them all.
+#
+# Why `dim=1`: `nn.LogSoftmax()` without `dim` warns and guesses. For a matrix it
+# guesses the classes. For a batch of sequences it guesses wrong, as the next cell
+# shows.
+
+scores = torch.rand(2, 3, 5)  # 2 sequences, 3 positions, 5 classes
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    guessed_for_matrix = nn.LogSoftmax()(scores[0]).exp()
+    guessed = nn.LogSoftmax()(scores).exp()
+print(caught[0].message)
+assert torch.allclose(guessed_for_matrix.sum(dim=1), torch.ones(3))
+assert torch.allclose(guessed.sum(dim=0), torch.ones(3, 5))  # sums to 1 over the sequences
+assert not torch.allclose(guessed.sum(dim=2), torch.ones(2, 3))  # and not over the classes
+
+# --- Reading the picture --------------------------------------------------------------
+
+# `torchviz` draws autograd's graph [torchviz]. With `show_saved=True` it adds the saved
+# tensors: the values that a backward node keeps because its rule will need them. It
+# writes Graphviz's language, which we lay out ourselves. Here is the first layer and
+# its ReLU.
+
+
+def narrow(source):
+    """A torchviz drawing with its long labels in two lines, so that it fits on a phone."""
+    source = re.sub(r"label=(\w+?)(Backward0|Grad)\b", r'label="\1\\n\2"', source)
+    return source.replace("digraph {", "digraph { nodesep=0.1 ranksep=0.25", 1)
+
+
+model = mlp(widths)
+batch = torch.rand(32, 784)
+parameters = dict(model.named_parameters())
+picture = make_dot(model[:2](batch), params=parameters, show_saved=True)
+show(drawing(
+    narrow(picture.source),
+    name="one-layer",
+    alt="Autograd's graph of one linear layer and a ReLU. Two blue leaves, 0.weight and 0.bias, "
+    "lead through gray backward nodes to the green output; orange saved tensors hang at "
+    "AddmmBackward0 and ReluBackward0.",
+))
+
+# Predict: Blue, gray, orange, green: what is each? Which color is the forward pass?
+#
+# Do not guess from the picture; read the source it was drawn from.
+
+
+def by_color(source):
+    """Sort the labels of a torchviz drawing by color (a node without one is gray)."""
+    found = {}
+    for label, color in re.findall(r'\[label="?([^"\]]*?)"?(?: fillcolor=(\w+))?\]', source):
+        found.setdefault(color or "gray", []).append(" ".join(label.split()))
+    return found
+
+
+for color, labels in by_color(picture.source).items():
+    print(f"{color}: {labels}")
+
+# - Blue: a leaf that requires a gradient. Here, a parameter, with its name.
+# - Gray: a backward node, a function that `backward()` will run. `AddmmBackward0` is
+#   the linear layer's: add the bias to the matrix multiplication of `mat1`, the input,
+#   and `mat2`, the transposed weight. `TBackward0` belongs to that transposition, and
+#   each `AccumulateGrad` adds up one parameter's `.grad`.
+# - Orange: a saved tensor, with its name in the rule. `result` is ReLU's output, `mat1`
+#   the layer's input.
+# - Green: the output that was passed in. (If the output is a view of another tensor,
+#   that one appears in dark green.)
+#
+# No color is the forward pass. It is over when the drawing is made; of what it
+# computed, only the output and the orange boxes are left. Blue in particular is not a
+# computation at all: blue boxes are the parameters, and they were there before. The
+# input `batch` has no blue box, since nobody asked for its gradient. The next cell
+# checks all four colors on the whole network.
+
+output = model(batch)
+whole = make_dot(output, params=parameters, show_saved=True)
+colors = by_color(whole.source)
+assert sorted(s.split()[0] for s in colors["lightblue"]) == sorted(parameters)
+assert all("Backward" in s or s == "AccumulateGrad" for s in colors["gray"])
+assert {s.split()[0] for s in colors["orange"]} == {"mat1", "mat2", "result"}
+assert colors["darkolivegreen1"] == ["(32, 10)"]
+assert "darkolivegreen3" not in colors
+assert by_color(make_dot(output.t()).source)["darkolivegreen3"] == ["(32, 10)"]  # its base
+assert sum(s.startswith("mat1") for s in colors["orange"]) == 3
+assert sum(s.startswith("mat2") for s in colors["orange"]) == 2  # not in the first layer
+result("orange_boxes", len(colors["orange"]))
+
+show(drawing(
+    narrow(whole.source),
+    name="whole-network",
+    alt="Autograd's graph of the whole network, a long chain: three AddmmBackward0 nodes joined by "
+    "ReluBackward0 nodes, with two blue parameters and orange saved tensors at each.",
+))
+
+# The arrows run from the leaves to the output, against the order in which `backward`
+# will visit the gray nodes. And look at the orange boxes of the three `AddmmBackward0`
+# nodes: the first has no `mat2`, which would be its weight. A weight is needed to
+# compute the gradient of the layer's input, and the first layer's input needs none. The
+# drawing tells you what will not be computed.
+
+# --- Is anything here parallel? -------------------------------------------------------
+
+# It is tempting to read such a picture as "the forward pass of layer 2 can run beside
+# the gradients of layer 1, for they are different boxes". Let us check instead. A whole
+# training step fits in our notation: `F` for a layer's forward, `G` for the gradient of
+# the loss, `dX` and `dW` for the gradients of a layer's input and of its weight.
+
+
+def linear_relu(x, weight):
+    return torch.relu(x @ weight.t())
+
+
+def loss_gradient(out, target):
+    return out - target  # the loss is half the squared distance
+
+
+def input_gradient(grad, out, weight):
+    return (grad * (out > 0)) @ weight
+
+
+def weight_gradient(grad, out, x):
+    return (grad * (out > 0)).t() @ x
+
+
+def training_step(layers):
+    """Forward and backward of a network of linear layers with ReLU, as one graph."""
+    outputs = ["x"] + [f"F{i}" for i in range(1, layers + 1)]
+    graph = {f"F{i}": (linear_relu, outputs[i - 1], f"W{i}") for i in range(1, layers + 1)}
+    graph["G"] = (loss_gradient, outputs[-1], "target")
+    grad = "G"
+    for i in range(layers, 0, -1):
+        graph[f"dW{i}"] = (weight_gradient, grad, outputs[i], outputs[i - 1])
+        if i > 1:  # nobody asks for the gradient of x
+            graph[f"dX{i}"] = (input_gradient, grad, outputs[i], f"W{i}")
+            grad = f"dX{i}"
+    return graph
+
+
+# Is this really a training step? Run it, and compare with PyTorch's gradients.
+
+size, n_batch = 512, 256
+step = training_step(3)
+values = {f"W{i}": torch.randn(size, size) / size**0.5 for i in (1, 2, 3)}
+values |= {"x": torch.rand(n_batch, size), "target": torch.rand(n_batch, size)}
+computed = evaluate(step, values)
+
+weights = {n: w.clone().requires_grad_() for n, w in values.items() if n.startswith("W")}
+out = evaluate({n: step[n] for n in ("F1", "F2", "F3")}, values | weights)["F3"]
+(0.5 * (out - values["target"]) ** 2).sum().backward()
+for i in (1, 2, 3):
+    torch.testing.assert_close(computed[f"dW{i}"], weights[f"W{i}"].grad, rtol=1e-4, atol=1e-3)
+save_figures()
+
+# Two operations may run at the same time if no path leads from either to the other.
+#
+# Predict: Of the (pairs) pairs among these nine operations, which are independent? Is
+# `F2` with `dW1` among them?
+
+
+def needs(graph, name):
+    """Everything that must have run before `name` can."""
+    sources = [s for s in graph[name][1:] if s in graph]
+    return set(sources).union(*(needs(graph, s) for s in sources))
+
+
+before = {name: needs(step, name) for name in step}
+independent = [
+    f"{m}+{n}" for m, n in combinations(step, 2) if m not in before[n] and n not in before[m]
+]
+assert "F2" in before["dW1"]  # so the tempting claim is wrong
+assert all("dW" in pair for pair in independent)
+result("independent", independent)
+result("pairs", len(list(combinations(step, 2))))
+save_figures()
+
+show(drawing(
+    dot(step, colors={"dX": "#cfe3f2", "dW": "#f9d8bd"}, inputs=False),
+    name="training-step",
+    alt="The graph of a training step with three layers. F1, F2, F3, G, dX3, dX2 form one chain; "
+    "dW3, dW2 and dW1 hang at its side, and no arrow leaves them. Gray arrows lead from F1, F2, "
+    "F3 down to the gradients.",
+))
+save_figures()
+
+# `F2` must run before `dW1`: the gradient of layer 1 comes through the loss, and the
+# loss comes through layer 2. There is no way around. Forward is a chain, and so is the
+# flow of gradients back. Every independent pair includes a weight gradient. In the
+# backward pass of a linear layer, the weight gradient and the input gradient need the
+# same incoming gradient, and neither needs the other. But only the input gradient is
+# waited for: no arrow leaves `dW3`.
+#
+# How much is that worth? With $L$ layers the work is $3L$ and the span $2L + 1$.
+
+for layers in range(2, 13):
+    graph = training_step(layers)
+    assert len(graph) == 3 * layers
+    assert len(schedule(graph, workers=2)) == len(critical_path(graph)) == 2 * layers + 1
+result("speed_up_in_steps", round(len(step) / len(schedule(step, workers=2)), 2))
+result("speed_up_at_most", round(3 * 12 / (2 * 12 + 1), 2))
+save_figures()
+
+# Two workers already reach the span, and even with twelve layers the speed-up is at
+# most (speed_up_at_most); the limit is 1.5. So the parallelism of training is not in
+# this graph. It is inside the operations, in the matrix products of chapter 01_matmul,
+# and in the batch, where Part III will find it. What the graph offers is something
+# else: an operation that nothing waits for.
+
+# --- Two workers, for real ------------------------------------------------------------
+
+# Let two threads run the step. Each takes the next operation of the schedule and waits
+# for its inputs. (Threads will do here, because PyTorch computes outside Python's
+# global interpreter lock. chapter 05_ranks shows what that lock does otherwise.)
+
+
+def run_on_threads(graph, inputs, workers):
+    """Evaluate a graph on threads. Returns the values, and (name, worker, start, end) in s."""
+    log, futures = [], {}
+
+    def task(name):
+        function, *sources = graph[name]
+        arguments = [futures[s].result() if s in futures else inputs[s] for s in sources]
+        start = time.perf_counter()
+        value = function(*arguments)
+        worker = int(threading.current_thread().name.rpartition("_")[2])
+        log.append((name, worker, start, time.perf_counter()))
+        return value
+
+    with ThreadPoolExecutor(workers) as pool:
+        for names in schedule(graph, workers):
+            for name in names:
+                futures[name] = pool.submit(task, name)
+    return {name: future.result() for name, future in futures.items()}, log
+
+
+# Predict: Will the gradients be the same as from one worker: equal to the last bit, or
+# only close?
+
+alone = evaluate(step, values)
+runs = [run_on_threads(step, values, workers=2) for _ in range(9)]
+for together, _ in runs:
+    assert all(torch.equal(together[name], alone[name]) for name in step)
+save_figures()
+
+
+def from_zero(log):
+    """A log with its times in ms since the first start."""
+    zero = min(start for _, _, start, _ in log)
+    return [(name, worker, 1e3 * (a - zero), 1e3 * (b - zero)) for name, worker, a, b in log]
+
+
+# The machine may have other things to do: the shortest run was disturbed least.
+shortest = min((from_zero(log) for _, log in runs), key=lambda log: max(end for *_, end in log))
+fig, ax = plt.subplots(num="threads", figsize=(5.2, 2.4))
+for name, worker, left, end in shortest:
+    width = end - left
+    ax.barh(worker, width, left=left, color=f"C{worker}", edgecolor="white")
+    if name != "G":  # too short for a label
+        ax.text(left + width / 2, worker, name, color="white", ha="center", va="center", size=9)
+ax.set(yticks=[0, 1], ylim=(1.5, -0.5), xlabel="time (ms)", ylabel="worker")
+save_figures()
+
+# Equal to the last bit, in every run. The graph fixes every value; the schedule only
+# chooses the times. (The chain may jump between the workers: whoever is free takes the
+# next operation.) In steps, two workers are (speed_up_in_steps) times as fast as one.
+# On the clock it is rarely the same: operations are not equally long, and the workers
+# share what no graph shows, memory and cache above all.
+
+# --- The same in a trace --------------------------------------------------------------
+
+# What does PyTorch do with this freedom? Profile the backward pass of the same network,
+# built from `nn.Linear`.
+#
+# Predict: How many matrix products in the backward pass of three linear layers? Will
+# two of them overlap in time?
+
+network = nn.Sequential(*(m for _ in range(3) for m in (nn.Linear(size, size), nn.ReLU())))
+for _ in range(2):  # warm up; it also creates the .grad of every parameter
+    network(values["x"]).sum().backward()
+
+
+def trace_of_backward():
+    """Profile one backward pass; return its events."""
+    total = network(values["x"]).sum()
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as trace:
+        total.backward()
+    return list(trace.events())
+
+
+traces = [trace_of_backward() for _ in range(5)]
+events = min(traces, key=lambda trace: trace[-1].time_range.end - trace[0].time_range.start)
+
+# Each linear layer's backward node is an `AddmmBackward0`, and inside it the products
+# are called `aten::mm`. Their shapes tell them apart: the gradient of the input has
+# `n_batch` rows.
+
+layers = [e for e in events if e.name == "AddmmBackward0"]
+products = [
+    [e for e in events if e.name == "aten::mm" and e.cpu_parent is layer] for layer in layers
+]
+
+
+def kind(product):
+    return "input" if product.input_shapes[0][0] == n_batch else "weight"
+
+
+kinds = [[kind(product) for product in inside] for inside in products]
+assert kinds == [["input", "weight"], ["input", "weight"], ["weight"]]
+result("products_in_backward", sum(len(inside) for inside in products))
+save_figures()
+
+# A weight's gradient is ready when its AccumulateGrad has run. (A bias has one dimension.)
+ready = [
+    e.time_range.end
+    for e in events
+    if e.name == "torch::autograd::AccumulateGrad" and len(e.input_shapes[0]) == 2
+]
+assert ready[0] <= layers[1].time_range.start
+assert ready[1] <= layers[2].time_range.start
+assert len({e.thread for e in layers}) == 1
+begin, end = layers[0].time_range.start, ready[-1]
+to_come = [e for inside in products for e in inside if e.time_range.start > ready[0]]
+result("products_to_come", len(to_come))
+
+fig, ax = plt.subplots(num="trace", figsize=(5.2, 3))
+rows = {"input": (0, "C0", "dX"), "weight": (1, "C1", "dW")}
+for i, number in enumerate((3, 2, 1)):
+    for product in products[i]:
+        row, color, name = rows[kind(product)]
+        left = (product.time_range.start - begin) / 1e3
+        width = (product.time_range.end - product.time_range.start) / 1e3
+        ax.barh(row, width, left=left, color=color)
+        place = (left + width / 2, row)
+        ax.text(*place, f"{name}{number}", color="white", ha="center", va="center", size=9)
+    left, width = (ready[i] - begin) / 1e3, (end - ready[i]) / 1e3
+    ax.barh(2 + i, width, left=left, color="white", edgecolor="C1", hatch="///")
+labels = ["input gradient", "weight gradient", "W3 is ready", "W2 is ready"]
+ax.set(yticks=range(4), yticklabels=labels, ylim=(3.6, -0.6))
+ax.set(xlabel="time in the backward pass (ms)")
+save_figures()
+
+# There are (products_in_backward) products (layer 1 needs no input gradient), on one
+# thread, one after the other. Both products of a layer are inside one backward node, so
+# PyTorch's engine cannot tell them apart. The trace shows the order that was chosen:
+# first the input gradient, then the weight gradient. The graph shows what could be
+# chosen. A trace alone never says that two operations are independent.
+#
+# The hatched bars matter most for this book. The gradient of the last layer's weight is
+# final while (products_to_come) of the (products_in_backward) products are still to
+# come, and nothing in backward touches it again (unless an earlier layer shares the
+# weight). It can be sent in that time. Chapter 12 does so with gradient hooks, as
+# PyTorch's own data parallelism does [li2020]. Chapter 17 uses the freedom in the other
+# direction: it delays weight gradients, to fill the idle time of a pipeline [qi2024].
+
+# --- What has to be kept --------------------------------------------------------------
+
+# In the graph of a training step the gray arrows run from the forward operations far
+# down to the gradients. What they carry has to wait, and while it waits it takes
+# memory. Our rules remember it: `matmul` its inputs, `relu` its output, `add` nothing.
+# PyTorch's do the same; those are the orange boxes. (Ours keeps still more, because
+# each `Tensor` holds all its sources.) PyTorch lets us watch: `saved_tensors_hooks`
+# calls a function for every tensor that is saved.
+#
+# Predict: Batch 32, float32, widths 784, 128, 64, 10. How many bytes do the
+# (orange_boxes) orange boxes hold?
+
+saved = []
+
+
+def pack(tensor):
+    saved.append(tensor.detach())  # detached, or the graph would hold itself alive
+    return saved[-1]
+
+
+with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    model(batch)
+assert len(saved) == len(colors["orange"])
+places = list(dict.fromkeys(tensor.data_ptr() for tensor in saved))
+for tensor in saved:
+    letter = "ABCDEFGH"[places.index(tensor.data_ptr())]
+    print(f"{tuple(tensor.shape)!s:>10} {tensor.nbytes:>7} bytes, memory {letter}")
+result("pieces_of_memory", len(places))
+result("bytes_of_all_boxes", sum(tensor.nbytes for tensor in saved))
+
+# But look at the letters: there are only (pieces_of_memory) pieces of memory. The
+# output of a ReLU is saved by `ReluBackward0` as `result` and by the next layer as
+# `mat1`: two boxes, one tensor. And two of the pieces are weights, which are there
+# anyway. What the batch costs is each piece once, without the parameters. These are the
+# activations, and with them we count the input batch, which the first layer keeps. Here
+# it is the largest piece by far, and without it the crossover below would come at a
+# batch about five times as large. In a deep network it is one piece of many.
+
+
+def activation_bytes(network, x):
+    """Bytes that network(x) keeps for backward, each memory once, parameters left out."""
+    storages = {}
+
+    def pack(tensor):
+        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor.detach()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        output = network(x)
+    for parameter in network.parameters():
+        storages.pop(parameter.untyped_storage().data_ptr(), None)
+    del output  # not before: its graph kept the memory, so that no address came twice
+    return sum(storages.values())
+
+
+# Every linear layer keeps its input, and the log-softmax keeps the output. Each is a
+# matrix of batch × width: $\text{bytes} = 4 \cdot \text{batch} \cdot \sum
+# \text{widths}$.
+
+for n_batch in (1, 7, 32, 256):
+    measured = activation_bytes(model, torch.rand(n_batch, 784))
+    assert measured == 4 * n_batch * sum(widths)
+with torch.no_grad():
+    assert activation_bytes(model, batch) == 0  # no backward to come: nothing is kept
+parameter_bytes = sum(p.nbytes for p in model.parameters())
+result("activations_of_32", activation_bytes(model, batch))
+result("parameter_bytes", parameter_bytes)
+
+# For a batch of 32 that is (activations_of_32) bytes, and not the (bytes_of_all_boxes)
+# of the boxes. The formula is exact to the byte. Parameters take (parameter_bytes)
+# bytes whatever the batch is. (For a short time a step holds more, such as a linear
+# layer's output until the ReLU has read it. What is saved is what stays.)
+#
+# Predict: From which batch size on do activations outweigh the parameters? And as the
+# network gets deeper, which of the two grows faster?
+
+crossover = parameter_bytes // (4 * sum(widths)) + 1
+assert activation_bytes(model, torch.rand(crossover, 784)) > parameter_bytes
+assert activation_bytes(model, torch.rand(crossover - 1, 784)) <= parameter_bytes
+result("crossover", crossover)
+
+depths, width, n_batch = [1, 2, 4, 8, 12, 16], 128, 512
+deep_activations, deep_parameters = [], []
+for depth in depths:
+    deep = mlp([width] * (depth + 1))
+    deep_activations.append(activation_bytes(deep, torch.rand(n_batch, width)))
+    deep_parameters.append(sum(p.nbytes for p in deep.parameters()))
+    assert deep_activations[-1] == 4 * n_batch * width * (depth + 1)
+save_figures()
+
+fig, panels = plt.subplots(2, num="bytes", figsize=(5.2, 5.6))
+batches = [1, 32, 64, 128, 192, 256]
+counted = [activation_bytes(model, torch.rand(n, 784)) / 1e6 for n in batches]
+panels[0].plot(batches, counted, "o-", color="C0", label="activations")
+panels[0].axhline(parameter_bytes / 1e6, color="C1", ls="--", label="parameters")
+panels[0].set(xlabel="batch size (784-128-64-10)", ylabel="memory (MB)")
+panels[1].plot(depths, np.array(deep_activations) / 1e6, "o-", color="C0", label="activations")
+panels[1].plot(depths, np.array(deep_parameters) / 1e6, "--", color="C1", label="parameters")
+panels[1].set(xlabel="linear layers (width 128, batch 512)", ylabel="memory (MB)")
+for ax in panels:
+    ax.legend();
+save_figures()
+
+# Activations grow with the batch, parameters do not: here they cross at a batch of
+# (crossover). With depth both grow in a straight line. A layer of width $d$ adds $4(d^2
+# + d)$ bytes of parameters and $4 \cdot \text{batch} \cdot d$ of activations, so what
+# decides is whether the batch is larger than $d + 1$. Three answers to this memory come
+# later: keep less and compute again [chen2016], give each rank a part of the batch, or
+# a part of the layers.
+#
+# Backward also ends the keeping: as soon as a node has run, its saved tensors are
+# dropped. So the graph can be used once.
+
+loss = nn.functional.nll_loss(model(batch), target)
+loss.backward()
+try:
+    loss.backward()
+except RuntimeError as error:
+    print(error)
+else:
+    raise AssertionError("the graph was used twice")
+
+# `retain_graph=True` in the first call would keep them, and the memory with them.
+
+# --- Something goes wrong -------------------------------------------------------------
+
+# A saved tensor must still hold, in backward, what it held in forward. Here are a
+# linear layer, a ReLU, and a second layer. We overwrite a result in place.
+#
+# Predict: Which may be overwritten after it was used: `h`, the output of the linear
+# layer, or `r`, the output of the ReLU? The drawing of one layer above knows.
+
+first, head = nn.Linear(784, 128), torch.rand(128, 1, requires_grad=True)
+h = first(batch)
+r = torch.relu(h)
+total = (r @ head).sum()
+h.mul_(2)
+total.backward()
+right = head.grad.clone()
+show(torch.testing.assert_close(right[:, 0], r.sum(dim=0)))  # each entry of head meets a column of r
+
+# No complaint, and rightly: no orange box holds `h`. Now `r`, which `ReluBackward0`
+# keeps as `result` and the product keeps too.
+
+with may_fail():
+    h = first(batch)
+    r = torch.relu(h)
+    total = (r @ head).sum()
+    r.mul_(2)
+    show(total.backward())
+
+# PyTorch noticed. Every tensor counts the operations that changed it in place, and a
+# saved tensor remembers the count at which it was saved, its version [pytorchautograd]:
+# "is at version 1; expected version 0". The message gives the shape and, in "output 0
+# of Mul", the operation that made the tensor what it is now: our `mul_`. It does not
+# give the line, and under `torch.no_grad()`, where nothing is recorded, it names the
+# last recorded operation instead (here it would be `Relu`). The guilty line is the one
+# after which the counter has grown.
+
+h = first(batch)
+r = torch.relu(h)
+total = (r @ head).sum()
+print("saved at version", r._version)
+r.mul_(2)
+print("now at version", r._version)
+
+# The message recommends anomaly detection. That shows a line, too, but another one.
+
+with warnings.catch_warnings(record=True) as caught, torch.autograd.set_detect_anomaly(True):
+    warnings.simplefilter("always")
+    r = torch.relu(first(batch))
+    total = (r @ head).sum()
+    r.mul_(2)
+    try:
+        total.backward()
+    except RuntimeError:
+        blamed = str(caught[-1].message)
+print(blamed.splitlines()[0])
+assert "total = (r @ head).sum()" in blamed and "r.mul_(2)" not in blamed
+
+# It names the forward operation whose backward failed, here the product: who needed the
+# tensor, not who changed it. The repair is to make a new tensor, `r = r * 2`.
+#
+# The counter has a hole. `.data`, and a NumPy array that shares the memory, change the
+# values and do not count.
+
+head.grad = None
+r = torch.relu(first(batch))
+total = (r @ head).sum()
+r.data.mul_(2)
+total.backward()  # no error
+torch.testing.assert_close(head.grad, 2 * right)
+r.detach().numpy()[:] = 0
+assert r._version == 0  # neither was counted
+result("wrong_by", round(float(head.grad.sum() / right.sum()), 3))
+
+# No error, and a gradient that is wrong by a factor of (wrong_by). Such a run trains
+# on. Communication writes into tensors in place too. When we receive into a buffer in
+# Part II, and average gradients in Part III, the question is the same: does somebody
+# still need what was there?
+
+# --- Exercises ------------------------------------------------------------------------
+
+# Checked exercises for this chapter come in a later edition; until then, try these.
+# 1. Let `training_step` also update the weights: an operation `U` for each layer that
+#    needs `dW` and the old weight. What are work and span now? May `U3` run before
+#    `dX3`?
+# 2. Make our autograd skip what nobody asked for: a leaf with `requires_grad=False`,
+#    and rules that compute only what is needed. How many matrix products does the first
+#    layer's backward save?
+# 3. Give `Tensor` a version counter, and let `backward` refuse a tensor that was
+#    changed in place. Which operations must remember a version, and of what?
+
+# --- What you can do now --------------------------------------------------------------
+
+# - Write a computation as a graph, and say from its work and span what $p$ workers are
+#   worth.
+# - Read PyTorch's graph: leaves, backward nodes, saved tensors.
+# - Write an autograd, and check it against PyTorch's.
+# - Say why weight gradients are the operations that nothing waits for.
+# - Predict the memory of the activations, and count it.
+# - Tell from a graph which tensor may be changed in place.
+
+# --- Run it on a cluster --------------------------------------------------------------
+
+# This chapter needs one process:
+#
+# ```
+# torchrun --standalone --nproc-per-node 1 scripts/02_graphs.py
+# ```
+
+# --- Where to read on -----------------------------------------------------------------
+
+# - [cormen2022], the chapter on parallel algorithms: work, span and greedy schedules,
+#   with proofs.
+# - [brent1974] and [graham1969]: the two bounds at their source; both are short.
+# - [baydin2018]: the survey of automatic differentiation to read first; [griewank2008]:
+#   the book on it.
+# - [pytorchautograd]: PyTorch's own notes on how its graph is recorded, saved and
+#   freed.
+# - [paszke2019]: why PyTorch records while it runs.

@@ -1,0 +1,1049 @@
+# Generated from book/05_ranks.md by `make forms`: edit the manuscript, not this file.
+#
+# Run it on 4 ranks, or on another number of them, in one of these ways:
+#     python 05_ranks.py
+#     torchrun --standalone --nproc-per-node 4 05_ranks.py
+#     torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint HOST:29500 05_ranks.py
+#     mpiexec -n 4 python 05_ranks.py
+#
+# pip install matplotlib psutil torch  (for mpiexec also: mpich mpi4py)
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import psutil
+import torch
+import torch.distributed as dist
+from torch import distributed
+
+
+def start_ranks():
+    """Started by hand: let torchrun start this file once for each rank."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import main as torchrun
+
+    n = os.environ.get("RANKLAB_RANKS", "4")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the ranks share the processor
+    try:
+        torchrun(["--standalone", "--nproc-per-node", n, *sys.argv])
+    except ChildFailedError:  # the rank itself has said why
+        sys.exit(1)
+    sys.exit()
+
+
+def ask_mpi():
+    """Started by mpiexec: note in the environment what torchrun would have noted there."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    host = world.Split_type(MPI.COMM_TYPE_SHARED)
+    with socket.socket() as free:
+        free.bind(("", 0))
+        name = "127.0.0.1" if host.size == world.size else socket.gethostname()
+        address, port = world.bcast((name, free.getsockname()[1]))
+    os.environ.update(
+        RANK=str(world.rank),
+        WORLD_SIZE=str(world.size),
+        LOCAL_RANK=str(host.rank),
+        LOCAL_WORLD_SIZE=str(host.size),
+        MASTER_ADDR=address,
+        MASTER_PORT=str(port),
+    )
+
+
+def choose_device(device=None, backend=None):
+    """A GPU for each rank, and NCCL, if there are enough; else Gloo. Or what is asked for."""
+    local_rank, here = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    gpus = torch.cuda.device_count()
+    device = torch.device(device or (f"cuda:{local_rank % gpus}" if gpus else "cpu"))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device, backend or ("nccl" if device.type == "cuda" and gpus >= here else "gloo")
+
+
+def form_groups():
+    """Form the process group, and a second one that moves values to and from rank 0.
+
+    The second one is patient: rank 0 may compute alone for long.
+    """
+    global driver
+    number = store.add(f"groups of rank {rank}", 1)
+    own = dist.PrefixStore(f"group {number}", store)
+    own.set(f"rank {rank}", "here")  # no clock runs before all ranks are here
+    own.wait([f"rank {r}" for r in range(world_size)], timedelta(minutes=30))
+    limit = timedelta(seconds=20)
+    dist.init_process_group(backend, store=own, rank=rank, world_size=world_size, timeout=limit)
+    driver = dist.new_group(backend="gloo", timeout=timedelta(hours=1))
+
+
+if not os.environ.keys() & {"RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK"}:
+    start_ranks()
+if "RANK" not in os.environ:
+    ask_mpi()
+if os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"] and sys.platform != "win32":
+    # All ranks are on this machine: no message needs to leave it.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+if "OMP_NUM_THREADS" not in os.environ:
+    torch.set_num_threads(1)
+sys.stdout.reconfigure(line_buffering=True, write_through=False)  # whole lines
+
+rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+device, backend = choose_device(device='cpu', backend='gloo')
+store = next(dist.rendezvous("env://"))[0]
+form_groups()
+
+
+def everyone():
+    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
+    dist.barrier(group=driver)
+
+
+def to_rank_0(value):
+    """Every rank's value in rank order, on rank 0; None on the others."""
+    values = [None] * world_size if rank == 0 else None
+    dist.gather_object(value, values, group=driver)
+    return values
+
+
+def leave_group():
+    """The end of the ranks: rank 0 may go on alone."""
+    everyone()
+    dist.destroy_process_group()
+
+
+@contextmanager
+
+def may_fail():
+    """Say what went wrong, and go on: the error is meant to happen."""
+    try:
+        yield
+    except Exception as error:
+        first_line = (str(error).splitlines() or [""])[0]
+        print(f"rank {rank}: {type(error).__name__}: {first_line}")
+
+
+def result(name, value, varies=False):
+    """Print a result that the text quotes. varies: it differs from run to run."""
+
+    def plain(value):
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        return value.item() if hasattr(value, "item") else value
+
+    print(f"{name} = {plain(value)}")
+
+
+SCRIPT = Path(__file__)
+pictures = []
+
+
+def file_beside(name):
+    """The path of an SVG file beside this script, for a picture of this name."""
+    name = re.sub(r"[^\w.-]+", "-", str(name))
+    pictures.append(name)
+    if pictures.count(name) > 1:
+        name += f"-{pictures.count(name)}"
+    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+
+
+# From ranklab.plots:
+
+
+# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
+# for color-blind readers, with its yellow and black replaced by colors seen on white.
+RANK_COLORS = [
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#8C510A",
+    "#595959",
+]
+
+
+# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
+# pixels leave 11 point type readable.
+STYLE = {
+    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "white",
+    "figure.figsize": (5.2, 3.2),
+    "font.size": 11,
+    "grid.alpha": 0.25,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 2,
+    "savefig.facecolor": "white",
+    "svg.hashsalt": "ranklab",
+}
+
+
+plt.switch_backend("Agg")  # figures go to files
+plt.rcParams.update(STYLE)
+
+
+def save_figures():
+    """Save the open figures beside this script, and close them."""
+    for number in plt.get_fignums():
+        figure = plt.figure(number)
+        figure.savefig(file_beside(figure.get_label() or number))
+        plt.close(figure)
+
+
+def show(value, on_rank=None):
+    """Print a cell's last value, as a notebook does; a picture becomes a file."""
+    if isinstance(value, plt.Figure):
+        value.savefig(file_beside(value.get_label() or "figure"))
+        plt.close(value)
+    elif hasattr(value, "_repr_svg_"):
+        path = file_beside(getattr(value, "name", None) or "drawing")
+        path.write_text(value._repr_svg_())
+    elif value is not None:
+        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
+
+
+# === One program, many processes ======================================================
+
+# What exactly is a rank, and what must be true for four copies of one program to behave
+# as one?
+#
+# 20 minutes to read · 20 seconds to run · stands on chapter 01_matmul
+#
+# To train on many processors, you start the same program many times. That alone gives
+# many programs that know nothing of each other. This chapter adds what is missing, one
+# piece at a time: first with the standard library alone, then with PyTorch. At the end
+# you can
+# - name the three things that every launcher must provide, and start one program by
+#   hand, with `mp.spawn`, with `torchrun`, and as the engines of a notebook;
+# - say what belongs to one rank alone, and move a value in and out of it;
+# - read the error of a group that is not complete, and look for the missing one in the
+#   right place;
+# - say why ranks are processes and not threads, with a measurement.
+
+# --- One program, four processes ------------------------------------------------------
+
+# A process is a running program: a text, a place in that text where it is now, and a
+# memory that no other process can see. Many processes can run one text. Here is a text.
+
+if rank == 0:
+    workshop = tempfile.TemporaryDirectory(prefix="ranks-")  # gone when this notebook ends
+    folder = Path(workshop.name)
+
+    (folder / "same.py").write_text("""
+import os
+count = 0
+count += 1
+print(f"process {os.getpid()}: count is {count}")
+""")
+
+# To start it, we need a command and an environment: named strings that a process
+# inherits from the one that starts it. We pass ours on, without what a launcher may
+# have told us (this chapter can be run by one, too), and without `PYTHONUNBUFFERED`, of
+# which more below.
+
+if rank == 0:
+    told_by_launchers = (
+        "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCH", "PMI", "OMPI_",
+    )
+    environment = {
+        name: value for name, value in os.environ.items()
+        if not name.startswith((*told_by_launchers, "PYTHONUNBUFFERED"))
+    }
+
+
+def start(command, environments):
+    """Start one process in each environment, all at once; return the lines that they print."""
+    with tempfile.TemporaryFile("w+") as printed:
+        processes = [
+            subprocess.Popen(command, env=env, stdout=printed, stderr=subprocess.STDOUT)
+            for env in environments
+        ]
+        try:
+            for process in processes:
+                process.wait(timeout=120)
+        finally:
+            for process in processes:
+                process.kill()    # does nothing to one that has ended
+        printed.seek(0)
+        return printed.read().splitlines()
+
+
+# Predict: Four processes run `same.py` at the same time. Each adds 1 to `count`. Which
+# values of `count` are printed?
+
+if rank == 0:
+    lines = start([sys.executable, folder / "same.py"], [environment] * 4)
+    print(*lines, sep="\n")
+    assert all(line.endswith("count is 1") for line in lines)
+    result("different_processes", len({line.split(":")[0] for line in lines}))
+
+# Four lines, (different_processes) different process numbers, and `count` is 1 in every
+# one. There is one `count` in the text, and there are four in memory.
+#
+# All four did the same work. Start a training program like this, and it trains four
+# models, each on all the data. To share the work, the copies must differ in something.
+
+# --- Who am I, and how many are we? ---------------------------------------------------
+
+# Two numbers are enough. Each copy is told its rank, a number from 0 to n − 1 that no
+# other copy has, and the world size n, the number of copies. We tell them through the
+# environment, under the names that PyTorch's own launcher uses.
+
+if rank == 0:
+    (folder / "share.py").write_text("""
+import os
+rank = int(os.environ["RANK"])
+world_size = int(os.environ["WORLD_SIZE"])
+
+mine = list(range(rank, 10, world_size))    # tasks 0 to 9, dealt out like cards
+print(f"My rank is {rank}, my tasks are {mine}")
+""")
+
+
+def by_hand(n, **more):
+    """Return n environments, each with a rank of its own; `more` is the same for all."""
+    return [environment | {"RANK": str(r), "WORLD_SIZE": str(n)} | more for r in range(n)]
+
+
+# Predict: Four copies, ten tasks. Which tasks does rank 1 get?
+
+if rank == 0:
+    lines = start([sys.executable, folder / "share.py"], by_hand(4))
+    print(*lines, sep="\n")
+
+    shares = [json.loads(line.split("are ")[1]) for line in sorted(lines)]
+    assert sorted(task for share in shares for task in share) == list(range(10))
+    result("tasks_of_rank_1", shares[1])
+
+# Rank 1 has (tasks_of_rank_1), and together the four have every task exactly once.
+# Nobody handed the tasks out: each copy worked out its own part. That is why ranks are
+# numbers without a gap, and not names: you compute with them.
+#
+# One text, run by all, in which the rank makes all the difference: this is called
+# single program, multiple data, or SPMD [darema1988]. Nearly every program that trains
+# on several GPUs is written this way.
+
+# --- In which order? ------------------------------------------------------------------
+
+# Predict: The four lines above may be in the order of the ranks, or not. If you start
+# the program ten times, how many different orders do you expect?
+
+if rank == 0:
+    orders = []
+    for _ in range(10):
+        lines = start([sys.executable, folder / "share.py"], by_hand(4))
+        orders.append([int(line.split(",")[0].removeprefix("My rank is ")) for line in lines])
+
+    assert all(sorted(order) == [0, 1, 2, 3] for order in orders)
+    result("different_orders", len(set(map(tuple, orders))), varies=True)
+
+if rank == 0:
+    fig, ax = plt.subplots(num="orders", figsize=(5.2, 2.6))
+    for column, order in enumerate(orders):
+        for row, r in enumerate(order):
+            ax.add_patch(plt.Rectangle((column - 0.45, row - 0.45), 0.9, 0.9, color=f"C{r}"))
+            ax.text(column, row, r, ha="center", va="center", color="white", weight="bold")
+    ax.set(xlabel="run", ylabel="line on the screen", xlim=(-0.6, 9.6), ylim=(3.6, -0.6))
+    ax.set(xticks=range(10), xticklabels=range(1, 11), yticks=range(4), yticklabels=range(1, 5))
+    ax.grid(False)
+    save_figures()
+
+# Ten runs, (different_orders) different orders, and in every run the same four lines.
+# That each rank prints its line is in the text. When the line gets out, Python and the
+# operating system decide: Python, writing to a file, keeps it until the process ends,
+# and the system gives the processors now to one process and now to another. So this,
+# from two ranks, is no error:
+#
+# ```text
+# My rank is 1
+# My rank is 0
+# ```
+#
+# What each rank does is promised. The order between ranks is not, unless one waits for
+# another.
+#
+# If you need an order, collect the lines in one place and sort them there, as the cell
+# with the tasks did. If one line is enough, let one rank print it: `if rank == 0:
+# print(...)`. To let the ranks take turns is not enough: `mpiexec` and the schedulers
+# of most clusters carry each rank's output through a pipe of its own, and nothing keeps
+# two pipes in step.
+#
+# Predict: Is at least a line always whole? How many times does one `print` write?
+
+if rank == 0:
+    writes = []
+
+    class Recorder:
+        write = staticmethod(writes.append)
+
+    print("My rank is", 1, file=Recorder())
+    print(writes)
+    result("writes_of_one_print", len(writes))
+
+# It writes (writes_of_one_print) times: each argument, the space between, the end of
+# the line. As a rule Python gathers the pieces and passes them on together. Where it
+# does not (`python -u`, or with `PYTHONUNBUFFERED` set, which is why we did not pass it
+# on), the pieces of two ranks can mix, and a log reads `My rank is 0My rank is 1`. With
+# many ranks, make the line one string, newline included, and print that: `print(f"…\n",
+# end="")`.
+
+# --- Where do we meet? ----------------------------------------------------------------
+
+# So far no copy knows how to reach another. To exchange addresses, they need a place
+# that all of them know beforehand. Meeting there is called the rendezvous. Any shared
+# place will do; ours is a folder, a fresh one for every meeting, so that nobody finds
+# the cards of the last one. Each copy leaves a card with its address, waits until every
+# card is there, and reads them all.
+
+if rank == 0:
+    (folder / "meet.py").write_text("""
+import os, sys, time
+from pathlib import Path
+
+rank = int(os.environ["RANK"])                # who am I?
+world_size = int(os.environ["WORLD_SIZE"])    # how many are we?
+place = Path(os.environ["PLACE"])             # where do we meet?
+
+draft = place / f"draft {rank}"
+draft.write_text(str(os.getpid()))            # my address: the number of my process
+draft.rename(place / f"rank {rank}")          # now it is there, all of it at once
+
+cards = [place / f"rank {r}" for r in range(world_size)]
+give_up = time.monotonic() + float(os.environ["PATIENCE"])
+while missing := [card.name for card in cards if not card.exists()]:
+    if time.monotonic() > give_up:
+        sys.exit(f"rank {rank} gives up: no sign of {', '.join(missing)}")
+    time.sleep(0.001)
+print(f"rank {rank} knows", [int(card.read_text()) for card in cards])
+""")
+
+if rank == 0:
+    copies = by_hand(4, PLACE=tempfile.mkdtemp(dir=folder), PATIENCE="20")
+    lines = start([sys.executable, folder / "meet.py"], copies)
+    print(*lines, sep="\n")
+
+    address_books = {line.split("knows ")[1] for line in lines}
+    result("different_address_books", len(address_books))
+
+# Four processes, and (different_address_books) list: entry r is the address of rank r.
+# From here on "send this to rank 2" means something. Processes that can address each
+# other like this form a process group.
+#
+# Predict: Now rank 3 does not come: the same four environments, but only the first
+# three are started. What do the other three do?
+
+if rank == 0:
+    copies = by_hand(4, PLACE=tempfile.mkdtemp(dir=folder), PATIENCE="1")
+    lines = start([sys.executable, folder / "meet.py"], copies[:3])
+    print(*sorted(lines), sep="\n")
+    assert len(lines) == 3 and all(line.endswith("rank 3") for line in lines)
+
+# They wait, for each was told that they are four. Without the line that gives up they
+# would wait forever, and say nothing. When a job hangs at its start, suspect this
+# first: somebody is not there.
+
+# --- PyTorch's rendezvous -------------------------------------------------------------
+
+# PyTorch meets at a store: a dictionary that all ranks can reach. Its `TCPStore` is
+# kept by one process, as a rule rank 0, and the others connect to it over the network.
+# "Where do we meet" becomes an address and a port: the name of a computer, and the
+# number under which one program on it can be reached.
+#
+# Predict: The next cell keeps a store for two, and the other one never comes. It has
+# one second of patience. What will the error say, and what will it not say?
+
+if rank == 0:
+    with may_fail():
+        from datetime import timedelta
+
+        import torch
+
+        show(torch.distributed.TCPStore(
+            "127.0.0.1", 0, world_size=2, is_master=True, timeout=timedelta(seconds=1)
+        ))
+
+# `1/2 clients joined`: it says how many came, the one who complains included, and not
+# who is missing. (It counts whole seconds; one became two.) When you start ranks by
+# hand, `init_process_group` begins with this very call on rank 0, and fails with this
+# very line. The others have words of their own. A rank that came and waits for
+# somebody's card says `wait timeout after …ms, keys: …`. If it is rank 0 that is
+# missing, nobody keeps the store, and all the others say `The client socket has timed
+# out … while trying to connect to …`: look at rank 0, or at the address.
+#
+# Look for the missing rank where it can be found:
+# - in its own output: it may have started, and crashed before it came to the
+#   rendezvous;
+# - in the three things, as each rank sees them: a `WORLD_SIZE` larger than the number
+#   of processes, or an address that leads somewhere else from another computer.
+#
+# A store can also say who is missing, if each rank leaves a card there first. Here rank
+# 1 of three does not. (One process plays the other two; a store does not care who
+# writes.)
+
+if rank == 0:
+    place = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True)
+    for r in (0, 2):
+        place.set(f"card of rank {r}", "here")
+
+    missing = [r for r in range(3) if not place.check([f"card of rank {r}"])]
+    result("missing_ranks", missing)
+    save_figures()
+
+# `init_process_group` accepts such a store instead of an address (`store=place`), so a
+# program can call the roll before it forms its group. And how long does a rank wait, if
+# nobody says otherwise?
+
+if rank == 0:
+    patience = torch.distributed.constants.default_pg_timeout
+    result("minutes_until_the_error", patience / timedelta(minutes=1))
+
+# With Gloo, PyTorch waits (minutes_until_the_error) minutes before it says even that.
+# While you look for an error, ask for less: `init_process_group(...,
+# timeout=timedelta(seconds=20))`.
+#
+# Predict: Our store was made with the address 127.0.0.1, which only this computer can
+# reach. From where can one connect to it?
+
+if rank == 0:
+    doors = [
+        c.laddr.ip for c in psutil.Process().net_connections("tcp")
+        if c.status == psutil.CONN_LISTEN and c.laddr.port == place.port
+    ]
+    assert doors and set(doors) <= {"::", "0.0.0.0"}
+    result("listens_on", doors, varies=True)
+    del place
+
+# From everywhere: `::` stands for every network interface. The name that we gave is
+# where the others would look for it. The store itself listens to all the world, and
+# asks for no password. On a laptop in a café, or on a cluster shared with strangers,
+# that matters. Where all ranks are on one computer, a file can be the store
+# (`init_method="file:///…"`), and no store listens. Gloo itself still opens a port on
+# every rank, through which the others connect; `GLOO_SOCKET_IFNAME`, of which more
+# below, keeps that port on the interface that never leaves the computer. The lab does
+# both.
+
+# --- Three launchers, one program -----------------------------------------------------
+
+# A launcher starts the copies and tells each one the three things. Here is a small
+# program, and three launchers for it: our own, `mp.spawn`, and `torchrun`.
+
+if rank == 0:
+    (folder / "hello.py").write_text("""
+import os
+import sys
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+def do_work(rank, world_size):
+    dist.init_process_group("gloo", rank=rank, world_size=world_size)
+    names = "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"
+    told = " ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ)
+    gathers = not sys.stdout.write_through    # does Python gather what it prints?
+    print(f"My rank is {dist.get_rank()} | {told} gathers={gathers}\\n", end="")
+    dist.barrier()    # waits for everybody: nobody leaves while another is still coming
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    if "RANK" in os.environ:    # a launcher started me, as one of many
+        do_work(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    else:                       # you started me, alone: I am the launcher
+        mp.spawn(do_work, args=(2,), nprocs=2, join=True)
+""")
+
+# `init_process_group` is PyTorch's `meet.py`. It takes the rank and the world size,
+# finds the store at `MASTER_ADDR` and `MASTER_PORT`, waits for everybody, and, with
+# Gloo, connects everybody with everybody. (NCCL as a rule connects only at the first
+# communication.) It returns on each rank as soon as that rank is connected. Hence the
+# barrier: without it, a quick rank can be gone while a slow one is still connecting,
+# and on a busy computer the slow one then fails, now and then, with `Connection closed
+# by peer`.
+#
+# All our ranks are on this computer, so they are to talk through the network interface
+# that never leaves it, the loopback. And each gets one thread to compute with, since
+# they share the cores.
+
+if rank == 0:
+    loopback = next(
+        name for name, addresses in psutil.net_if_addrs().items()
+        if any(a.address == "127.0.0.1" for a in addresses)
+    )
+    environment |= {"GLOO_SOCKET_IFNAME": loopback, "OMP_NUM_THREADS": "1"}
+
+# First by hand. The port must be free: with a fixed one, such as the 29500 of many
+# examples, two jobs on one computer meet each other.
+
+
+def meeting_point():
+    """Return where ranks on this computer can meet: its address, and a port that is free now."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(door.getsockname()[1])}
+
+
+if rank == 0:
+    hello = [sys.executable, folder / "hello.py"]
+    said = {"by hand": start(hello, by_hand(2, **meeting_point()))}
+    print(*said["by hand"], sep="\n")
+
+# Then `mp.spawn`. We start one process, which starts the ranks: `nprocs` new processes,
+# in each of which it calls the function, with the rank put in front of the other
+# arguments.
+
+if rank == 0:
+    said["mp.spawn"] = start(hello, [environment | meeting_point()])
+    print(*said["mp.spawn"], sep="\n")
+
+# Then `torchrun`, which is `python -m torch.distributed.run`. It starts the whole file
+# n times and tells each copy everything through the environment.
+
+if rank == 0:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    said["torchrun"] = start([*command, folder / "hello.py"], [environment])
+    print(*said["torchrun"], sep="\n")
+    assert all("gathers=False" in line for line in said["torchrun"] if line.startswith("My rank"))
+
+# `torchrun` starts Python with `-u`, as `gathers=False` shows: each rank's words come
+# out at once, even the last ones before a crash. It also means that they can mix.
+#
+# Predict: Disregard what comes after the `|`. Are the three outputs equal as lists? As
+# sets?
+
+if rank == 0:
+    for launcher, lines in said.items():
+        spoken = {line.split(" |")[0] for line in lines if line.startswith("My rank")}
+        assert spoken == {"My rank is 0", "My rank is 1"}, (launcher, lines)
+    result("launchers_that_agree", list(said))
+
+# As sets they are equal. `do_work` does not know who started it, and need not; only the
+# last lines of the file ask, to learn whether they are to launch. This is what each
+# launcher provides:
+#
+# | | who am I? | how many are we? | where do we meet? |
+# | --- | --- | --- | --- |
+# | by hand | `RANK`, set by you | `WORLD_SIZE`, set by you | `MASTER_ADDR`, `MASTER_PORT`, set by you |
+# | `mp.spawn` | the first argument | an argument, passed by you | `MASTER_ADDR`, `MASTER_PORT`, set by you |
+# | `torchrun` | `RANK` | `WORLD_SIZE` | `MASTER_ADDR`, `MASTER_PORT`: all set for you |
+# | `mpiexec` | asked of MPI | asked of MPI | arranged by MPI for its own messages; for Gloo and NCCL, rank 0 chooses an address and tells the others |
+# | the lab | `rank` | `world_size` | a file in a private folder |
+#
+# A rank is the number of a process, not of a computer. `LOCAL_RANK`, which only
+# `torchrun` set, counts the processes of one host, that is, of one computer, and a
+# program uses it to pick its GPU. With as many processes on every host, and the ranks
+# dealt out host by host (as `torchrun` does; `mpiexec` and Slurm can also deal them in
+# turn),
+#
+# $$\text{RANK} = \text{number of the host} \times \text{processes per host} + \text{LOCAL\_RANK}.$$
+#
+# And the names are upper case [torchrun]: `os.environ["rank"]`, as some examples have
+# it, is a `KeyError` on Linux.
+
+# --- Who carries the messages ---------------------------------------------------------
+
+# The first argument of `init_process_group` names the backend: the library that moves
+# the tensors. Which ones you have was settled when your PyTorch was built.
+
+if rank == 0:
+    here = {
+        "gloo": distributed.is_gloo_available(),
+        "nccl": distributed.is_nccl_available(),
+        "mpi": distributed.is_mpi_available(),
+    }
+    assert here["gloo"]
+    result("backends_here", [name for name, there in here.items() if there], varies=True)
+
+# | backend | moves | use it for |
+# | --- | --- | --- |
+# | Gloo [gloo] | tensors on the CPU, over the network | training on CPUs, learning on a laptop, what stays on the CPU beside NCCL |
+# | NCCL [nccl] | tensors on NVIDIA's GPUs, from one to another | all training on those GPUs |
+# | MPI [mpi] | what the host's MPI library can move | clusters whose own MPI knows their network best |
+#
+# The program stays the same, whatever the backend. Old examples that say
+# `backend="mpi"` stop at that line, because PyTorch as you install it comes without; it
+# must be built from source next to an MPI [pytorchdistributed].
+
+# --- Ranks in this notebook -----------------------------------------------------------
+
+# The last launcher is the one that the rest of this book uses. An engine is a Python
+# process that waits for code, runs it, keeps its variables, and waits again
+# [ipyparallel]. The lab starts engines and makes each of them a rank.
+
+# The backend is named, so that the chapter does the same on a machine with GPUs.
+#
+# A cell that begins with `%%px` runs on every rank, and not here. Each rank has `rank`,
+# `world_size`, `torch` and `dist` in its memory already.
+#
+# Predict: Every rank makes a variable `line` and prints it. Where are these variables
+# when the cell is done?
+
+everyone()
+
+line = f"My rank is {dist.get_rank()}"
+assert (dist.get_rank(), dist.get_world_size()) == (rank, world_size)
+print(line)
+
+# On the engines, one in each, where they stay. The word in brackets says who printed.
+# To have the variables here, pull them: `ranks["line"]` is a list with the `line` of
+# every rank, always in the order of the ranks.
+
+lines = to_rank_0(line)
+if rank == 0:
+    assert lines == [f"My rank is {r}" for r in range(world_size)]
+    show(lines)
+
+# Here is the order that printing could not promise: collected in one place, and sorted.
+#
+# The other way, `ranks["tasks"] = value` pushes a copy of a value to every rank. And
+# `ranks.run(f, ...)` calls a function on every rank and returns the results, in the
+# order of the ranks.
+
+tasks = 10
+
+
+def my_tasks(stride):
+    return list(range(rank, tasks, stride))  # rank and tasks: found where it runs
+
+
+# Predict: `my_tasks` is defined here, where there is no `rank`. What does the next cell
+# return? What would it return with 1 in place of the world size?
+
+everyone()
+dealt = to_rank_0(my_tasks(world_size))
+if rank == 0:
+    assert sorted(task for share in dealt for task in share) == list(range(10))
+    result("dealt", dealt)
+
+# It is `share.py` again. A name in a function is looked up where the function runs, and
+# there each rank has a `rank` of its own. (With 1, rank r would do every task from r
+# on, and most tasks would be done several times. Nothing would complain.)
+
+# --- Separate memory, shown -----------------------------------------------------------
+
+# Predict: Every rank makes a list `x`. Then rank 1, and only rank 1, appends to `x`.
+# What does `ranks["x"]` hold?
+
+everyone()
+x = [0, 0]
+address = f"process {os.getpid()} on {socket.gethostname()}"
+
+# A cell can also run on some ranks alone: `--targets` names them.
+
+everyone()
+if rank in (1,):
+    show(x.append(7), rank)
+
+xs = to_rank_0(x)
+
+if rank == 0:
+    fig, ax = plt.subplots(num="memory", figsize=(5.2, 0.55 * len(xs) + 0.5))
+    for r, values in enumerate(xs):
+        ax.text(-0.7, r, f"rank {r}:  x =", ha="right", va="center")
+        for i, value in enumerate(values):
+            ax.add_patch(plt.Rectangle((i - 0.4, r - 0.35), 0.8, 0.7, color=f"C{r}", alpha=0.4))
+            ax.text(i, r, value, ha="center", va="center")
+    ax.set(xlim=(-3.5, 4), ylim=(len(xs) - 0.4, -0.6))
+    ax.axis("off")
+    save_figures()
+
+homes = to_rank_0(address)
+if rank == 0:
+    assert xs == [[0, 0, 7] if r == 1 else [0, 0] for r in range(world_size)]
+    result("processes_are_different", len(set(homes)) == world_size)
+
+# One name, and as many lists as there are ranks. What we pulled is one more copy: to
+# change it here changes nothing there.
+
+if rank == 0:
+    xs[1].append("written in the kernel")
+
+x_by_rank = to_rank_0(x)
+if rank == 0:
+    assert x_by_rank[1] == [0, 0, 7]
+
+# The cells without `%%px` run in the notebook's kernel, which is one more process with
+# a memory of its own. The kernel is not a rank. Everybody forgets this once:
+
+# A `NameError` on every rank: the name is in the kernel's memory, and was never pushed.
+#
+# Separate processes also fail separately. In the next cell only rank 1 fails.
+#
+# Predict: Which values of `done` do the ranks hold afterwards?
+
+everyone()
+with may_fail():
+    done = False
+    if rank == 1:
+        raise ValueError(f"rank {rank} has no file to read")
+    done = True
+
+done_by = to_rank_0(done)
+if rank == 0:
+    assert done_by == [r != 1 for r in range(world_size)]
+    result("done_by", done_by)
+
+# The error names the rank, the line, and the reason. The others have finished the cell,
+# and all are ready for the next one. That is because nobody was waiting for rank 1.
+# When somebody is, one rank's error becomes everybody's; from the next chapter on you
+# will see it often.
+
+# --- A rank is told, not drawn --------------------------------------------------------
+
+# Could the ranks not number themselves, as they arrive? Let us see. The store where
+# this group met is still open. Each rank draws a ticket: `add` adds to a number in the
+# store and returns the sum, to one rank at a time.
+
+everyone()
+meeting = dist.distributed_c10d._get_default_store()  # PyTorch has no public name for it
+ticket = meeting.add("arrived", 1) - 1
+
+meeting.set(f"address of rank {rank}", address)
+address_book = [meeting.get(f"address of rank {r}").decode() for r in range(world_size)]
+
+# `set` leaves a card, as `meet.py` did, and `get` waits until a card is there.
+#
+# Predict: Is the address book the same on all ranks? Is a rank's ticket equal to its
+# rank?
+
+address_book_by_rank = to_rank_0(address_book)
+if rank == 0:
+    assert address_book_by_rank == [homes] * world_size
+
+tickets = to_rank_0(ticket)
+if rank == 0:
+    assert sorted(tickets) == list(range(min(tickets), min(tickets) + world_size))
+    result("tickets", tickets, varies=True)
+
+# The address books agree. The tickets of ranks 0, 1, … were (tickets): each number
+# once, but in the order of arrival, which is up to the operating system. Run the two
+# cells again, and the tickets count on. ipyparallel's engine ids are tickets: an engine
+# started later gets the next number, not the one that has become free. A rank must not
+# depend on such things, since it decides who does what. So it is told, once, by the
+# launcher; and the lab makes sure that `ranks["x"][2]` and `%%px --targets 2` mean rank
+# 2.
+
+# --- Why not threads? -----------------------------------------------------------------
+
+# Several threads can run in one process and share its memory. Nothing would have to be
+# sent. But in CPython only one thread at a time runs Python code, the one that holds
+# the global interpreter lock, or GIL [beazley2010]. What does that cost? To see it, we
+# need work that notes the time after every piece.
+
+
+def count_up(pieces):
+    """Count in Python; return the time at the start and after each piece, in seconds."""
+    moments = [time.monotonic()]
+    for _ in range(pieces):
+        for _ in range(10_000):
+            pass
+        moments.append(time.monotonic())
+    return moments
+
+
+def two_threads(work, pieces):
+    """Do `work` twice at the same time, in two threads of this process."""
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(work, [pieces, pieces]))
+
+
+def timed(work, *arguments):
+    """Return the work's CPU seconds in this process, when it began and ended, and its result."""
+    began, cpu_began = time.monotonic(), time.process_time()
+    moments = work(*arguments)
+    return time.process_time() - cpu_began, began, time.monotonic(), moments
+
+
+# The same work is done twice at the same time: first by two threads of rank 0, then by
+# two processes, rank 0 and rank 1. CPU time is the time for which a process had a core.
+# Divided by the time that went by, it is the number of cores that were kept busy.
+#
+# Predict: How many cores do the two threads keep busy? And the two processes?
+
+everyone()
+threads, processes = [], []
+for _ in range(10):
+    dist.barrier()    # everybody waits here for everybody
+    threads.append(timed(two_threads, count_up, 200) if rank == 0 else None)
+    dist.barrier()
+    processes.append(timed(count_up, 200) if rank < 2 else None)
+
+# Then two threads of rank 0 once more, with matrix products in place of counting.
+
+everyone()
+square = torch.rand(384, 384)
+
+
+def multiply(pieces):
+    """Multiply matrices; return the time at the start and after each product, in seconds."""
+    moments = [time.monotonic()]
+    for _ in range(pieces):
+        torch.mm(square, square)
+        moments.append(time.monotonic())
+    return moments
+
+
+multiply(3)  # the first products are slower
+products = [timed(two_threads, multiply, 20) if rank == 0 else None for _ in range(10)]
+
+# Other programs want the cores too. Of ten attempts we take the one that got most of
+# them.
+
+
+def busy_cores(attempt):
+    """Return the CPU seconds of an attempt over the seconds that it took."""
+    cpu_seconds, began, ended, _ = attempt
+    return cpu_seconds / (ended - began)
+
+
+processes_by_rank = to_rank_0(processes)
+if rank == 0:
+    in_processes = [
+        (one[0] + other[0], min(one[1], other[1]), max(one[2], other[2]), [one[3], other[3]])
+        for one, other in zip(*processes_by_rank[:2], strict=True)
+    ]
+
+threads_by_rank = to_rank_0(threads)
+products_by_rank = to_rank_0(products)
+if rank == 0:
+    best = {
+        "two threads\ncount": max(threads_by_rank[0], key=busy_cores),
+        "two processes\ncount": max(in_processes, key=busy_cores),
+        "two threads\nmultiply": max(products_by_rank[0], key=busy_cores),
+    }
+
+if rank == 0:
+    counting, separate, multiplying = [busy_cores(attempt) for attempt in best.values()]
+    has_lock = getattr(sys, "_is_gil_enabled", lambda: True)()  # False in a free-threaded Python
+    assert not has_lock or counting < 1.3
+
+    result("cores_of_counting_threads", counting, varies=True)
+    result("cores_of_counting_processes", separate, varies=True)
+    result("cores_of_multiplying_threads", multiplying, varies=True)
+    result("switch_ms", 1e3 * sys.getswitchinterval())
+
+
+def stretches(moments):
+    """Return (start, length) of each piece during which the worker was not made to pause."""
+    lengths = [b - a for a, b in pairwise(moments)]
+    pause = 3 * sorted(lengths)[len(lengths) // 2]
+    return [(a, b - a) for a, b in pairwise(moments) if b - a < pause]
+
+
+if rank == 0:
+    fig, ax = plt.subplots(num="threads", figsize=(5.2, 3.4))
+    for group, (name, (*_, workers)) in enumerate(best.items()):
+        origin = min(w[0] for w in workers)
+        for worker, moments in enumerate(workers):
+            row = 2.6 * group + worker
+            color = "C1" if "processes" in name and worker else "C0"
+            bars = [(1e3 * (a - origin), 1e3 * length) for a, length in stretches(moments)]
+            ax.broken_barh(bars, (row - 0.4, 0.8), color=color)
+    ax.set(xlabel="time since the start (ms)", yticks=[0.5, 3.1, 5.7], yticklabels=best)
+    ax.invert_yaxis()
+    save_figures()
+
+# Blue is rank 0, orange is rank 1. While one of the counting threads runs, the other
+# waits. They hand the lock over every few milliseconds (CPython asks the one that has
+# it to let go after (switch_ms) ms), and together keep (cores_of_counting_threads)
+# cores busy. The two processes have a lock each, and neither waits for the other:
+# (cores_of_counting_processes) cores, near 2 if two cores were free. The last pair
+# shows what threads are good for. PyTorch lets go of the lock while it multiplies, so
+# two threads of one process can run side by side ((cores_of_multiplying_threads)
+# cores). But a training step also runs Python between such calls, and for that part the
+# threads take turns.
+#
+# There are builds of Python without the lock [gross2023]; there the first pair looks
+# like the second. Ranks would stay processes even so. A thread cannot live on another
+# computer, and it takes the whole process with it when it crashes.
+
+# --- As one ---------------------------------------------------------------------------
+
+# What ranks still lack is messages. The next chapters are about nothing else; here is
+# one ahead of time. `all_reduce` replaces a tensor on every rank by the sum over all
+# the ranks.
+#
+# Predict: Rank r starts with r + 1. What does rank 0 hold afterwards, and what the last
+# rank? What would happen if rank 1 did not make the call?
+
+everyone()
+total = torch.tensor(rank + 1)
+dist.all_reduce(total)
+
+total_by_rank = to_rank_0(total)
+if rank == 0:
+    totals = [int(value) for value in total_by_rank]
+    n = world_size
+    assert totals == [n * (n + 1) // 2] * n
+    result("totals", totals)
+
+# Each rank brought one number, and each now holds the sum of all. If rank 1 did not
+# call, the others would wait for it, as the three in `meet.py` waited for rank 3.
+#
+# So this is a rank: a process that was told its number. And four copies of one program
+# behave as one if
+# 1. each has a rank of its own, from 0 to n − 1, and all agree on n;
+# 2. all know one place to meet, and all come;
+# 3. what one needs from another's memory is sent, since nothing is shared;
+# 4. where one waits for another, the other does its part.
+#
+# The launcher sees to the first two. The other two are up to the program.
+
+# --- Exercises ------------------------------------------------------------------------
+
+# Three things to try, each a small change to a cell above.
+# 1. Start three copies of `meet.py`, two of them with rank 1. What do they say? Then
+#    start four, and tell one of them that the world size is 3. Who goes on, and what
+#    does each one know?
+# 2. Write a `by_hand` for two hosts with four processes each: it sets `LOCAL_RANK` too.
+#    Check that `RANK`, by the formula, takes every value from 0 to 7 once.
+# 3. Let the ranks take turns: in a `%%px` cell, loop over `range(world_size)`, print if
+#    it is your turn, and call `dist.barrier()`, which waits for everybody. Run it ten
+#    times. In which order do the lines arrive? What carries them?
+
+# --- What you can do now --------------------------------------------------------------
+
+# - Start ranks in four ways, and say for each who provides rank, world size and meeting
+#   place.
+# - Tell what one rank has from what all have; push, pull and run.
+# - Read `1/2 clients joined`, and look for the missing rank where it can be found.
+# - Say why a rank is a process, and back it with a measurement.
+
+# --- Run it on a cluster --------------------------------------------------------------
+
+# On each of two hosts, where `host0` is the name of one of them:
+#
+# ```bash
+# torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint host0:29500 05_ranks.py
+# ```
+#
+# Both are told the same place to meet, and there `torchrun` deals out the ranks.
+
+# --- Where to read on -----------------------------------------------------------------
+
+# - [darema1988]: SPMD as a way to program, by those who built one of its first
+#   environments. The name is a few years older.
+# - [hoare1978]: processes that share nothing and speak by messages, as a way of
+#   thinking.
+# - [torchrun]: every variable that `torchrun` sets, and how hosts find each other.
+# - [pytorchdistributed]: which backend has which call, for CPU and GPU.
+# - [beazley2010]: the lock, measured from the inside.
+# - [ipyparallel]: the engines under this notebook.
+#
+# Next, two ranks talk: chapter 06_messages.
+
+leave_group()

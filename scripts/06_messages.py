@@ -1,0 +1,1238 @@
+# Generated from book/06_messages.md by `make forms`: edit the manuscript, not this file.
+#
+# Run it on 4 ranks, or on another number of them, in one of these ways:
+#     python 06_messages.py
+#     torchrun --standalone --nproc-per-node 4 06_messages.py
+#     torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint HOST:29500 06_messages.py
+#     mpiexec -n 4 python 06_messages.py
+#
+# pip install matplotlib numpy torch  (for mpiexec also: mpich mpi4py)
+
+import os
+import pickle
+import re
+import socket
+import sys
+import time
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import matplotlib.colors
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+import torch.distributed as dist
+
+
+def start_ranks():
+    """Started by hand: let torchrun start this file once for each rank."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import main as torchrun
+
+    n = os.environ.get("RANKLAB_RANKS", "4")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the ranks share the processor
+    try:
+        torchrun(["--standalone", "--nproc-per-node", n, *sys.argv])
+    except ChildFailedError:  # the rank itself has said why
+        sys.exit(1)
+    sys.exit()
+
+
+def ask_mpi():
+    """Started by mpiexec: note in the environment what torchrun would have noted there."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    host = world.Split_type(MPI.COMM_TYPE_SHARED)
+    with socket.socket() as free:
+        free.bind(("", 0))
+        name = "127.0.0.1" if host.size == world.size else socket.gethostname()
+        address, port = world.bcast((name, free.getsockname()[1]))
+    os.environ.update(
+        RANK=str(world.rank),
+        WORLD_SIZE=str(world.size),
+        LOCAL_RANK=str(host.rank),
+        LOCAL_WORLD_SIZE=str(host.size),
+        MASTER_ADDR=address,
+        MASTER_PORT=str(port),
+    )
+
+
+def choose_device(device=None, backend=None):
+    """A GPU for each rank, and NCCL, if there are enough; else Gloo. Or what is asked for."""
+    local_rank, here = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    gpus = torch.cuda.device_count()
+    device = torch.device(device or (f"cuda:{local_rank % gpus}" if gpus else "cpu"))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device, backend or ("nccl" if device.type == "cuda" and gpus >= here else "gloo")
+
+
+def form_groups():
+    """Form the process group, and a second one that moves values to and from rank 0.
+
+    The second one is patient: rank 0 may compute alone for long.
+    """
+    global driver
+    number = store.add(f"groups of rank {rank}", 1)
+    own = dist.PrefixStore(f"group {number}", store)
+    own.set(f"rank {rank}", "here")  # no clock runs before all ranks are here
+    own.wait([f"rank {r}" for r in range(world_size)], timedelta(minutes=30))
+    limit = timedelta(seconds=3)
+    dist.init_process_group(backend, store=own, rank=rank, world_size=world_size, timeout=limit)
+    driver = dist.new_group(backend="gloo", timeout=timedelta(hours=1))
+
+
+if not os.environ.keys() & {"RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK"}:
+    start_ranks()
+if "RANK" not in os.environ:
+    ask_mpi()
+if os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"] and sys.platform != "win32":
+    # All ranks are on this machine: no message needs to leave it.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+if "OMP_NUM_THREADS" not in os.environ:
+    torch.set_num_threads(1)
+sys.stdout.reconfigure(line_buffering=True, write_through=False)  # whole lines
+
+rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+device, backend = choose_device(device='cpu', backend='gloo')
+store = next(dist.rendezvous("env://"))[0]
+form_groups()
+
+
+def everyone():
+    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
+    dist.barrier(group=driver)
+
+
+def to_rank_0(value):
+    """Every rank's value in rank order, on rank 0; None on the others."""
+    values = [None] * world_size if rank == 0 else None
+    dist.gather_object(value, values, group=driver)
+    return values
+
+
+def from_rank_0(make):
+    """What make() returns on rank 0, on every rank: a copy for each."""
+    box = [pickle.dumps(make()) if rank == 0 else None]
+    dist.broadcast_object_list(box, group=driver)
+    return pickle.loads(box[0])
+
+
+def fresh_group():
+    """Replace the process groups, whatever state they are in; variables live on."""
+    everyone()
+    dist.destroy_process_group()
+    form_groups()
+
+
+def leave_group():
+    """The end of the ranks: rank 0 may go on alone."""
+    everyone()
+    dist.destroy_process_group()
+
+
+@contextmanager
+
+def may_fail():
+    """Say what went wrong, and go on: the error is meant to happen."""
+    try:
+        yield
+    except Exception as error:
+        first_line = (str(error).splitlines() or [""])[0]
+        print(f"rank {rank}: {type(error).__name__}: {first_line}")
+
+
+def result(name, value, varies=False):
+    """Print a result that the text quotes. varies: it differs from run to run."""
+
+    def plain(value):
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        return value.item() if hasattr(value, "item") else value
+
+    print(f"{name} = {plain(value)}")
+
+
+SCRIPT = Path(__file__)
+pictures = []
+
+
+def file_beside(name):
+    """The path of an SVG file beside this script, for a picture of this name."""
+    name = re.sub(r"[^\w.-]+", "-", str(name))
+    pictures.append(name)
+    if pictures.count(name) > 1:
+        name += f"-{pictures.count(name)}"
+    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+
+
+# From ranklab.plots:
+
+
+# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
+# for color-blind readers, with its yellow and black replaced by colors seen on white.
+RANK_COLORS = [
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#8C510A",
+    "#595959",
+]
+
+
+# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
+# pixels leave 11 point type readable.
+STYLE = {
+    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "white",
+    "figure.figsize": (5.2, 3.2),
+    "font.size": 11,
+    "grid.alpha": 0.25,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 2,
+    "savefig.facecolor": "white",
+    "svg.hashsalt": "ranklab",
+}
+
+
+def pale(color, share=0.25):
+    """Return `color` mixed with white, as an opaque color: `share` of it is the color.
+
+    Transparent colors and hatching do not go together in an SVG.
+    """
+    rgb = matplotlib.colors.to_rgb(color)
+    return tuple(1 - share * (1 - part) for part in rgb)
+
+
+plt.switch_backend("Agg")  # figures go to files
+plt.rcParams.update(STYLE)
+
+
+def save_figures():
+    """Save the open figures beside this script, and close them."""
+    for number in plt.get_fignums():
+        figure = plt.figure(number)
+        figure.savefig(file_beside(figure.get_label() or number))
+        plt.close(figure)
+
+
+def show(value, on_rank=None):
+    """Print a cell's last value, as a notebook does; a picture becomes a file."""
+    if isinstance(value, plt.Figure):
+        value.savefig(file_beside(value.get_label() or "figure"))
+        plt.close(value)
+    elif hasattr(value, "_repr_svg_"):
+        path = file_beside(getattr(value, "name", None) or "drawing")
+        path.write_text(value._repr_svg_())
+    elif value is not None:
+        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
+
+
+# === Send and receive =================================================================
+
+# Two processes share no memory. How does a number get from one to the other, who waits
+# for whom, and what does it cost?
+#
+# 25 minutes to read · 20 seconds to run · stands on chapter 05_ranks
+#
+# At the end you can move a tensor between any two ranks, say who waits for whom before
+# you run it, find the circle behind a deadlock and break it, and predict how long a
+# message takes on your own machine. Everything that many ranks do together, in all the
+# chapters that follow, is made of what stands here.
+
+# The backend is named, so that the chapter shows the same on a machine with GPUs; where
+# NCCL behaves differently, the text says so. The timeout is short because two cells
+# below are meant to get stuck: a rank that has waited for another one for 3 seconds
+# gives up.
+
+# --- One message ----------------------------------------------------------------------
+
+# A message has a sender that calls `dist.send(tensor, dst)` and a receiver that calls
+# `dist.recv(tensor, src)`. Both must act, and each names the other. This is
+# point-to-point communication; programs made of nothing but such pairs are an old and
+# complete idea [hoare1978].
+#
+# Predict: Four ranks run the next cell. What is in `box` afterwards, on each of them?
+
+box = torch.zeros(2)
+if rank == 0:
+    dist.send(torch.tensor([1.0, -1.0]), dst=1)
+elif rank == 1:
+    dist.recv(box, src=0)
+
+box_by_rank = to_rank_0(box)
+if rank == 0:
+    boxes = [b.tolist() for b in box_by_rank]
+    assert boxes[1] == [1.0, -1.0]
+    assert all(boxes[r] == [0.0, 0.0] for r in range(world_size) if r != 1)
+    result("boxes", boxes)
+
+# Only rank 1 has the numbers. Rank 0 sent a tensor that it never put in its own `box`,
+# and the other ranks took neither branch, so for them the cell was one line long.
+#
+# Two details matter. `recv` does not return the tensor: it fills one that is already
+# there. The receiver brings the box. And the second branch says `elif rank == 1`, not
+# `else`. With `else` the program is right for two ranks, and with four it is not: ranks
+# 2 and 3 would wait for a message from rank 0 that nobody sends. (The tutorial that
+# many start from has this `else`, and starts two ranks [disttuto].)
+
+# --- The box has no label -------------------------------------------------------------
+
+# The receiver decides how large the box is and what it holds. What if it decides
+# wrongly?
+#
+# Predict: Rank 0 sends two floats, 1.0 and −1.0. Rank 1 brings a box for two 32-bit
+# integers. Do you expect an error, the integers 1 and −1, or something else? Then rank
+# 0 sends a 2×3 tensor, and the box is 2×4.
+
+everyone()
+integers = torch.zeros(2, dtype=torch.int32)
+wide = torch.zeros(2, 4)
+if rank == 0:
+    dist.send(torch.tensor([1.0, -1.0]), dst=1)
+    dist.send(torch.arange(6.0).reshape(2, 3), dst=1)
+elif rank == 1:
+    dist.recv(integers, src=0)
+    dist.recv(wide, src=0)
+
+integers_by_rank = to_rank_0(integers)
+wide_by_rank = to_rank_0(wide)
+if rank == 0:
+    got_integers, got_wide = integers_by_rank[1].tolist(), wide_by_rank[1].tolist()
+    assert got_integers[0] == np.float32(1.0).view(np.int32)  # the same 32 bits, read as an integer
+    assert got_wide == [[0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 0.0, 0.0]]
+    result("one_as_integer", got_integers[0])
+    result("six_in_eight", got_wide)
+
+# No error, and both results are wrong. A message is a row of bytes. The type and the
+# shape do not travel with it: the bits of the float 1.0, read as an integer, are
+# (one_as_integer); and the six numbers lie in the first six places of the box, whatever
+# its shape.
+#
+# So sender and receiver must agree on shape and type before the message, in the
+# program's text. If the receiver cannot know, send the shape first, in a small message
+# whose own shape is fixed. The one thing that Gloo does check is that the message fits.
+# If it does not, Gloo ends the receiving process, which is why no cell here tries it.
+
+# --- Who waits for whom ---------------------------------------------------------------
+
+# The receiver cannot go on before the message is there. But must the sender wait for
+# the receiver?
+#
+# Predict: Rank 0 sends at once; rank 1 calls `recv` 0.3 seconds later. How long does
+# `send` take, for 4 bytes and for 64 MB? Then the other way around: the receiver is on
+# time, and the sender is late.
+
+
+def wait_for(latecomer, nbytes):
+    """Seconds that send takes on rank 0, and recv on rank 1, if one of the two comes 0.3 s late."""
+    message = torch.zeros(nbytes // 4)
+    dist.barrier()  # all start together
+    if rank == latecomer:
+        time.sleep(0.3)
+    start = time.perf_counter()
+    if rank == 0:
+        dist.send(message, dst=1)
+    elif rank == 1:
+        dist.recv(message, src=0)
+    return time.perf_counter() - start
+
+
+everyone()
+
+waits = {(late, nbytes): wait_for(late, nbytes) for late in (1, 0) for nbytes in (4, 64 << 20)}
+
+waits_by_rank = to_rank_0(waits)
+if rank == 0:
+    send_times, recv_times = waits_by_rank[:2]
+    for late, who in ((1, "receiver"), (0, "sender")):
+        for nbytes in (4, 64 << 20):
+            sent, got = send_times[late, nbytes], recv_times[late, nbytes]
+            print(f"{who:>8} late, {nbytes:>10,} bytes: send {sent:.2f} s, recv {got:.2f} s")
+            assert (sent if who == "receiver" else got) > 0.1  # the other one waited
+    result("send_waited", send_times[1, 4], varies=True)
+
+# Both calls are blocking, and each waits for the other in all four cases: `send` took
+# (send_waited) seconds to get rid of 4 bytes. Gloo's sender only announces the message;
+# the data leaves when the receiver has said that its box is ready [gloo]. This is a
+# rendezvous protocol, and it needs no memory besides the sender's and the receiver's
+# own.
+#
+# There is another way. The eager protocol copies the message into a buffer of the
+# library and lets the sender go. MPI leaves the choice to the implementation, message
+# by message, and calls a program that relies on the buffer unsafe [mpi]. In practice
+# small messages are sent eagerly and large ones are not, so an unsafe program passes
+# its tests and hangs when the tensors grow. With NCCL, `send` returns as soon as the
+# operation stands in the GPU's queue; it is the queue that then waits [nccl]. One rule
+# is safe on all of them: write every program as if `send` waited for its receiver.
+
+# --- Two ranks that wait for each other -----------------------------------------------
+
+# Predict: Ranks 0 and 1 want to swap their tensors. Each first receives, then sends.
+# What happens?
+
+everyone()
+with may_fail():
+    if rank < 2:
+        peer = 1 - rank
+        dist.recv(box, src=peer)
+        dist.send(torch.ones(2), dst=peer)
+
+# Nothing, for 3 seconds; then both gave up. Each of the two ranks would have sent as
+# soon as it had received. This is a deadlock: a circle of processes, each of which
+# waits for the next. The classic account [coffman1971] is about programs that lock
+# resources. It names four conditions, all of them necessary: a resource serves one at a
+# time; whoever waits keeps what he has; nothing can be taken away from him; and the
+# waiting closes a circle. Ranks in blocking calls meet the first three by what a call
+# is: one message answers one call, and a rank that waits in it does nothing else and
+# cannot be called off. The circle is in the program's text, and that one is ours to
+# break.
+#
+# Read the error with care. A rank whose time is up says `Timed out waiting`. It then
+# closes its connections, so another rank may say `Connection closed by peer` or
+# `Connection reset by peer` instead: that is an echo, not the cause, and which rank
+# says what changes from run to run. Look for the timeout, and for the earliest error.
+# And be glad of it: without a timeout of your own you would have waited for PyTorch's,
+# which for Gloo is 30 minutes [pytorchdistributed].
+#
+# After a timeout the process group is of no more use. Whoever gave up has closed its
+# connections, so whatever needs that rank fails, and so does every call that all ranks
+# make. (Two ranks that nobody waited for can still talk, which makes it look better
+# than it is.) The processes live: `reset` gives them a new group, and their variables
+# stay.
+
+fresh_group()
+
+box = torch.zeros(2)
+if rank == 0:
+    dist.send(torch.ones(2), dst=1)
+elif rank == 1:
+    dist.recv(box, src=0)
+
+box_by_rank = to_rank_0(box)
+if rank == 0:
+    assert box_by_rank[1].tolist() == [1.0, 1.0]
+
+# --- Wait later -----------------------------------------------------------------------
+
+# `dist.isend` and `dist.irecv` (i for immediate) do not wait. They start the transfer
+# and return a handle, whose `wait()` returns when the transfer is complete. In between,
+# the rank can do something else.
+#
+# Predict: The message comes 0.3 seconds late, and rank 1 has 0.3 seconds of other work
+# to do. How long does it need with `recv`, then work? And with `irecv`, work, `wait`?
+
+
+def work(seconds=0.3):
+    """Multiply matrices for that long."""
+    a, end = torch.ones(64, 64), time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        a = a @ a / 64
+
+
+def receive_and_work(overlapped):
+    """Seconds until rank 1 has received a message that comes 0.3 s late, and done its work."""
+    dist.barrier()
+    start = time.perf_counter()
+    if rank == 0:
+        time.sleep(0.3)
+        dist.send(torch.ones(2), dst=1)
+    elif rank == 1 and overlapped:
+        handle = dist.irecv(box, src=0)  # returns at once
+        work()
+        handle.wait()  # from here on, the box is filled
+    elif rank == 1:
+        dist.recv(box, src=0)
+        work()
+    return time.perf_counter() - start
+
+
+everyone()
+
+in_turn, overlapped = receive_and_work(False), receive_and_work(True)
+
+in_turn_by_rank = to_rank_0(in_turn)
+overlapped_by_rank = to_rank_0(overlapped)
+if rank == 0:
+    first_wait, wait_later = in_turn_by_rank[1], overlapped_by_rank[1]
+    assert wait_later + 0.1 < first_wait
+    result("first_wait", first_wait, varies=True)
+    result("wait_later", wait_later, varies=True)
+
+# The sum of both against the longer of the two: (first_wait) seconds against
+# (wait_later). Gloo has a thread of its own that receives while the rank computes
+# [gloo]. Hiding communication behind computation is what makes data parallelism fast
+# [li2020]; chapter 12 does it.
+#
+# The price is a new rule. Between the call and the `wait()`, the tensor belongs to the
+# transfer.
+#
+# Predict: Rank 0 starts to send a 1, then overwrites it with 99 before it waits. What
+# does rank 1 receive?
+
+everyone()
+message = torch.ones(1)
+if rank == 0:
+    handle = dist.isend(message, dst=1)
+    message.fill_(99)  # too early: the transfer is not complete
+dist.barrier()
+if rank == 1:
+    dist.recv(message, src=0)
+elif rank == 0:
+    handle.wait()
+
+message_by_rank = to_rank_0(message)
+if rank == 0:
+    received_too_late = message_by_rank[1].item()
+    assert received_too_late == 99.0
+    result("received_too_late", received_too_late)
+
+# `isend` copied nothing. The data left when the receiver was ready, and by then it was
+# (received_too_late). PyTorch's documentation calls the outcome undefined
+# [pytorchdistributed]: with an eager backend the same program would have delivered the
+# 1. The same holds for the box of `irecv`: do not read it before `wait()`.
+
+# --- Order, tags, anyone, oneself -----------------------------------------------------
+
+# Predict: Rank 0 sends 0, 1, 2, 3, 4, 5, one message each. Can rank 1 receive them in
+# another order?
+
+everyone()
+plain, tagged = torch.zeros(6), torch.zeros(6)
+if rank == 0:
+    for i in range(6):
+        dist.send(torch.tensor([float(i)]), dst=1)
+    handles = [dist.isend(torch.tensor([float(i)]), dst=1, tag=i % 2) for i in range(6)]
+    for handle in handles:
+        handle.wait()
+elif rank == 1:
+    for i in range(6):
+        dist.recv(plain[i : i + 1], src=0)
+    for i, tag in enumerate((1, 1, 1, 0, 0, 0)):  # the odd ones first
+        dist.recv(tagged[i : i + 1], src=0, tag=tag)
+
+plain_by_rank = to_rank_0(plain)
+if rank == 0:
+    assert plain_by_rank[1].tolist() == [0, 1, 2, 3, 4, 5]
+
+tagged_by_rank = to_rank_0(tagged)
+if rank == 0:
+    assert tagged_by_rank[1].tolist() == [1, 3, 5, 0, 2, 4]
+
+tagged_by_rank = to_rank_0(tagged)
+if rank == 0:
+    result("odd_first", tagged_by_rank[1].tolist())
+
+# Between two ranks, messages arrive in the order in which they were sent. No number is
+# needed to tell the third from the fourth. A tag makes an exception: it divides the
+# messages between two ranks into separate streams, each in order, and the receiver
+# chooses the stream. Note that the tagged messages went out with `isend`. With `send`,
+# rank 0 would wait for somebody to take the 0, while rank 1 waits for the 1: a deadlock
+# again. (NCCL has no tags; PyTorch ignores them there [pytorchdistributed].)
+#
+# Order is promised for each pair. Between different senders there is none, and if the
+# receiver names no sender, it gets whatever comes first. (NCCL has no such receive:
+# there every `recv` names its sender.) `recv` returns who it was.
+
+everyone()
+arrivals = []
+if rank == 0:
+    letter = torch.zeros(1)
+    for _ in range(world_size - 1):
+        sender = dist.recv(letter)  # from anyone
+        arrivals.append((sender, letter.item()))
+else:
+    time.sleep(0.02 * (world_size - rank))  # the last rank is the first to send
+    dist.send(torch.tensor([10.0 * rank]), dst=0)
+
+arrivals_by_rank = to_rank_0(arrivals)
+if rank == 0:
+    arrived = arrivals_by_rank[0]
+    assert sorted(arrived) == [(r, 10.0 * r) for r in range(1, world_size)]
+    result("arrived", arrived, varies=True)
+
+# The assertion sorts first, and it has to. A program that receives from anyone gives
+# results that depend on the timing, unless the order makes no difference to what it
+# does with them.
+#
+# That leaves one partner.
+#
+# Predict: Every rank sends a message to itself. Does it arrive, hang, or fail? And if
+# every rank receives from itself?
+
+everyone()
+answers = []
+for call in (dist.send, dist.recv):
+    try:
+        call(box, rank)
+    except (ValueError, RuntimeError) as error:
+        reason = str(error).split("] ")[-1]  # without the place in Gloo's source
+        answers.append(f"{call.__name__}: {type(error).__name__}: {reason}")
+
+answers_by_rank = to_rank_0(answers)
+if rank == 0:
+    for answer in answers_by_rank[0]:
+        print(answer)
+
+answers_by_rank = to_rank_0(answers)
+if rank == 0:
+    assert all(len(answers_of_r) == 2 for answers_of_r in answers_by_rank)  # nobody succeeded
+
+# Neither works. PyTorch itself refuses the first: a `send` to oneself that waits for
+# its receiver could never return. Gloo refuses the second, for it has no connection
+# from a rank to itself. (MPI has, and allows it if one of the two calls does not block
+# [mpi].) So a loop in which every rank sends to every rank must treat its own part
+# apart, as a copy: `box.copy_(message)`.
+
+# --- What a message costs -------------------------------------------------------------
+
+# How long does a message take? Its departure and its arrival are on two ranks, which in
+# general have two clocks. So send a ball there and back, look at one clock, and take
+# half.
+
+
+def ping(nbytes, repeats=10, a=0, b=1):
+    """Seconds that one message of `nbytes` bytes takes between ranks a and b.
+
+    Half of a round trip, the fastest of `repeats`: whatever else the machine does can only
+    make a message slower. Every rank calls it; ranks other than a and b get nan.
+    """
+    ball = torch.zeros(nbytes, dtype=torch.uint8)
+    me, times = dist.get_rank(), []
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        if me == a:
+            dist.send(ball, b)
+            dist.recv(ball, b)
+        elif me == b:
+            dist.recv(ball, a)
+            dist.send(ball, a)
+        times.append((time.perf_counter() - start) / 2)
+    return min(times[1:]) if me in (a, b) else float("nan")  # the first one warms up
+
+
+# Predict: From 4 bytes to 16 MB, each size four times the one before. Which sizes will
+# take about the same time? From where on does four times the size take four times as
+# long?
+
+if rank == 0:
+    sizes = [4**k for k in range(1, 13)]
+
+sizes = from_rank_0(lambda: sizes)
+
+everyone()
+rounds = [[ping(nbytes) for nbytes in sizes] for _ in range(3)]
+
+rounds_by_rank = to_rank_0(rounds)
+if rank == 0:
+    times = np.min(rounds_by_rank[0], axis=0)  # three rounds, so that one busy moment spoils no size
+    for nbytes, seconds in zip(sizes, times):
+        print(f"{nbytes:>10,} bytes {1e6 * seconds:8.0f} µs {nbytes / seconds / 1e9:8.3f} GB/s")
+
+# Small messages all take the same time, whatever their size; large ones take time in
+# proportion to it. The simplest model with both properties is Hockney's, the
+# latency-bandwidth model [hockney1994]:
+#
+# $$T(n) = \alpha + \frac{n}{\beta}$$
+#
+# α is the latency: the time of a message with nothing in it. β is the bandwidth, in
+# bytes a second. Both come out of the measurements by least squares, with one
+# precaution: an error of 10 % should count as much at 4 bytes as at 16 MB. So every
+# equation $\alpha + n/\beta = T$ is divided by its measured $T$ before it is fitted.
+
+
+def latency_bandwidth(sizes, seconds):
+    """Fit T(n) = alpha + n / beta to measured times; return alpha (s) and beta (bytes/s).
+
+    Least squares of the relative error, so that every size has the same weight.
+    """
+    n, t = np.asarray(sizes, dtype=float), np.asarray(seconds, dtype=float)
+    equations = np.stack([1 / t, n / t], axis=1)
+    (alpha, per_byte), *_ = np.linalg.lstsq(equations, np.ones(len(t)))
+    return float(alpha), float(1 / per_byte)
+
+
+if rank == 0:
+    alpha, beta = latency_bandwidth(sizes, times)
+    result("alpha_us", 1e6 * alpha, varies=True)
+    result("beta_gb_s", beta / 1e9, varies=True)
+    result("half_kb", alpha * beta / 1e3, varies=True)
+
+# On the machine that made this page, α = (alpha_us) µs and β = (beta_gb_s) GB/s. At
+# $n_{1/2} = \alpha\beta$, here (half_kb) kB, half of the time is latency and the other
+# half is transfer. Below it you pay for the message, above it for the bytes.
+#
+# A model is worth what it predicts. Here are two things that were not measured: one
+# message of 2,000,000 bytes, and a hundred messages of 40 bytes against one of 4,000.
+#
+# Predict: The hundred small messages and the one of 4,000 bytes carry the same. How
+# many times longer do the hundred take?
+
+
+def in_a_row(count, nbytes):
+    """Seconds for `count` messages of `nbytes` bytes from rank 0 to rank 1, one by one."""
+    message = torch.zeros(nbytes, dtype=torch.uint8)
+    dist.barrier()
+    start = time.perf_counter()
+    for _ in range(count):
+        if rank == 0:
+            dist.send(message, dst=1)
+        elif rank == 1:
+            dist.recv(message, src=0)
+    return time.perf_counter() - start
+
+
+def with_boxes_ready(count, nbytes):
+    """The same, but rank 1 has started all its receives before rank 0 begins to send."""
+    messages = torch.zeros(count, nbytes, dtype=torch.uint8)
+    handles = [dist.irecv(message, src=0) for message in messages] if rank == 1 else []
+    dist.barrier()
+    start = time.perf_counter()
+    if rank == 0:
+        for message in messages:
+            dist.send(message, dst=1)
+        dist.recv(messages[0], src=1)  # the answer: all of them are there
+    elif rank == 1:
+        for handle in handles:
+            handle.wait()
+        dist.send(messages[0], dst=0)
+    return time.perf_counter() - start
+
+
+everyone()
+
+large_time = min(ping(2_000_000) for _ in range(8))
+one_time = min(ping(4000) for _ in range(5))
+many_time = min(in_a_row(100, 40) for _ in range(5))
+posted_time = min(with_boxes_ready(100, 40) for _ in range(5))
+
+large_time_by_rank = to_rank_0(large_time)
+if rank == 0:
+    measured = large_time_by_rank[0]
+    large_error = measured / (alpha + 2e6 / beta)
+    assert 1 / 4 < large_error < 4
+
+many_time_by_rank = to_rank_0(many_time)
+one_time_by_rank = to_rank_0(one_time)
+if rank == 0:
+    many_over_one = many_time_by_rank[0] / one_time_by_rank[0]
+
+posted_time_by_rank = to_rank_0(posted_time)
+one_time_by_rank = to_rank_0(one_time)
+if rank == 0:
+    posted_over_one = posted_time_by_rank[0] / one_time_by_rank[0]
+    assert many_over_one > 10
+    result("large_error", large_error, varies=True)
+    result("many_predicted", 100 * (alpha + 40 / beta) / (alpha + 4000 / beta), varies=True)
+    result("many_over_one", many_over_one, varies=True)
+    result("posted_over_one", posted_over_one, varies=True)
+
+if rank == 0:
+    fig, ax = plt.subplots(num="latency-bandwidth")
+    n = np.geomspace(4, sizes[-1], 200)
+    ax.loglog(n, 1e6 * (alpha + n / beta), "C7", label="α + n/β")
+    ax.loglog(sizes, 1e6 * times, "C0o", label="measured")
+    ax.loglog(2e6, 1e6 * measured, "C1*", markersize=13, label="not in the fit")
+    ax.axvline(alpha * beta, color="C7", linestyle=":")
+    ax.text(alpha * beta, 1e6 * alpha / 2, r"$n_{1/2} = \alpha\beta$ ", ha="right")
+    ax.set(xlabel="size of the message (bytes)", ylabel="time (µs)", ylim=(1e6 * alpha / 3, None))
+    ax.legend()
+    save_figures()
+
+# Where the last points lie above the line, the message has outgrown the processor's
+# caches: β is one number for what is really several speeds. The 2,000,000 bytes took
+# (large_error) times what the model says. The hundred small messages should take
+# (many_predicted) times as long as the one. Sent one by one, they took (many_over_one)
+# times as long; with all hundred receives started beforehand, (posted_over_one) times.
+#
+# So the model is good for the one message, and wrong for the hundred, in both
+# directions. α is the time of a message alone. In the row, every send also waits until
+# the receiver is back in Python, calls `recv` again, and its "ready" has traveled back;
+# how long that takes depends on how busy the machine is. With the boxes all waiting,
+# none of that is left, and the sending of one message overlaps with the arrival of the
+# one before. Keep α for what it is: the price of having to wait. In either case, few
+# large messages beat many small ones. That is why data parallelism sends its gradients
+# in buckets, not layer by layer (chapter 12).
+
+# --- A token goes around the ring -----------------------------------------------------
+
+# From here on, all ranks take part. Arrange them in a ring: everyone receives from the
+# left and sends to the right, and the last one's right neighbor is rank 0. A token
+# starts at rank 0, every rank adds its own number, and the sum comes back to rank 0.
+#
+# To see who waits when, let every rank keep a log: what it is about to do, before it
+# does it, and when that was over. The ranks of one host share a clock, so that their
+# logs can be laid side by side.
+
+everyone()
+log = []
+left, right = (rank - 1) % world_size, (rank + 1) % world_size
+
+
+def begin(kind, peer):
+    log.append({"kind": kind, "peer": peer, "start": time.monotonic(), "end": None})
+    return log[-1]
+
+
+def finish(event):
+    event["end"] = time.monotonic()
+
+
+def send(x, dst):
+    event = begin("send", dst)
+    dist.send(x, dst)
+    finish(event)
+
+
+def recv(x, src):
+    event = begin("recv", src)
+    dist.recv(x, src)
+    finish(event)
+
+
+# Predict: How many of the ranks are busy at the same time? And with the α from above:
+# how long does the token travel?
+
+
+def pass_token():
+    """A number goes once around the ring, and every rank adds its own; rank 0 gets it back."""
+    token = torch.zeros(1)
+    if rank == 0:
+        send(token, right)
+        recv(token, left)
+    else:
+        recv(token, left)
+        token += rank
+        send(token, right)
+    return token.item()
+
+
+def logged(play):
+    """The log of one play, in which all ranks start together."""
+    log.clear()
+    dist.barrier()
+    play()
+    return list(log)
+
+
+def lap_time():
+    """Seconds of one lap. Only rank 0's is a whole one: it starts the token and gets it back."""
+    start = time.perf_counter()
+    pass_token()
+    return time.perf_counter() - start
+
+
+everyone()
+
+token_value = pass_token()
+token_logs = [logged(pass_token) for _ in range(20)]
+fastest_lap = min(lap_time() for _ in range(50))
+
+
+def span(logs):
+    """Seconds from the first start to the last end in the logs of all ranks."""
+    events = [event for log_of_r in logs for event in log_of_r]
+    return max(e["end"] for e in events) - min(e["start"] for e in events)
+
+
+def quickest(plays):
+    """Of plays[rank][repeat], the repeat that was over soonest: one log for each rank."""
+    return min(zip(*plays), key=span)
+
+
+token_logs_by_rank = to_rank_0(token_logs)
+if rank == 0:
+    lap = quickest(token_logs_by_rank)
+
+token_value_by_rank = to_rank_0(token_value)
+if rank == 0:
+    assert token_value_by_rank[0] == sum(range(world_size))
+
+token_value_by_rank = to_rank_0(token_value)
+if rank == 0:
+    result("token", token_value_by_rank[0])
+
+fastest_lap_by_rank = to_rank_0(fastest_lap)
+if rank == 0:
+    result("lap_over_alpha", fastest_lap_by_rank[0] / alpha, varies=True)
+
+
+def space_time(logs, ax):
+    """Draw a row for each rank, a bar for each call, and an arrow for each message."""
+    zero = min(event["start"] for log_of_r in logs for event in log_of_r)
+    for r, log_of_r in enumerate(logs):
+        for e in log_of_r:
+            sends = e["kind"] == "send"  # in the upper half of the row, receives in the lower
+            row, begun, over = r + (-0.2 if sends else 0.2), e["start"] - zero, e["end"] - zero
+            ax.barh(row, 1e3 * (over - begun), 0.36, 1e3 * begun, linewidth=0.5, edgecolor=f"C{r}",
+                    color=pale(f"C{r}", 0.8 if sends else 0.2), hatch="" if sends else "/////")
+            if sends:  # the k-th message to a peer is the k-th one that it receives from here
+                k = [s for s in log_of_r if s["kind"] == "send" and s["peer"] == e["peer"]].index(e)
+                got = [g for g in logs[e["peer"]] if g["kind"] == "recv" and g["peer"] == r][k]
+                ends = (1e3 * (got["end"] - zero), e["peer"] + 0.2), (1e3 * begun, row)
+                ax.annotate("", *ends, arrowprops={"arrowstyle": "-|>", "color": "black"})
+    ax.set(xlabel="time (ms)", yticks=range(len(logs)), ylim=(len(logs) - 0.5, -0.5))
+    ax.set_yticklabels([f"rank {r}" for r in range(len(logs))])
+
+
+if rank == 0:
+    fig, ax = plt.subplots(num="token")
+    space_time(lap, ax)
+    ax.set_title("solid: send · hatched: receive · arrow: a message", fontsize=10)
+    save_figures()
+
+# This is a space-time diagram [lamport1978]: time runs to the right, every rank has its
+# row, and an arrow leads from the moment a message was sent to the moment it was
+# received. The token makes a staircase: one message is under way at any time, and
+# everybody else waits (hatched).
+#
+# So a lap should take as many α as there are ranks; the fastest of fifty took
+# (lap_over_alpha) α. Expect more rather than less: α is the fastest of many trips
+# between two ranks that had the machine to themselves, while a lap must be lucky at
+# every hop, with all ranks on the same cores.
+#
+# The drawing pairs the k-th send to a rank with the k-th receive there. It may do so
+# because order is promised.
+
+# --- Everybody at once ----------------------------------------------------------------
+
+# A ring in which one rank is busy wastes the others. So let all of them pass something
+# at the same time: everybody sends to the right, and receives from the left. One number
+# each, 4 bytes.
+#
+# Predict: All ranks run `send`, then `recv`. Nobody receives first this time. Does it
+# work?
+
+everyone()
+with may_fail():
+    log.clear()
+    send(torch.tensor([float(rank)]), right)
+    show(recv(torch.zeros(1), left), rank)
+
+fresh_group()
+
+# `send` waits for its receiver, and every receiver is itself stuck in a `send`. With an
+# eager backend this would have worked, up to the size at which the library stops
+# copying. But suppose you did not know why. The errors do not say who was waiting for
+# whom. The logs do: what was begun and has no end is where a rank got stuck, and it
+# names the peer.
+
+
+def waits_for(logs):
+    """Who waits for whom: {rank: peer}, for every rank whose last call did not return."""
+    return {r: log[-1]["peer"] for r, log in enumerate(logs) if log and log[-1]["end"] is None}
+
+
+def follow(waits, start):
+    """The ranks from `start` on, each waiting for the next, to one that is known or free."""
+    path = [start]
+    while path[-1] in waits and path[-1] not in path[:-1]:
+        path.append(waits[path[-1]])
+    return path
+
+
+log_by_rank = to_rank_0(log)
+if rank == 0:
+    waits_of_ring = waits_for(log_by_rank)
+    circle = follow(waits_of_ring, 0)
+    assert circle == [*range(world_size), 0]
+    result("circle", circle)
+
+if rank == 0:
+    fig, ax = plt.subplots(num="circle", figsize=(3.2, 3.2))
+    angle = np.pi / 2 - 2 * np.pi * np.arange(world_size) / world_size
+    place = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    for r, peer_of_r in waits_of_ring.items():
+        ax.annotate("", place[peer_of_r], place[r], arrowprops={
+            "arrowstyle": "-|>", "shrinkA": 20, "shrinkB": 20, "connectionstyle": "arc3,rad=0.2"})
+    for r, (x, y) in enumerate(place):
+        ax.plot(x, y, "o", color=f"C{r}", markersize=30)
+        ax.text(x, y, r, color="white", ha="center", va="center", weight="bold")
+    ax.set(xlim=(-1.4, 1.4), ylim=(-1.4, 1.4), aspect="equal")
+    ax.set_title("an arrow: waits for", fontsize=11)
+    ax.axis("off")
+    save_figures()
+
+# The path ends where it began: a circle, so a deadlock. Not every hang is one. The
+# `else` from the beginning of the chapter makes ranks 2 and 3 wait for rank 0, which is
+# long done:
+
+if rank == 0:
+    orphans = follow({2: 0, 3: 0}, 2)
+    assert orphans == [2, 0]  # ends at a rank that waits for nobody
+    result("orphans", orphans)
+
+# Here the path ends at a rank that waits for nobody. Then the question is another one:
+# did that rank leave out a send, or is it only slow? As long as each rank waits for one
+# other, there is no third case: follow the waits, and you either come around or come to
+# an end. (A rank that receives from anyone, or waits in a barrier, waits for several;
+# then there is more than one path to follow.)
+
+# --- Three ways out -------------------------------------------------------------------
+
+# A circle can be broken at one place, at every second place, or by not waiting for the
+# send at all.
+
+
+def in_order(x, y, receive_first):
+    """Send x to the right and receive y from the left, one after the other."""
+    if receive_first:
+        recv(y, left)
+        send(x, right)
+    else:
+        send(x, right)
+        recv(y, left)
+
+
+def chain(x, y):
+    in_order(x, y, receive_first=rank == 0)
+
+
+def parity(x, y):
+    in_order(x, y, receive_first=rank % 2 == 1)
+
+
+def together(x, y):
+    """Start to send, receive, then wait for the sending to end."""
+    sending = begin("send", right)
+    handle = dist.isend(x, right)
+    recv(y, left)
+    handle.wait()
+    finish(sending)
+
+
+# Predict: None of them has a circle. Draw the three space-time diagrams for four ranks.
+# In how many steps, one after the other, is each of them over?
+
+everyone()
+mine, theirs = torch.full((1 << 21,), float(rank)), torch.zeros(1 << 21)  # 8 MB each
+plays = {}
+for way in (chain, parity, together):
+    theirs.zero_()
+    plays[way.__name__] = [logged(lambda: way(mine, theirs)) for _ in range(10)]
+    assert (theirs == left).all()
+
+plays_of_all = to_rank_0(plays)
+if rank == 0:
+    ways = {name: quickest([p[name] for p in plays_of_all]) for name in plays_of_all[0]}
+    fig, axes = plt.subplots(3, num="ways", figsize=(5.2, 7.2), sharex=True)
+    for ax, (name, logs) in zip(axes, ways.items()):
+        space_time(logs, ax)
+        ax.set_title(f"{name} · {1e3 * span(logs):.1f} ms", loc="left")
+        ax.label_outer();
+    save_figures()
+
+if rank == 0:
+    begun = [next(e["start"] for e in log_of_r if e["kind"] == "recv") for log_of_r in ways["chain"]]
+    turns = sorted(range(world_size), key=lambda r: begun[r])
+    result("turns", turns)
+
+# The chain works, and it is a staircase again. Rank 0 takes the message of the last
+# rank, which only then can receive, and so on backwards: the ranks begin to receive in
+# the order (turns), however fast the machine is. The number of steps grows with the
+# number of ranks. With parity there are two rounds, however many ranks there are
+# (three, if their number is odd): all even ranks send while all odd ones receive, then
+# the other way around. Together, there is one round, in which every rank sends and
+# receives at the same time.
+#
+# Fewer steps are not always less time. Where there are fewer cores than ranks, messages
+# that are under way together slow each other down. Between machines with a network card
+# each, they need not. Look also at the ends: a send can be over before its arrow
+# arrives, because it returns when the bytes are in the hands of the operating system.
+#
+# The third is the one to keep. MPI has it as one call, `MPI_Sendrecv`. It is worth a
+# function:
+
+
+def sendrecv(outgoing, dst, incoming, src):
+    """Send `outgoing` to rank dst and receive `incoming` from rank src, both at the same time.
+
+    On return, `incoming` is filled and `outgoing` may be changed. If every rank makes one such
+    call, there is no circle, whoever sends to whom, as long as every send has its receive.
+    For Gloo and MPI; NCCL wants both started as one group, by `dist.batch_isend_irecv`.
+    """
+    handle = dist.isend(outgoing, dst)
+    dist.recv(incoming, src)
+    handle.wait()
+
+
+# PyTorch's own form takes a list of operations and starts them all. With NCCL it is not
+# a matter of taste: there, sends and receives that need each other must be started as
+# one group [nccl].
+
+
+def batched(outgoing, dst, incoming, src):
+    ops = [dist.P2POp(dist.isend, outgoing, dst), dist.P2POp(dist.irecv, incoming, src)]
+    for handle in dist.batch_isend_irecv(ops):
+        handle.wait()
+
+
+def seconds_each(calls, repeats=5, row=10):
+    """Seconds of one call, for each of `calls`: the fastest of several rows of `row` calls.
+
+    A whole row is timed, so that it does not matter which rank the barrier lets go first. The
+    calls take turns, so that a slow moment of the machine meets all of them.
+    """
+    times = [[] for _ in calls]
+    for _ in range(repeats):
+        for call, seconds in zip(calls, times):
+            dist.barrier()
+            start = time.perf_counter()
+            for _ in range(row):
+                call()
+            seconds.append((time.perf_counter() - start) / row)
+    return [min(seconds) for seconds in times]
+
+
+everyone()
+
+ours, pytorchs = torch.zeros_like(mine), torch.zeros_like(mine)
+our_time, pytorchs_time = seconds_each([
+    lambda: sendrecv(mine, right, ours, left),
+    lambda: batched(mine, right, pytorchs, left),
+], row=3)
+assert torch.equal(ours, pytorchs) and (ours == left).all()
+
+our_time_by_rank = to_rank_0(our_time)
+pytorchs_time_by_rank = to_rank_0(pytorchs_time)
+if rank == 0:
+    result("ours_over_pytorchs", max(our_time_by_rank) / max(pytorchs_time_by_rank), varies=True)
+
+# The same numbers. On Gloo both do the same thing, so the ratio of our time to
+# PyTorch's should be near 1; here it is (ours_over_pytorchs).
+
+# --- Everybody's sum ------------------------------------------------------------------
+
+# Now pass on what came. Everybody sends its own value to the right, then the value that
+# it received, then that one's. After world size − 1 steps every value has been
+# everywhere.
+#
+# Predict: Rank r starts with r + 1. What does every rank end with? How many messages
+# were sent, by all ranks together?
+
+
+def ring_sum(x):
+    """The sum of all ranks' x, on every rank, in world_size - 1 steps around the ring."""
+    total, passing = x.clone(), x.clone()
+    for _ in range(world_size - 1):
+        incoming = torch.empty_like(x)
+        sendrecv(passing, right, incoming, left)
+        total += incoming
+        passing = incoming  # next time, pass on what came
+    return total
+
+
+everyone()
+
+by_ring = ring_sum(torch.tensor([rank + 1.0]))
+by_pytorch = torch.tensor([rank + 1.0])
+dist.all_reduce(by_pytorch)  # PyTorch's own, in place
+
+by_ring_by_rank = to_rank_0(by_ring)
+if rank == 0:
+    ring_sums = [total.item() for total in by_ring_by_rank]
+
+by_pytorch_by_rank = to_rank_0(by_pytorch)
+if rank == 0:
+    assert ring_sums == [total.item() for total in by_pytorch_by_rank]
+    assert ring_sums == [sum(range(1, world_size + 1))] * world_size
+    result("ring_sums", ring_sums)
+    result("ring_messages", world_size * (world_size - 1))
+
+# Every rank has the sum, the same that `dist.all_reduce` gives. It took (ring_messages)
+# messages. Is that a good way to add? Here are the two beside each other, for one
+# number and for 4 MB.
+
+everyone()
+one, large = torch.ones(1), torch.ones(1 << 20)
+
+
+def ratio(x, row):
+    """How many times as long as PyTorch's all-reduce our ring takes for x."""
+    zeros = torch.zeros_like(x)  # summed in place again and again, they stay zeros
+    ring, all_reduce = seconds_each([lambda: ring_sum(x), lambda: dist.all_reduce(zeros)], row=row)
+    return ring / all_reduce
+
+
+ratio_one, ratio_large = ratio(one, row=20), ratio(large, row=3)
+
+ratio_one_by_rank = to_rank_0(ratio_one)
+if rank == 0:
+    result("ratio_of_one", ratio_one_by_rank[0], varies=True)
+
+ratio_large_by_rank = to_rank_0(ratio_large)
+if rank == 0:
+    result("ratio_of_large", ratio_large_by_rank[0], varies=True)
+
+# Our ring takes (ratio_of_one) times as long as PyTorch's all-reduce for the one
+# number, (ratio_of_large) times for the 4 MB. More telling than these two is how they
+# grow: every rank sends the whole tensor world size − 1 times. Chapter 8 makes it less
+# than twice, however many ranks there are, still with nothing but `sendrecv`.
+#
+# And look at what it took to write even this: a ring, an order, a function against the
+# deadlock, a picture to check it. Send and receive say what one pair does. A training
+# step needs what all ranks do: give everybody the start, add everybody's gradients,
+# share out the batch. Written by hand, each of these is one more chance for a circle,
+# and the right way depends on the number of ranks, on the size of the tensor, on α and
+# on β. So these patterns have names, and calls of their own. They are the subject of
+# chapter 7.
+
+# --- Exercises ------------------------------------------------------------------------
+
+# Checked exercises come with a later edition; until then, three variations to try.
+# - Put the `else` into the first program, with the `send` and `recv` that keep a log,
+#   and let `follow` say what is wrong. You will need one `ranks.reset()`.
+# - Give `ring_sum` the value `torch.tensor([10.0**rank / 3])` and compare the ranks'
+#   results bit by bit. From three ranks on they are not all equal. Why, and why would
+#   that matter for four copies of one model?
+# - One `sendrecv` on every rank cannot get stuck. Two in a row can. Three ranks swap
+#   with each other, pair by pair, two swaps for each rank: find an order in which they
+#   wait in a circle, then one in which they do not.
+
+# --- What you can do now --------------------------------------------------------------
+
+# - Send a tensor from rank to rank, in a box that fits, and know that neither type nor
+#   shape travels along.
+# - Say who waits for whom, and write programs that are right even if every `send`
+#   waits.
+# - Hide a wait behind work, and leave the tensor alone until `wait()` returns.
+# - Turn a hang into a list of who waits for whom; tell a circle from a message that
+#   nobody sends; get the ranks back with `reset`.
+# - Measure α and β, and predict from them what a message, or a hundred, will take.
+
+# --- Run it on a cluster --------------------------------------------------------------
+
+#     torchrun --standalone --nproc-per-node 4 scripts/06_messages.py
+#
+# On two hosts (the same line on both, with the first one's name):
+#
+#     torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint HOST:29500 scripts/06_messages.py
+#
+# One rank on each host: ranks 0 and 1, between which the chapter measures, are then on
+# different ones, and α and β are the network's. Whatever compares the clocks of two
+# ranks (the space-time diagrams, their times, and `turns`) means something only within
+# one host.
+
+# --- Where to read on -----------------------------------------------------------------
+
+# - [hoare1978]: programs made of processes and messages, before there was MPI. Short.
+# - [mpi], chapter 3: what exactly blocking, order, and completion promise.
+# - [coffman1971]: the four conditions of a deadlock, and what follows from breaking
+#   each.
+# - [lamport1978]: what "before" can mean when there is no common clock.
+# - [hockney1994]: latency and bandwidth as two numbers, measured on the machines of the
+#   day.
+# - [pytorchdistributed]: every call, with what each backend supports.
+
+leave_group()
