@@ -102,7 +102,7 @@ if os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"] and sys.platform !
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
 if "OMP_NUM_THREADS" not in os.environ:
     torch.set_num_threads(1)
-sys.stdout.reconfigure(line_buffering=True)
+sys.stdout.reconfigure(line_buffering=True, write_through=False)  # whole lines
 
 rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 device, backend = choose_device(DEVICE, BACKEND)
