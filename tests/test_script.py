@@ -314,6 +314,13 @@ def test_raises_exception_goes_on():
     )
 
 
+def test_two_empty_lines_around_definitions_and_none_inside():
+    text = with_ranks(("%%px\n1 / 0", "raises-exception"), "@property\n# why\ndef f():\n    pass")
+    assert "\n\n\n@contextmanager\ndef may_fail():" in text
+    assert "\n\n\n@property\n# why\ndef f():\n    pass\n\n\nleave_group()" in text
+    assert "\n\n\n\n" not in text
+
+
 def test_reset_and_close():
     text = with_ranks("ranks.reset()", "ranks.close()", "x = ranks.world_size")
     assert text.endswith("fresh_group()\n\nleave_group()\n\nif rank == 0:\n    x = world_size\n")

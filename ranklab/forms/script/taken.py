@@ -138,4 +138,6 @@ def inline(module: str, wanted: dict, cell: Cell, imports: Imports, done: dict) 
     imports.inlined_names |= {local for named in wanted.values() for local in named}
     aliases = [f"{a} = {name}" for name, named in wanted.items() for a in named if a != name]
     site = 0 if module == "ranklab.plots" else cell.place.number
-    imports.inlined.setdefault(site, []).extend([f"# From {module}:", *code, *aliases])
+    imports.inlined.setdefault(site, []).extend(
+        ["\n\n".join([f"# From {module}:", *code[:1]]), *code[1:], *aliases]
+    )

@@ -167,7 +167,7 @@ def _spaced(lines: list[str]) -> str:
             while out and not out[-1]:
                 out.pop()
             out += ["", ""] if out else []
-        elif code and defined and _at_margin(line):
+        elif code and defined and _at_margin(line) and not out[-1].startswith("@"):
             missing = 2 - sum(not before for before in out[-2:])
             out += [""] * (missing if out[-1] or out[-2] else 0)
         if code and _at_margin(line) and not line.startswith("@"):
