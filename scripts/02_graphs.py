@@ -65,7 +65,6 @@ def file_beside(name):
 
 # From ranklab.plots:
 
-
 # Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
 # for color-blind readers, with its yellow and black replaced by colors seen on white.
 RANK_COLORS = [

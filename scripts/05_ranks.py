@@ -124,7 +124,6 @@ def leave_group():
 
 
 @contextmanager
-
 def may_fail():
     """Say what went wrong, and go on: the error is meant to happen."""
     try:
@@ -159,7 +158,6 @@ def file_beside(name):
 
 
 # From ranklab.plots:
-
 
 # Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
 # for color-blind readers, with its yellow and black replaced by colors seen on white.
