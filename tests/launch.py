@@ -1,5 +1,6 @@
 """Run an exported script as a reader would: in an empty folder, without this repository."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -7,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 from places import places
 
 BIN = Path(sys.executable).parent
@@ -58,13 +60,23 @@ def run_script(script, launcher, ranks, folder, limit=180):
         try:
             code = process.wait(limit)
         except subprocess.TimeoutExpired:
-            places(os.getpid())  # each rank writes its place into the log as it dies
-            process.kill()
-            process.wait()
             code = f"none: still running after {limit} s"
+        finally:
+            if process.poll() is None:
+                print(places(os.getpid()))  # into the log, too
+            _kill_all_with(PYTHONPATH=str(block))
+            process.wait()
     text = log.read_text()
     assert code == 0, f"{launcher}, {ranks} ranks: exit code {code}\n{text[-6000:]}"
     return text
+
+
+def _kill_all_with(**mark):
+    """Kill every process that has `mark` in its environment: a launcher, and ranks it left."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):  # gone, or somebody else's
+            if mark.items() <= process.environ().items():
+                process.kill()
 
 
 def results_in(text):

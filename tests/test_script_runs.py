@@ -1,6 +1,5 @@
 """Exported scripts, run as a reader runs them: in an empty folder, without ranklab."""
 
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -61,9 +60,9 @@ def test_every_way_of_starting_it(darts, launcher, ranks, tmp_path):
     assert f"'{ranks} ranks, {ranks} counts'" in text
 
 
-def test_the_notebook_says_the_same():
+def test_the_notebook_says_the_same(monkeypatch):
     nb = nbformat.read(DARTS, as_version=4)
-    os.environ["IPP_NONINTERACTIVE"] = "1"
+    monkeypatch.setenv("IPP_NONINTERACTIVE", "1")
     NotebookClient(nb, timeout=100, kernel_name="python3").execute()
     outputs = [o for cell in nb.cells for o in cell.get("outputs", []) if o.get("name") == "stdout"]
     assert results_in("".join(o["text"] for o in outputs)) == expected(4)
