@@ -65,15 +65,16 @@ def clean(folder, patience=10.0):
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def watch(folder):
+def watch(kernel_pid, folder):
     """Wait until the kernel lets go of the pipe or is no more, then clean up."""
-    kernel = psutil.Process(os.getppid())
     said = []
     # A process that the kernel forked may hold the pipe open after its death: look at both.
     pipe = threading.Thread(target=lambda: said.append(sys.stdin.buffer.read(1)), daemon=True)
     pipe.start()
-    while pipe.is_alive() and kernel.is_running():
-        pipe.join(0.5)
+    with contextlib.suppress(psutil.NoSuchProcess):  # where it was killed before this began
+        kernel = psutil.Process(kernel_pid)
+        while pipe.is_alive() and not has_ended(kernel):
+            pipe.join(0.5)
     clean(folder)
     if said != [GOODBYE]:  # killed, maybe while it was starting a process that shows up only now
         time.sleep(1)
@@ -87,7 +88,7 @@ class Guardian:
         self.folder = tempfile.mkdtemp(prefix="ranklab-")  # mode 0700: for this user alone
         # -P: the folder of this file holds modules with names that the standard library has, too.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", __file__, self.folder],
+            [sys.executable, "-P", __file__, str(os.getpid()), self.folder],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -109,4 +110,4 @@ class Guardian:
 
 
 if __name__ == "__main__":
-    watch(sys.argv[1])
+    watch(int(sys.argv[1]), sys.argv[2])
