@@ -2,13 +2,19 @@
 
 Three things differ. A failure is told once, with the ranks that it happened to, instead of once for
 each rank. An interrupted cell is a failed cell. And no progress bar ends up in the page.
+
+So `--progress-after`, `--verbose` and `--no-verbose` are accepted and change nothing; `--local` is
+refused.
 """
 
+import functools
 from contextlib import nullcontext
 
 from ipyparallel.client.magics import ParallelMagics
+from IPython.core.magic_arguments import parse_argstring
 
 from . import answers
+from .failure import ArgumentError
 
 
 class RankMagics(ParallelMagics):
@@ -18,11 +24,21 @@ class RankMagics(ParallelMagics):
         self.ranks = ranks
         super().__init__(shell, ranks.view)
 
+    @functools.wraps(ParallelMagics.cell_px)  # with it come the options that it knows
+    def cell_px(self, line="", cell=None):
+        if parse_argstring(self.cell_px, line).local:
+            raise ArgumentError(
+                "%%px --local would run the cell in this notebook, too, which is no rank. Put what "
+                "both need into two cells, one with %%px and one without."
+            )
+        return super().cell_px(line, cell)
+
     def parallel_execute(self, cell, block=None, groupby="type", save_name=None, **options):
         """Run `cell` on the view's ranks; raise RankError where it fails."""
         self.ranks.check_alive(self.view and self.view.targets)
-        # Only the cell magic passes options. Its line 1 is `%%px`. IPython drops empty lines ahead.
-        first_line = 2 + len(cell) - len(cell.lstrip("\n")) if options else 1
+        is_cell = "stream_output" in options  # ipyparallel passes it for %%px alone
+        # Line 1 of such a cell is `%%px`. IPython drops empty lines ahead.
+        first_line = 2 + len(cell) - len(cell.lstrip("\n")) if is_cell else 1
         result = self.view.execute(cell, silent=False, block=False)
         result._fname = "%px"
         self.last_result = result
@@ -32,9 +48,11 @@ class RankMagics(ParallelMagics):
             return result
         stream = options.get("stream_output")
         stream = self.stream_output if stream is None else stream
+        signal = options.get("signal_on_interrupt")
+        signal = self.signal_on_interrupt if signal is None else signal
         with _streamed(result) if stream else nullcontext():
             try:
-                answers.values(self.ranks, result, first_line)
+                answers.values(self.ranks, result, first_line, signal=signal)
             finally:
                 result.wait_for_output(1)  # the end of the output may come after the result
                 if not stream:
