@@ -23,25 +23,27 @@ def parts(result):
     return list(zip(result._targets, result.split(), strict=True))
 
 
-def values(ranks, result, first_line=None, limit=None):
+def values(ranks, result, first_line=None, limit=None, signal="SIGINT"):
     """Wait for `result`; return the values in rank order, or raise RankError.
 
     first_line: the number that the reader's editor gives to the first line of the code that runs,
     where it is a cell. limit: seconds after which a silent rank counts as stuck; without it, a rank
-    may compute for as long as it likes.
+    may compute for as long as it likes. signal: what Ctrl-C sends to the ranks.
     """
     interrupt = None
     try:
         _wait(ranks, result, limit)
     except KeyboardInterrupt as error:
         interrupt = error
-        _interrupt(ranks, result)
+        _interrupt(ranks, result, signal)
     found, failures = [], []
     for rank, part in parts(result):
-        answer = _answer(part) if part.ready() else None
+        # Asked once: ipyparallel's own thread may bring the answer at any moment.
         if not part.ready():
             failures.append(Failure(rank, "busy"))
-        elif isinstance(answer, TaskAborted):
+            continue
+        answer = _answer(part)
+        if isinstance(answer, TaskAborted):
             failures.append(Failure(rank, "aborted"))
         elif isinstance(answer, RemoteError):
             failures.append(from_remote(rank, answer, first_line))
@@ -81,10 +83,10 @@ def _wait(ranks, result, limit):
             return
 
 
-def _interrupt(ranks, result):
+def _interrupt(ranks, result, signal):
     """Pass Ctrl-C on to the ranks; raise RankError where some do not hear it."""
     there = [rank for rank in result._targets if rank not in ranks.gone()]
-    ranks.client.send_signal("SIGINT", targets=there, block=False)
+    ranks.client.send_signal(signal, targets=there, block=False)
     result.wait(2)
     if deaf := [rank for rank, part in parts(result) if not part.ready()]:
         raise RankError(

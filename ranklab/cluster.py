@@ -42,11 +42,13 @@ def start(plan, folder):
         client = cluster.connect_client_sync()
         patience = 600 if batch else 60  # a queue takes its time
         client.wait_for_engines(plan.world_size, timeout=patience, interactive=False)
-    except Exception as error:
+    except BaseException as error:  # Ctrl-C, too: a job must not stay in the queue
         if client is not None:
             client.close(linger=0)
         if batch:
             cluster.stop_cluster_sync()
+        if not isinstance(error, Exception):
+            raise
         raise RankError(f"The ranks did not start: {error}\n{_last_words(cluster)}") from error
     return cluster, client
 
@@ -57,7 +59,9 @@ def is_batch(plan):
 
 
 def _config(plan):
-    environment = {name: os.environ.get(name, "1") for name in ONE_THREAD}
+    # Where the reader sets one of them, the others follow: torch takes the smallest.
+    chosen = next((os.environ[name] for name in ONE_THREAD if name in os.environ), "1")
+    environment = {name: os.environ.get(name, chosen) for name in ONE_THREAD}
     # What Gloo logs as an error, it also raises.
     silence = "FATAL" if plan.backend == "gloo" else "ERROR"
     environment["TORCH_CPP_LOG_LEVEL"] = os.environ.get("TORCH_CPP_LOG_LEVEL", silence)

@@ -19,6 +19,7 @@ on a rank in engine.py, waiting for the ranks in answers.py, what an error says 
 """
 
 import atexit
+import contextlib
 import itertools
 import os
 import socket
@@ -137,12 +138,13 @@ class Ranks:
             _current = None
         guardian, engines, client = self._guardian, self.cluster, self.client
         self._guardian = self.cluster = self.client = self.view = None
-        if client is not None:
-            client.close(linger=0)
-        if engines is not None and cluster.is_batch(self._plan):
-            engines.stop_cluster_sync()
-        if guardian is not None:
-            guardian.end()
+        with contextlib.ExitStack() as steps:  # the last one first, each even if another one fails
+            if guardian is not None:
+                steps.callback(guardian.end)
+            if engines is not None and cluster.is_batch(self._plan):
+                steps.callback(engines.stop_cluster_sync)
+            if client is not None:
+                steps.callback(client.close, linger=0)
 
     def __enter__(self):
         return self

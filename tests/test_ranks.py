@@ -3,14 +3,17 @@
 import os
 import signal
 import stat
+import subprocess
+import sys
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from ranklab import Ranks, arguments
+from ranklab import Ranks, answers, arguments, cluster
 from ranklab.failure import MissingOnRanks, RankError
-from ranklab.guardian import belonging_to
+from ranklab.guardian import belonging_to, has_ended
 from ranklab.ranks import LOOPBACK
 
 pytestmark = pytest.mark.timeout(120)
@@ -65,6 +68,15 @@ def rank_1_fails_the_others_wait():
 
 
 @on_ranks
+def rank_1_fails_and_leaves():
+    dist.barrier()  # noqa: F821
+    if rank == 1:  # noqa: F821
+        dist.destroy_process_group()  # noqa: F821
+        raise ValueError("no good")
+    dist.recv(torch.zeros(1), src=1)  # noqa: F821
+
+
+@on_ranks
 def slow_in_reverse():
     import time
 
@@ -89,8 +101,8 @@ def start_a_child():
     return subprocess.Popen(["sleep", "1000"], start_new_session=True).pid
 
 
-def alive(pids):
-    return [p for p in pids if psutil.pid_exists(p) and psutil.Process(p).status() != "zombie"]
+def all_ended(processes):
+    return all(map(has_ended, processes))
 
 
 # Start
@@ -197,11 +209,46 @@ def test_reset_after_one_failed_and_the_others_waited(ranks):
 
 
 def test_reset_says_so_when_a_rank_is_stuck_for_good(ranks, monkeypatch):
-    monkeypatch.setattr("ranklab.answers.MARGIN", -1.5)
-    busy = ranks.client[1].apply_async(time.sleep, 4)
+    monkeypatch.setattr("ranklab.answers.MARGIN", -1.0)
+    busy = ranks.client[1].apply_async(time.sleep, 3)
     with pytest.raises(RankError, match=r"(?s)^rank 1 did not answer.*\.restart\(\)"):
         ranks.reset()
     busy.wait(10)
+
+
+class LatePart:
+    """A rank's part of a result that arrives just after somebody asked for it."""
+
+    def __init__(self):
+        self.arrived = False
+
+    def ready(self):
+        before, self.arrived = self.arrived, True
+        return before
+
+
+def test_an_answer_that_comes_too_late_is_no_none(monkeypatch):
+    monkeypatch.setattr(answers, "_wait", lambda *_: None)
+    monkeypatch.setattr(answers, "parts", lambda _: [(0, LatePart())])
+    with pytest.raises(RankError, match=r"^rank 0 did not answer"):
+        answers.values(SimpleNamespace(name="ranks"), None)
+
+
+def test_groups_that_broke_leave_no_files_and_threads(ranks):
+    def held():
+        process = psutil.Process(ranks.pids[0])
+        return process.num_fds(), process.num_threads()
+
+    def break_and_reset():
+        with pytest.raises(RankError):
+            ranks.run(rank_1_fails_and_leaves)
+        ranks.reset()
+
+    break_and_reset()
+    after_the_first = held()
+    for _ in range(3):
+        break_and_reset()
+    assert held() == after_the_first
 
 
 def test_a_new_group_has_the_short_timeout_too(ranks):
@@ -212,10 +259,25 @@ def test_a_new_group_has_the_short_timeout_too(ranks):
         elif rank == 1:  # noqa: F821
             import time
 
-            time.sleep(4)  # stays, so that rank 0 is not told by a closed connection
+            time.sleep(3)  # stays, so that rank 0 is not told by a closed connection
 
     with pytest.raises(RankError, match=r"(?s)^rank 0 waited.*Timed out"):
         ranks.run(on_ranks(wait_in_a_new_group))
+
+
+def test_a_new_group_of_nccl_has_the_short_timeout_too(ranks):
+    def timeout_of_nccl(before=None):
+        from datetime import timedelta
+
+        c10d = dist.distributed_c10d  # noqa: F821
+        found = c10d.default_pg_nccl_timeout
+        if before is not None:  # as in a torch with NCCL, whether this one is or not
+            c10d.default_pg_nccl_timeout = timedelta(seconds=before)
+        return found and found.total_seconds()
+
+    ranks.run(on_ranks(timeout_of_nccl), 600)
+    ranks.reset()
+    assert ranks.run(on_ranks(timeout_of_nccl)) == [TIMEOUT] * N
 
 
 # Wrong arguments: one sentence, before anything is started or ended
@@ -280,11 +342,29 @@ def test_the_environment_may_replace_the_number(monkeypatch):
         arguments.plan(4, None, None, 20, False, None)
 
 
+@pytest.mark.parametrize(
+    ("set_by_reader", "given"),
+    [
+        ({}, "111"),
+        ({"OMP_NUM_THREADS": "2"}, "222"),
+        ({"MKL_NUM_THREADS": "3"}, "333"),
+        ({"OMP_NUM_THREADS": "4", "OPENBLAS_NUM_THREADS": "2"}, "442"),
+    ],
+)
+def test_threads_are_one_or_what_the_reader_sets(monkeypatch, set_by_reader, given):
+    for name, value in set_by_reader.items():
+        monkeypatch.setenv(name, value)
+    plan = arguments.plan(1, None, "cpu", 20, False, None)
+    environment = cluster._config(plan).BaseLauncher.environment
+    assert "".join(environment[name] for name in cluster.ONE_THREAD) == given
+
+
 # Death and the end; from here on the ranks of this module are used up
 
 
 def test_a_killed_rank_is_named_and_restart_brings_it_back(ranks):
     before, folder = ranks.pids, ranks._guardian.folder
+    everybody = belonging_to(folder)
     began = time.monotonic()
     with pytest.raises(RankError, match=r"(?s)^rank 1 died: .*SIGKILL.*\.restart\(\)"):
         ranks.run(rank_1_dies_in_an_all_reduce)
@@ -295,18 +375,26 @@ def test_a_killed_rank_is_named_and_restart_brings_it_back(ranks):
     assert ranks["rank"] == list(range(N))
     assert ranks.run(summed) == [[3.0] * 3] * N
     assert not set(before) & set(ranks.pids)
-    assert not alive(before)
+    assert all_ended(everybody)
     assert not os.path.exists(folder)
 
 
-def test_close_leaves_nothing(ranks):
+def test_close_leaves_nothing_even_where_a_step_of_it_fails(ranks):
     folder = ranks._guardian.folder
     children = ranks.run(start_a_child)
-    everybody = [process.pid for process in belonging_to(folder)]
-    assert set(ranks.pids) | set(children) <= set(everybody)
+    everybody = belonging_to(folder)
+    assert set(ranks.pids) | set(children) <= {process.pid for process in everybody}
     guardian = ranks._guardian._process
-    ranks.close()
-    assert not alive(everybody)
+    close_client = ranks.client.close
+
+    def fail_in_the_end(**options):
+        close_client(**options)
+        raise OSError("no good")
+
+    ranks.client.close = fail_in_the_end
+    with pytest.raises(OSError, match="no good"):
+        ranks.close()
+    assert all_ended(everybody)
     assert not os.path.exists(folder)
     assert guardian.poll() is not None
     assert repr(ranks) == f"{N} ranks · closed"
@@ -318,9 +406,9 @@ def test_close_leaves_nothing(ranks):
 def test_close_cleans_up_without_the_guardian():
     with Ranks(1) as ranks:
         assert ranks["rank"] == ranks.run(on_ranks(lambda: rank)) == [0]  # noqa: F821
-        folder, pids = ranks._guardian.folder, ranks.pids
+        folder, everybody = ranks._guardian.folder, belonging_to(ranks._guardian.folder)
         os.kill(ranks._guardian._process.pid, signal.SIGKILL)
-    assert not alive(pids)
+    assert all_ended(everybody)
     assert not os.path.exists(folder)
 
 
@@ -328,8 +416,8 @@ def test_close_cleans_up_without_the_guardian():
 def test_ranks_started_by_mpiexec_have_the_ranks_of_mpi():
     with Ranks(2, engines="mpi") as ranks:
         assert ranks["mpi_rank"] == ranks["rank"] == [0, 1]
-        before = [process.pid for process in belonging_to(ranks._guardian.folder)]
-    assert not alive(before)
+        everybody = belonging_to(ranks._guardian.folder)
+    assert all_ended(everybody)
 
 
 def test_mpi_needs_an_mpiexec(monkeypatch):
@@ -340,15 +428,59 @@ def test_mpi_needs_an_mpiexec(monkeypatch):
 
 def test_a_start_that_fails_leaves_nothing(monkeypatch):
     folders = []
-    prepare = Ranks._join
 
-    def break_down(self):
+    def break_down(self, *_, **__):
         folders.append(self._guardian.folder)
+        assert belonging_to(self._guardian.folder)
         raise RuntimeError("halfway")
 
-    monkeypatch.setattr(Ranks, "_join", break_down)
+    monkeypatch.setattr(Ranks, "_on_all", break_down)
     with pytest.raises(RuntimeError, match="halfway"):
         Ranks(1)
-    monkeypatch.setattr(Ranks, "_join", prepare)
     assert not belonging_to(folders[0])
     assert not os.path.exists(folders[0])
+
+
+def test_ctrl_c_takes_the_job_out_of_the_queue(monkeypatch, tmp_path):
+    """With a Slurm whose queue is long: the job never starts."""
+    for command, says in {"sbatch": "Submitted batch job 77", "scancel": ""}.items():
+        (tmp_path / command).write_text(f"#!/bin/sh\necho $@ >> {tmp_path}/calls\necho '{says}'\n")
+        (tmp_path / command).chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    asked = []
+
+    def interrupted(client, *_, **__):
+        asked.append(client)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ipyparallel.Client.wait_for_engines", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Ranks(2, engines="slurm")
+    assert asked
+    assert (tmp_path / "calls").read_text().splitlines()[-1].split()[-1] == "77"
+
+
+KERNEL = """
+import os, time
+from ranklab.guardian import Guardian
+guardian = Guardian()
+child = os.fork()  # it holds the pipe open
+if child:
+    print(child, guardian._process.pid, guardian.folder, flush=True)
+time.sleep(100)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_dead_kernel_counts_as_gone_before_its_parent_has_noticed():
+    kernel = subprocess.Popen([sys.executable, "-c", KERNEL], stdout=subprocess.PIPE, text=True)
+    child, guardian, folder = kernel.stdout.readline().split()
+    guardian = psutil.Process(int(guardian))
+    try:
+        kernel.kill()  # and nobody waits for it: it stays as a zombie
+        guardian.wait(10)
+        assert psutil.Process(kernel.pid).status() == psutil.STATUS_ZOMBIE
+        assert not os.path.exists(folder)
+    finally:
+        os.kill(int(child), signal.SIGKILL)
+        kernel.wait()

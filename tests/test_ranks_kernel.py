@@ -12,11 +12,12 @@ import psutil
 import pytest
 from jupyter_client.manager import KernelManager
 
-from ranklab.guardian import belonging_to
+from ranklab.guardian import belonging_to, has_ended
 
 pytestmark = pytest.mark.timeout(120)
 
 START = "from ranklab import Ranks\nranks = Ranks(2, timeout={})"
+SLEEP = "import time; time.sleep(60)"
 
 
 class Notebook:
@@ -27,7 +28,11 @@ class Notebook:
         self.manager.start_kernel(env={**os.environ, **environment})
         self.client = self.manager.client()
         self.client.start_channels()
-        self.client.wait_for_ready(timeout=60)
+        try:
+            self.client.wait_for_ready(timeout=60)
+        except BaseException:
+            self.close()
+            raise
         self.pid = self.manager.provisioner.process.pid
 
     def start(self, code):
@@ -56,6 +61,12 @@ class Notebook:
                 return "\n".join(shown), error
         raise TimeoutError(f"the cell is still running after {timeout} s")
 
+    def start_on_ranks(self, wait, folder, options=""):
+        """Start a cell that waits, in line 3, on two ranks; return when both are there."""
+        message = self.start(f"%%px {options}\nopen(f'{folder}/{{rank}}', 'w').close()\n{wait}")
+        wait_until(lambda: len(os.listdir(folder)) == 2, 20)
+        return message
+
     def run(self, code, timeout=60):
         return self.outputs(self.start(code), timeout)
 
@@ -75,12 +86,14 @@ class Notebook:
 def notebook():
     """A kernel as nbclient starts it for the book, with two ranks."""
     notebook = Notebook(IPP_NONINTERACTIVE="1")
-    shown, error = notebook.run(START.format(2))
-    assert error is None, error
-    assert shown.strip().startswith("2 ranks · gloo on cpu · ready in ")
-    assert len(shown.strip().splitlines()) == 1  # and nothing else in the page
-    yield notebook
-    notebook.close()
+    try:
+        shown, error = notebook.run(START.format(2))
+        assert error is None, error
+        assert shown.strip().startswith("2 ranks · gloo on cpu · ready in ")
+        assert len(shown.strip().splitlines()) == 1  # and nothing else in the page
+        yield notebook
+    finally:
+        notebook.close()
 
 
 @pytest.fixture
@@ -89,8 +102,21 @@ def working(notebook):
     return notebook
 
 
-def alive(pids):
-    return [p for p in pids if psutil.pid_exists(p) and psutil.Process(p).status() != "zombie"]
+@pytest.fixture(scope="module")
+def reader():
+    """A kernel as a reader has it: without IPP_NONINTERACTIVE, output is shown as it comes."""
+    notebook = Notebook(IPP_NONINTERACTIVE="")
+    try:
+        shown, error = notebook.run(START.format(100))
+        assert error is None, error
+        assert len(shown.strip().splitlines()) == 1
+        yield notebook
+    finally:
+        notebook.close()
+
+
+def all_ended(processes):
+    return all(map(has_ended, processes))
 
 
 def wait_until(condition, seconds):
@@ -98,10 +124,6 @@ def wait_until(condition, seconds):
     while not condition():
         assert time.monotonic() < deadline, f"not so within {seconds} s"
         time.sleep(0.1)
-
-
-def everybody(folder):
-    return [process.pid for process in belonging_to(folder)]
 
 
 # %%px
@@ -123,6 +145,12 @@ def test_targets_are_ranks(working):
     assert working.run("%%px --targets 7\n1")[1] == (
         "ArgumentError: There is no rank 7: the ranks are 0 to 1."
     )
+
+
+def test_a_cell_for_the_kernel_too_is_refused(working):
+    _, error = working.run("%%px --local\nhere = rank")
+    assert error.startswith("ArgumentError: %%px --local would run the cell in this notebook, too")
+    assert working.run("ranks['here']")[1].startswith("MissingOnRanks")
 
 
 def test_an_error_names_rank_and_line_once(working):
@@ -174,39 +202,44 @@ def test_a_deadlock_names_everybody_and_the_way_on(working):
     assert working.run("%%px\ndist.barrier()")[1] is None
 
 
-def test_an_interrupted_cell_fails(working):
-    message = working.start("%%px\nimport time\ntime.sleep(60)")
-    time.sleep(1)  # not for luck: an interrupt before the cell runs would end it, too
+def test_an_interrupted_cell_fails(working, tmp_path):
+    message = working.start_on_ranks(SLEEP, tmp_path)
     working.manager.interrupt_kernel()
     _, error = working.outputs(message, timeout=20)
-    assert error.startswith(
-        "RankError: ranks 0 and 1 got the interrupt:\n    line 3: time.sleep(60)"
-    )
+    assert error.startswith(f"RankError: ranks 0 and 1 got the interrupt:\n    line 3: {SLEEP}")
     assert "KeyboardInterrupt" in error
     assert "ranks.reset()" in error
     assert working.run("%%px\ndist.barrier()")[1] is None
 
 
-def test_an_interrupted_deadlock_says_who_does_not_listen(working):
-    """A group with a long timeout, so that the interrupt comes first."""
-    code = (
-        "from datetime import timedelta\n"
-        "slow = dist.new_group(timeout=timedelta(seconds=8))\n"
-        "dist.recv(torch.zeros(1), src=1 - rank, group=slow)"
+def test_the_signal_of_an_interrupt_may_be_another(working, tmp_path):
+    working.run(
+        "%%px\nimport signal\ndef hear(number, frame):\n    raise RuntimeError('heard it')\n"
+        "signal.signal(signal.SIGUSR1, hear);"
     )
-    message = working.start(f"%%px\n{code}")
-    time.sleep(1)
+    message = working.start_on_ranks(SLEEP, tmp_path, "--signal-on-interrupt SIGUSR1")
+    working.manager.interrupt_kernel()
+    _, error = working.outputs(message, timeout=20)
+    assert error.startswith("RankError: ranks 0 and 1 failed:")
+    assert "RuntimeError: heard it" in error
+
+
+def test_an_interrupted_deadlock_says_who_does_not_listen(working, tmp_path):
+    """A group with a longer timeout, so that the interrupt comes first."""
+    slow = "from datetime import timedelta\nslow = dist.new_group(timeout=timedelta(seconds=5))"
+    assert working.run(f"%%px\n{slow}")[1] is None
+    wait = "dist.recv(torch.zeros(1), src=1 - rank, group=slow)"
+    message = working.start_on_ranks(wait, tmp_path)
     working.manager.interrupt_kernel()
     _, error = working.outputs(message, timeout=20)
     assert error.startswith("RankError: Interrupted, but ranks 0 and 1 did not hear it.")
     assert "ranks.reset()" in error
-    _, error = working.run("import ranklab.answers\nranklab.answers.MARGIN = 10\nranks.reset()")
-    assert error is None, error
+    assert working.run("ranks.reset()") == ("", None)
     assert working.run("%%px\ndist.barrier()")[1] is None
 
 
 def test_a_rank_that_is_killed_ends_the_cell_and_restart_goes_on(working):
-    before = working.value("ranks.pids")
+    before = belonging_to(working.value("ranks._guardian.folder"))
     _, error = working.run(
         "%%px\nimport os, signal\nif rank == 1:\n    os.kill(os.getpid(), signal.SIGKILL)\n"
         "dist.all_reduce(torch.zeros(1))",
@@ -217,33 +250,25 @@ def test_a_rank_that_is_killed_ends_the_cell_and_restart_goes_on(working):
     _, error = working.run("%%px\n1")
     assert error.startswith("RankError: rank 1 died")
     assert working.run("ranks.restart()")[1] is None
-    assert not alive(before)
+    assert all_ended(before)
     shown, error = working.run("%%px --targets 0\nprint('I am', rank)")
     assert error is None
     assert "I am 0" in shown
     assert working.value("ranks['rank']") == [0, 1]
 
 
-def test_a_reader_sees_the_same_while_output_streams():
-    """Without IPP_NONINTERACTIVE, ipyparallel shows output, and errors, as they come."""
-    notebook = Notebook(IPP_NONINTERACTIVE="")
-    try:
-        shown, error = notebook.run(START.format(2))
-        assert error is None, error
-        assert len(shown.strip().splitlines()) == 1
-        shown, error = notebook.run("%%px\nprint('rank', rank)\nif rank == 1:\n    1 / 0")
-        assert "rank 0" in shown
-        assert "rank 1" in shown
-        assert error.startswith("RankError: rank 1 failed:\n    line 4: 1 / 0\n")
-        assert "ZeroDivisionError" not in shown
-        message = notebook.start("%%px\nimport time\ntime.sleep(60)")
-        time.sleep(3)  # longer than ipyparallel waits until it shows a progress bar
-        notebook.manager.interrupt_kernel()
-        shown, error = notebook.outputs(message, timeout=20)
-        assert "KeyboardInterrupt" in error
-        assert shown == ""
-    finally:
-        notebook.close()
+def test_a_reader_sees_the_same_while_output_streams(reader, tmp_path):
+    shown, error = reader.run("%%px\nprint('rank', rank)\nif rank == 1:\n    1 / 0")
+    assert "rank 0" in shown
+    assert "rank 1" in shown
+    assert error.startswith("RankError: rank 1 failed:\n    line 4: 1 / 0\n")
+    assert "ZeroDivisionError" not in shown
+    # ipyparallel's own %%px would show a progress bar at once.
+    message = reader.start_on_ranks(SLEEP, tmp_path, "--progress-after 0")
+    reader.manager.interrupt_kernel()
+    shown, error = reader.outputs(message, timeout=20)
+    assert "KeyboardInterrupt" in error
+    assert shown == ""
 
 
 # The end
@@ -251,21 +276,30 @@ def test_a_reader_sees_the_same_while_output_streams():
 
 def test_a_second_ranks_replaces_the_first(working):
     folder = working.value("ranks._guardian.folder")
-    before = everybody(folder)
+    before = belonging_to(folder)
     assert working.run("ranks = Ranks(0)")[1].startswith("ArgumentError: Ranks(0)")
-    assert everybody(folder) == before  # nonsense replaces nothing
+    assert set(belonging_to(folder)) == set(before)  # nonsense replaces nothing
     assert working.run(START.format(2))[1] is None
-    assert not alive(before)
+    assert all_ended(before)
     assert not os.path.exists(folder)
     assert working.run("%%px\ndist.barrier()")[1] is None
 
 
 def test_the_kernels_end_is_the_ranks_end(notebook):
     folder = notebook.value("ranks._guardian.folder")
-    before = everybody(folder)
+    before = belonging_to(folder)
     assert len(before) > 4
     notebook.manager.shutdown_kernel(now=False)
-    wait_until(lambda: not alive(before) and not os.path.exists(folder), 10)
+    wait_until(lambda: all_ended(before) and not os.path.exists(folder), 10)
+
+
+def test_a_killed_kernel_leaves_nothing_even_with_ranks_stuck(reader, tmp_path):
+    folder = reader.value("ranks._guardian.folder")
+    reader.start_on_ranks("dist.recv(torch.zeros(1), src=1 - rank)", tmp_path)
+    before = belonging_to(folder)
+    assert len(before) > 4
+    os.kill(reader.pid, signal.SIGKILL)
+    wait_until(lambda: all_ended(before) and not os.path.exists(folder), 10)
 
 
 @pytest.fixture
@@ -275,30 +309,21 @@ def doomed():
     notebook.close()
 
 
-def test_a_killed_kernel_leaves_nothing_even_with_ranks_stuck(doomed):
-    assert doomed.run(START.format(100))[1] is None
-    folder = doomed.value("ranks._guardian.folder")
-    doomed.start("%%px\nprint('stuck')\ndist.recv(torch.zeros(1), src=1 - rank)")
-    time.sleep(1)
-    before = everybody(folder)
-    os.kill(doomed.pid, signal.SIGKILL)
-    wait_until(lambda: not alive(before) and not os.path.exists(folder), 10)
-
-
 def test_a_kernel_killed_while_ranks_start_leaves_nothing(doomed):
     doomed.start(START.format(20))
     kernel = psutil.Process(doomed.pid)
 
     def guardians():
-        return [c.cmdline()[-1] for c in kernel.children() if "guardian.py" in str(c.cmdline())]
+        return [child for child in kernel.children() if "guardian.py" in str(child.cmdline())]
 
     wait_until(guardians, 10)
-    (folder,) = guardians()
-    wait_until(lambda: len(everybody(folder)) > 3, 20)
+    (guardian,) = guardians()
+    folder = guardian.cmdline()[-1]
+    wait_until(lambda: len(belonging_to(folder)) > 3, 20)
     os.kill(doomed.pid, signal.SIGKILL)
-    wait_until(lambda: not os.path.exists(folder), 10)
-    time.sleep(1)  # an engine that was just being started would show up now
-    assert not everybody(folder)
+    wait_until(lambda: has_ended(guardian), 10)  # it looks twice: an engine may show up late
+    assert not belonging_to(folder)
+    assert not os.path.exists(folder)
 
 
 def test_a_hanging_notebook_is_reported_as_failed():
