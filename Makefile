@@ -5,9 +5,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PY     := $(BIN)/python
 
+# In a container one is often root, and Jupyter wants to be told that this is meant.
+AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
+
 # Nothing of ours ends up in the reader's home folder.
 export IPYTHONDIR := $(CURDIR)/_build/ipython
 export JUPYTER_CONFIG_DIR := $(CURDIR)/_build/jupyter
+export MPLCONFIGDIR := $(CURDIR)/_build/matplotlib
 
 .PHONY: book test lab forms lint bench clean
 
@@ -18,7 +22,7 @@ test: $(VENV)/.installed lint  ## everything: forms, ranks, scripts, pages, brow
 	@$(PY) -m pytest
 
 lab: $(VENV)/.installed  ## JupyterLab on the notebooks; saving one updates its manuscript
-	@$(BIN)/jupyter lab --config=ranklab/forms/jupyter_config.py --notebook-dir=notebooks
+	@$(BIN)/jupyter lab --config=ranklab/forms/jupyter_config.py --notebook-dir=notebooks $(AS_ROOT) $(ARGS)
 
 forms: $(VENV)/.installed  ## book/*.md -> notebooks/, scripts/, ranklab/taught/
 	@$(PY) -m ranklab.forms
