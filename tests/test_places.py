@@ -4,12 +4,15 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import launch
 import psutil
 import pytest
 from places import places
+
+from ranklab.guardian import has_ended
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -57,15 +60,25 @@ def test_only_a_test_that_ran_out_of_time_ends_what_it_started(message, asked, t
     assert ("where each rank was" in run.stdout) == asked
 
 
+LEAVES_A_CHILD = """
+import subprocess, sys, time
+wait = [sys.executable, "-c", "import time; time.sleep(100)"]
+child = subprocess.Popen(wait, start_new_session=True)  # as torchrun starts its ranks
+open("child", "w").write(str(child.pid))
+time.sleep(100)
+"""
+
+
 def test_a_script_that_does_not_end_leaves_no_process(tmp_path, monkeypatch):
     script = tmp_path / "forever.py"
-    script.write_text("import time\nprint('there', flush=True)\ntime.sleep(100)\n")
-    monkeypatch.setattr(launch, "places", lambda pid: "")  # not even asked: they would end of it
-    with pytest.raises(AssertionError, match=r"(?s)still running.*there.*there"):
-        launch.run_script(script, "mpiexec", 2, tmp_path / "run", limit=3)
-    left = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get("PYTHONPATH") == str(tmp_path / "run" / "block"):
-                left.append(process)
-    assert not left
+    script.write_text(LEAVES_A_CHILD)
+    monkeypatch.setattr(launch, "places", lambda pid: "")  # asking alone would end them
+    with pytest.raises(AssertionError, match="still running after 3 s"):
+        launch.run_script(script, "alone", 1, tmp_path / "run", limit=3)
+    child = int((tmp_path / "run" / "empty" / "child").read_text())
+    with contextlib.suppress(psutil.NoSuchProcess):
+        child = psutil.Process(child)
+        deadline = time.monotonic() + 10  # it is being killed
+        while not has_ended(child):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
