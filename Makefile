@@ -13,7 +13,7 @@ export IPYTHONDIR := $(CURDIR)/_build/ipython
 export JUPYTER_CONFIG_DIR := $(CURDIR)/_build/jupyter
 export MPLCONFIGDIR := $(CURDIR)/_build/matplotlib
 
-.PHONY: book test lab forms lint bench clean
+.PHONY: book test lab forms lint clean
 
 book: $(VENV)/.installed  ## execute every chapter, build the site into _build/html
 	@$(PY) -m ranklab.site
