@@ -2,9 +2,10 @@
 
 import ast
 import io
-import re
 import tokenize
 from typing import NamedTuple
+
+from ranklab.forms.script import fstrings
 
 
 class Edit(NamedTuple):
@@ -109,41 +110,21 @@ def rows_inside_strings(text: str) -> set[int]:
     return rows
 
 
-def replaced_in_fstring(text: str, old: ast.expr, new: str) -> str | None:
-    """The text of an f-string with one expression in it replaced, or None if not found.
-
-    Before Python 3.12 the tree does not say where in an f-string an expression stands.
-    """
-    wanted = ast.dump(old)
-    word = re.match(r"\w+", ast.unparse(old))[0]
-    for match in re.finditer(rf"\b{word}\b", text):
-        for end in range(match.end(), min(len(text), match.start() + 400) + 1):
-            try:
-                found = ast.parse(text[match.start() : end].strip(), mode="eval").body
-            except (SyntaxError, ValueError):
-                continue
-            if ast.dump(found) == wanted:
-                return text[: match.start()] + new + text[end:]
-    return None
-
-
 def edits_for(tree: ast.AST, source: Source, replaced) -> list[Edit]:
     """Edits that put texts in place of nodes: ``replaced`` holds pairs of both."""
     edits, pending = [], {id(node): (node, text) for node, text in replaced}
-    for string in _outermost_fstrings(tree):
-        mine = [pending.pop(id(n)) for n in ast.walk(string) if id(n) in pending]
-        if mine:
-            text = source.text(string)
-            for node, new in mine:
-                text = replaced_in_fstring(text, node, new) or text
-            edits.append(source.edit(string, text))
+    for string in fstrings.outermost(tree):
+        inside = {id(node) for node in ast.walk(string)} & set(pending)
+        if inside:
+            new = {key: pending.pop(key)[1] for key in inside}
+            edits.append(
+                source.edit(string, fstrings.replaced(string, source.text(string), new, _written))
+            )
     edits += [source.edit(node, text) for node, text in pending.values()]
     return edits
 
 
-def _outermost_fstrings(node: ast.AST):
-    if isinstance(node, ast.JoinedStr):
-        yield node
-    else:
-        for child in ast.iter_child_nodes(node):
-            yield from _outermost_fstrings(child)
+def _written(tree: ast.AST, text: str, replaced) -> str:
+    """An expression, parsed from this text, with nodes of it replaced."""
+    source = Source(text)
+    return source.whole(edits_for(tree, source, replaced))

@@ -88,6 +88,10 @@ def form_groups():
     own.set(f"rank {rank}", "here")  # no clock runs before all ranks are here
     own.wait([f"rank {r}" for r in range(world_size)], timedelta(minutes=30))
     limit = timedelta(seconds=TIMEOUT)
+    defaults = dist.distributed_c10d  # what dist.new_group() goes by, if not told otherwise
+    defaults.default_pg_timeout = limit
+    if defaults.default_pg_nccl_timeout is not None:  # there is NCCL in this build of torch
+        defaults.default_pg_nccl_timeout = limit
     dist.init_process_group(backend, store=own, rank=rank, world_size=world_size, timeout=limit)
     driver = dist.new_group(backend="gloo", timeout=timedelta(hours=1))
 
@@ -183,7 +187,7 @@ def may_fail():
     """Say what went wrong, and go on: the error is meant to happen."""
     try:
         yield
-    except Exception as error:
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
         first_line = (str(error).splitlines() or [""])[0]
         print(f"rank {rank}: {type(error).__name__}: {first_line}")
 
@@ -194,7 +198,7 @@ def may_fail():
     """Say what went wrong, and go on: the error is meant to happen."""
     try:
         yield
-    except Exception as error:
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
         first_line = (str(error).splitlines() or [""])[0]
         print(f"{type(error).__name__}: {first_line}")
 
@@ -218,10 +222,12 @@ pictures = []
 
 def file_beside(name):
     """The path of an SVG file beside this script, for a picture of this name."""
-    name = re.sub(r"[^\w.-]+", "-", str(name))
+    name = first = re.sub(r"[^\w.-]+", "-", str(name))
+    number = 1
+    while name in pictures:
+        number += 1
+        name = f"{first}-{number}"
     pictures.append(name)
-    if pictures.count(name) > 1:
-        name += f"-{pictures.count(name)}"
     return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
 
 
