@@ -12,10 +12,29 @@ from ipyparallel.error import TaskAborted
 from IPython import get_ipython
 
 from . import cluster
-from .failure import Failure, RankError, error_from, from_remote, named
+from .failure import UNREADABLE, Failure, RankError, error_from, from_remote, named
 
 MARGIN = 5.0  # seconds that a rank gets beyond its timeout before it counts as stuck
 LOOK = 0.5  # seconds between two looks at whether everybody is still alive
+
+
+def keep_unreadable(client):
+    """Have `client` report what cannot be rebuilt here, such as an object of a rank's own class.
+
+    Left alone, it logs the error in a thread of its own, and who waits for the answer waits on.
+    """
+    read = client._queue_handlers["apply_reply"]
+
+    def handle(message):
+        try:
+            read(message)
+        except Exception as error:
+            request = message["parent_header"]["msg_id"]
+            said = RemoteError(UNREADABLE, f"{type(error).__name__}: {error}", "")
+            client.results[request] = said
+            client._futures[request].set_result(said)
+
+    client._queue_handlers["apply_reply"] = handle
 
 
 def parts(result):

@@ -104,6 +104,8 @@ def cause_of_death(cluster, pid):
         code = launcher.process.wait(1)
     except (AttributeError, psutil.Error):  # it ran elsewhere, or is not quite gone yet
         return ""
+    if code is None:
+        return ""  # its exit code went to somebody else
     how = f"killed by {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
     what = re.findall(r"what\(\): +(.*)", launcher.get_output())
     return "\n".join([f"the process is gone ({how}).", *what[-1:]])

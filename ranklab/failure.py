@@ -4,6 +4,10 @@ import linecache
 import re
 from dataclasses import dataclass
 
+UNREADABLE = "Unreadable"  # stands where the name of a rank's error stands
+LACKING = re.compile(
+    r"NameError: name '(\w+)' is not defined|Can't get attribute '(\w+)' on <module '__main__'"
+)
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
 # How IPython heads a frame: "Cell In[3], line 2, in f(x)" or "File ~/a/b.py:2, in f(x)".
 CELL = re.compile(r"\s*(?:Cell|Input) In ?(\[\d+\])")
@@ -66,12 +70,15 @@ SAYS = {  # causes before consequences
     "waited": "waited for another rank in vain",
     "interrupted": "got the interrupt",
     "busy": "did not answer: still busy, or stuck",
+    "unreadable": "sent something that cannot be rebuilt here",
     "aborted": "did not start on this, because an earlier cell failed there",
 }
 
 
 def from_remote(rank, remote, first_line=None):
     """Read an ipyparallel RemoteError; `first_line` is what the reader's editor calls line 1."""
+    if remote.ename == UNREADABLE:
+        return Failure(rank, "unreadable", str(remote.evalue))
     if remote.ename == "EngineError":
         return Failure(rank, "died")
     text = COLOR.sub("", remote.traceback or "")
@@ -143,7 +150,7 @@ def error_from(failures, name, names_in_kernel=()):
                 key = (failure.place, "" if kind == "waited" else failure.error)
                 alike.setdefault(key, []).append(failure)
         paragraphs += [_paragraph(kind, group) for group in alike.values()]
-    paragraphs.append(elsewhere(failures, names_in_kernel))
+    paragraphs.append(elsewhere(failures, name, names_in_kernel))
     paragraphs.append(what_next({failure.kind for failure in failures}, name))
     tracebacks = {failure.rank: failure.traceback for failure in failures}
     return RankError("\n\n".join(filter(None, paragraphs)), tracebacks)
@@ -160,14 +167,23 @@ def _paragraph(kind, group):
     return "\n".join(filter(None, [f"{who} {SAYS[kind]}{':' if place else '.'}", place, error]))
 
 
-def elsewhere(failures, names_in_kernel):
-    """Say so where a rank lacks a name that the kernel has: a common mistake, once."""
+def elsewhere(failures, name, names_in_kernel):
+    """Say so where the ranks lack a name that the kernel has, or the kernel one of theirs."""
     for failure in failures:
-        lacking = re.match(r"NameError: name '(\w+)' is not defined", failure.error)
-        if lacking and lacking[1] in names_in_kernel:
+        lacking = LACKING.search(failure.error)
+        if not lacking:
+            continue
+        what = lacking[1] or lacking[2]
+        if failure.kind == "unreadable":
             return (
-                f"`{lacking[1]}` is there in this notebook, but not on the ranks, which are other "
-                "processes. A %%px cell defines it there."
+                f"`{what}` is defined on the ranks and not in this notebook, which is another "
+                "process. Pull what the object holds (numbers, tensors, a state_dict()), or define "
+                f"`{what}` in a cell without %%px, too."
+            )
+        if what in names_in_kernel:
+            return (
+                f"`{what}` is there in this notebook, but not on the ranks, which are other "
+                f'processes. Define it in a %%px cell, or send a value: {name}["{what}"] = {what}'
             )
     return ""
 
@@ -181,6 +197,8 @@ def what_next(kinds, name):
             f"The process group does not work any more. Call {name}.reset() for a new one: "
             "the variables stay."
         )
+    if "aborted" in kinds:
+        return f"Call {name}.reset(), then run the cell again."
     if "interrupted" in kinds:
         return f"The ranks may be out of step now. {name}.reset() gives them a new process group."
     return ""

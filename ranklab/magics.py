@@ -14,7 +14,7 @@ from ipyparallel.client.magics import ParallelMagics
 from IPython.core.magic_arguments import parse_argstring
 
 from . import answers
-from .failure import ArgumentError
+from .failure import ArgumentError, RankError
 
 
 class RankMagics(ParallelMagics):
@@ -57,6 +57,16 @@ class RankMagics(ParallelMagics):
                 result.wait_for_output(1)  # the end of the output may come after the result
                 if not stream:
                     answers.display(result, groupby)
+
+
+def say_what_is_missing(shell):
+    """Before there are ranks, let `%%px` say so, where a stock notebook has no such magic."""
+
+    def px(line, cell=""):
+        raise RankError("There are no ranks yet: first run the cell with `ranks = Ranks(4)`.")
+
+    if shell and "px" not in shell.magics_manager.magics["cell"]:
+        shell.register_magic_function(px, "line_cell", "px")
 
 
 def _streamed(result):

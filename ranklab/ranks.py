@@ -22,6 +22,7 @@ import atexit
 import contextlib
 import itertools
 import os
+import pickle
 import socket
 import sys
 import time
@@ -29,7 +30,7 @@ import time
 import ipyparallel
 from IPython import get_ipython
 
-from . import answers, arguments, cluster, engine
+from . import answers, arguments, cluster, engine, magics
 from .failure import ArgumentError, MissingOnRanks, RankError, named
 from .guardian import Guardian
 
@@ -93,6 +94,7 @@ class Ranks:
         self._guardian = Guardian()
         try:
             self.cluster, self.client = cluster.start(self._plan, self._guardian.folder)
+            answers.keep_unreadable(self.client)
             self.view = self.client[:]
             self.view.block = True
             processes = self._on_all(engine.prepare, limit=120)
@@ -103,9 +105,7 @@ class Ranks:
             self.close()
             raise
         if shell := get_ipython():
-            from .magics import RankMagics
-
-            shell.register_magics(RankMagics(shell, self))
+            shell.register_magics(magics.RankMagics(shell, self))
         self._seconds = time.perf_counter() - began
         print(self)
 
@@ -174,7 +174,11 @@ class Ranks:
         if name in IN_NAMESPACE:
             raise ArgumentError(f"`{name}` is what each rank calls its own; take another name.")
         self.check_alive()
-        answers.values(self, self.client[:].push({name: value}, block=False))
+        try:
+            pushed = self.client[:].push({name: value}, block=False)
+        except (TypeError, AttributeError, pickle.PicklingError) as error:
+            raise ArgumentError(f"`{name}` cannot go to another process: {error}.") from None
+        answers.values(self, pushed)
 
     def run(self, function, *args, **kwargs):
         """Call `function(*args, **kwargs)` on every rank; return the results in rank order."""
@@ -230,3 +234,4 @@ def _close_at_exit(kernel):
 
 
 atexit.register(_close_at_exit, os.getpid())
+magics.say_what_is_missing(get_ipython())

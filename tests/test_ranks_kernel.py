@@ -335,3 +335,32 @@ def test_a_hanging_notebook_is_reported_as_failed():
     )
     with pytest.raises(nbclient.exceptions.CellExecutionError, match="KeyboardInterrupt"):
         client.execute()
+
+
+def test_an_object_of_a_class_that_only_the_ranks_have(working):
+    working.run("%%px\nclass Net:\n    pass\nnet = Net()")
+    _, error = working.run("ranks['net']", timeout=20)
+    assert "ranks 0 and 1 sent something that cannot be rebuilt here" in error
+    assert "`Net` is defined on the ranks and not in this notebook" in error
+    assert working.value("ranks['rank']") == [0, 1]  # and the ranks are there
+
+
+def test_an_object_of_a_class_that_only_the_kernel_has(working):
+    working.run("class Here:\n    pass")
+    _, error = working.run("ranks['here'] = Here()", timeout=20)
+    assert "`Here` is there in this notebook, but not on the ranks" in error
+
+
+def test_what_cannot_be_sent(working):
+    _, error = working.run("ranks['file'] = open('/dev/null')", timeout=20)
+    assert error.startswith("ArgumentError: `file` cannot go to another process")
+
+
+def test_px_before_there_are_ranks():
+    notebook = Notebook()
+    try:
+        notebook.run("from ranklab import Ranks")
+        _, error = notebook.run("%%px\n1 + 1")
+        assert "There are no ranks yet" in error
+    finally:
+        notebook.close()
