@@ -1,14 +1,16 @@
 """Definitions taken from a module, and the `#@save` cells of a chapter as a module."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from ranklab.forms import manuscript, taught
-from ranklab.forms.definitions import free_names, take
+from ranklab.forms import manuscript, symbols, taught
+from ranklab.forms.definitions import bound_names, free_names, take
 from ranklab.forms.errors import FormError
+from ranklab.forms.script.scopes import names_in
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -213,3 +215,30 @@ def test_saved_code_may_use_what_earlier_chapters_teach():
 def test_a_magic_elsewhere_does_not_matter():
     cells = ["!ls", "raise (", "#@save\ndef f():\n    return torch.ones(1)"]
     assert "import torch\n" in taught.to_module(chapter(*cells))
+
+
+# Comprehensions: Python 3.12 took their scopes out of the symbol table.
+
+COMPREHENSIONS = ["[i for i in A]", "{i for i in A}", "{i: 1 for i in A}", "[[i] for i in A][0]"]
+
+
+@pytest.mark.parametrize("expression", COMPREHENSIONS)
+def test_the_names_of_a_comprehension_are_its_own(expression):
+    source = f"X = {expression}"
+    (statement,) = ast.parse(source).body
+    assert bound_names(statement) == {"X"}
+    assert free_names(source) == {"A"}
+    names = names_in(statement)
+    assert (names.binds, names.reads, names.later) == ({"X"}, {"A"}, set())
+
+
+@pytest.mark.parametrize("expression", COMPREHENSIONS)
+def test_a_comprehension_is_a_scope_for_every_python(expression):
+    (scope,) = symbols.table(f"X = {expression}").get_children()
+    assert scope.get_name() == "genexpr"
+    assert scope.lookup("i").is_local()
+
+
+def test_what_a_comprehension_binds_outside_of_it_is_bound():
+    (statement,) = ast.parse("X = [last := i for i in A]").body
+    assert names_in(statement).binds == {"X", "last"}

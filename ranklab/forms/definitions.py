@@ -2,10 +2,10 @@
 
 import ast
 import builtins
-import symtable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ranklab.forms import symbols
 from ranklab.forms.errors import FormError
 
 _IMPORTS = (ast.Import, ast.ImportFrom)
@@ -79,7 +79,7 @@ def imports_of(tree: ast.Module) -> dict[str, list[str]]:
 def free_names(source: str) -> set[str]:
     """The names that ``source`` reads, or its functions do, as globals; builtins left out."""
     names: set[str] = set()
-    tables = [symtable.symtable(source, "<code>", "exec")]
+    tables = [symbols.table(source)]
     while tables:
         table = tables.pop()
         tables.extend(table.get_children())
@@ -96,7 +96,7 @@ def bound_names(node: ast.stmt) -> set[str]:
         return {node.name}
     if isinstance(node, ast.Expr):
         return _changed_by_call(node.value)
-    table = symtable.symtable(ast.unparse(node), "<code>", "exec")
+    table = symbols.table(ast.unparse(node))
     bound = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
     for target in _targets(node):
         bound |= _root_name(target)

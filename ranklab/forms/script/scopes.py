@@ -2,10 +2,10 @@
 
 import ast
 import builtins
-import symtable
 from dataclasses import dataclass, field
 
-_RUNS_AT_ONCE = {"listcomp", "setcomp", "dictcomp", "genexpr"}
+from ranklab.forms import symbols
+
 BUILTINS = frozenset(dir(builtins)) | {"__name__", "__doc__", "__builtins__"}
 
 
@@ -37,7 +37,7 @@ def names_in(*nodes: ast.stmt | ast.expr) -> Names:
     statements = [n if isinstance(n, ast.stmt) else ast.Expr(n) for n in nodes]
     text = ast.unparse(ast.fix_missing_locations(ast.Module(statements, [])))
     names = Names()
-    _collect(symtable.symtable(text, "<cell>", "exec"), names, top=True, later=False)
+    _collect(symbols.table(text), names, top=True, later=False)
     names.binds |= {n.target.id for n in _outer_nodes(statements) if _adds_to_a_name(n)}
     names.reads -= BUILTINS - names.binds
     names.later -= BUILTINS - names.binds
@@ -54,7 +54,7 @@ def _collect(table, names: Names, top: bool, later: bool) -> None:
         if symbol.is_referenced():
             (names.later if later else names.reads).add(symbol.get_name())
     for child in table.get_children():
-        delayed = child.get_type() == "function" and child.get_name() not in _RUNS_AT_ONCE
+        delayed = child.get_type() == "function" and child.get_name() != "genexpr"
         _collect(child, names, top=False, later=later or delayed)
 
 
