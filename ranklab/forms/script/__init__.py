@@ -15,6 +15,7 @@ from pathlib import Path
 from nbconvert.exporters import Exporter
 
 from ranklab.forms import manuscript, notebook
+from ranklab.forms.errors import FormError
 from ranklab.forms.script import cells, translate
 
 __all__ = ["ScriptExporter", "to_script"]
@@ -34,7 +35,12 @@ def to_script(nb, name: str | None = None) -> str:
         origin = f"Generated from {manuscript} by `make forms`: edit the manuscript, not this file."
     else:
         origin = f"Generated from {name}.ipynb by `jupyter nbconvert --to ranklab_script`."
-    return translate.script(cells.read(nb, name), translate.Title(name, origin))
+    try:
+        return translate.script(cells.read(nb, name), translate.Title(name, origin))
+    except FormError:
+        raise
+    except Exception as error:
+        raise FormError(f"{name}: {translate.mistake(error)}") from error
 
 
 class ScriptExporter(Exporter):

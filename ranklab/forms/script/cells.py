@@ -18,6 +18,10 @@ _MAGICS = {
 }
 
 
+# Tags of cells that are not in the script; Jupyter itself does not run the second kind.
+LEFT_OUT = frozenset({"notebook-only", "skip-execution"})
+
+
 @dataclass(frozen=True)
 class Place:
     """Where in the notebook something stands, for the sentence of an error."""
@@ -61,7 +65,7 @@ class Cell:
 
     @property
     def notebook_only(self) -> bool:
-        return "notebook-only" in self.tags
+        return bool(self.tags & LEFT_OUT)
 
 
 def read(nb, name: str) -> list[Cell | Prose]:
@@ -81,22 +85,38 @@ def read(nb, name: str) -> list[Cell | Prose]:
 
 
 def _code_cell(place: Place, source: str, tags: frozenset[str]) -> Cell:
-    body, on_ranks, targets = source, False, Targets()
+    body, on_ranks, targets, left_out = source, False, Targets(), bool(tags & LEFT_OUT)
+    _refuse_odd_characters(place, source)
     if source.lstrip().startswith("%%"):
         magic, line, body = _cell_magic(place, source)
         if magic == "px":
             on_ranks, targets = True, px_options(place, line)
-        elif "notebook-only" not in tags:
+        elif not left_out:
             raise place.refuse(
                 f"`%%{magic}` means nothing to Python. Write it without the magic, or tag the "
                 "cell `notebook-only`."
             )
-    if "notebook-only" in tags:
+    if left_out:
         return Cell(place, body, _parsed_leniently(body), tags, on_ranks, targets)
     body = _plain_python(place, body)
     cell = Cell(place, body, _parsed(place, body), tags, on_ranks, targets, _is_silent(body))
     _refuse_top_level_await(cell)
     return cell
+
+
+def _refuse_odd_characters(place: Place, source: str) -> None:
+    try:
+        source.encode()
+    except UnicodeEncodeError as error:
+        raise place.refuse(
+            f"this cell holds half of a character, {source[error.start]!r}, which no file can. "
+            f'Write it as an escape in a string ("\\u{ord(source[error.start]):04x}").'
+        ) from None
+    if "\r" in source.replace("\r\n", "\n"):
+        raise place.refuse(
+            "this cell holds a carriage return inside of a line, which Python would take for its "
+            "end. Write \\r in the string instead."
+        )
 
 
 def _cell_magic(place: Place, source: str) -> tuple[str, str, str]:

@@ -31,8 +31,7 @@ class Display:
             return Piece(copied, everywhere)
         show = self.step.use("show")
         more = ", rank" if cell.on_ranks else ""
-        several = isinstance(node.value, ast.Tuple) and not copied(0).startswith("(")
-        left, right = ("(", ")") if several else ("", "")
+        left, right = ("", "") if _is_one_argument(copied(0), more) else ("(", ")")
 
         def render(indent: int) -> str:
             return f"{show}({left}{copied(indent)}{right}{more})"
@@ -99,6 +98,17 @@ class Display:
             f"`{name}` is one of the lab's views, which a script may have to leave out: show it "
             "on a line of its own, and use its value nowhere else."
         )
+
+
+def _is_one_argument(text: str, more: str) -> bool:
+    """Whether a text, put before ``more`` in a call, is one argument and all of the value."""
+    try:
+        call = ast.parse(f"f({text}{more})", mode="eval").body
+        value = ast.parse(f"({text}\n)", mode="eval").body
+    except SyntaxError:
+        return False
+    first, *others = call.args
+    return ast.dump(first) == ast.dump(value) and len(others) == bool(more) and not call.keywords
 
 
 def _called_in_head(node: ast.With) -> set[str]:

@@ -55,9 +55,7 @@ def replaced(string: ast.JoinedStr, text: str, new: dict[int, str], write) -> st
         again = _own_nodes(tree)
         if ast.dump(tree) != ast.dump(value.value) or len(again) != len(mine):
             raise Unwritable(f"`{old}` cannot be replaced in an f-string; keep it in a variable.")
-        pairs = [
-            (n, new[id(node)]) for node, n in zip(mine, again, strict=True) if id(node) in new
-        ]
+        pairs = [(n, new[id(node)]) for node, n in zip(mine, again, strict=True) if id(node) in new]
         written = write(tree, f"({old})", pairs)[1:-1]
         if field.label:
             text = _labeled(text, field, written, string)

@@ -111,14 +111,25 @@ def _read_arguments(lab: Lab, cell: Cell, call: ast.Call) -> None:
             raise cell.refuse(f"`{ast.unparse(call)}` has an argument that Ranks does not know.")
         try:
             lab.settings[name] = ast.literal_eval(value)
-        except ValueError:
+        except (ValueError, TypeError):
             raise cell.refuse(
                 f"`{name}={ast.unparse(value)}`: the script's processes are started before any "
                 "cell runs, so give Ranks plain numbers and strings."
             ) from None
-    n = lab.settings["n"]
-    if not isinstance(n, int) or n < 1:
+    _check_arguments(cell, **lab.settings)
+
+
+def _check_arguments(cell: Cell, n, timeout, debug, **names) -> None:
+    """Refuse arguments that `Ranks` itself would refuse, or that no script could hold."""
+    if type(n) is not int or n < 1:
         raise cell.refuse(f"`Ranks({n!r})`: the number of ranks is a whole number from 1.")
+    if type(timeout) not in (int, float) or not 0 < timeout < float("inf"):
+        raise cell.refuse(f"`timeout={timeout!r}`: write a number of seconds, more than 0.")
+    if type(debug) is not bool:
+        raise cell.refuse(f"`debug={debug!r}`: write True or False.")
+    for name, value in names.items():
+        if value is not None and not isinstance(value, str):
+            raise cell.refuse(f"`{name}={value!r}`: write a name in quotes.")
 
 
 def _refuse_other_uses(lab: Lab, cell: Cell, statement: ast.stmt) -> None:

@@ -1,6 +1,7 @@
 """What kernel code does with the ranks: pulls, pushes, runs, resets, wherever they stand."""
 
 import ast
+import keyword
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -89,6 +90,11 @@ class Finder:
         if attr == "run":
             if not node.args:
                 raise self.cell.refuse("`ranks.run()` needs the function to call.")
+            if isinstance(node.args[0], ast.Starred):
+                raise self.cell.refuse(
+                    f"`{ast.unparse(node)}`: write the function to call by itself, as in "
+                    "ranks.run(f, *arguments)."
+                )
             return Operation("run", node, sometimes=sometimes)
         if attr in ("reset", "close", "where"):
             if node.args or node.keywords:
@@ -102,11 +108,24 @@ class Finder:
     def _subscript(self, node: ast.Subscript) -> str:
         match node.slice:
             case ast.Constant(value=str(name)) if name.isidentifier():
-                return name
+                return self._checked(name)
         raise self.cell.refuse(
             f"`{ast.unparse(node)}`: a script must know the name; write it as a string, as in "
             'ranks["x"].'
         )
+
+    def _checked(self, name: str) -> str:
+        """The name of a variable of the ranks', if a script can have a variable of this name."""
+        if keyword.iskeyword(name):
+            raise self.cell.refuse(
+                f"`{name}` is a word of Python's, and no variable can have this name; take another."
+            )
+        if name in self.lab.names:
+            raise self.cell.refuse(
+                f"`{name}` is also something that the script takes from ranklab; give the ranks' "
+                "variable another name."
+            )
+        return name
 
     def _refuse_attribute(self, attr: str):
         why = _WITHOUT_TRANSLATION.get(

@@ -26,12 +26,19 @@ class Waiting:
 @dataclass
 class Step:
     """all_names: every name in the notebook. defined_everywhere: functions and classes of plain
-    cells that all ranks define. draws: names that stand for something that draws."""
+    cells that all ranks define. draws: names that stand for something that draws. cells: those
+    of the script. inherited: ``id`` of kernel statements that hold for the ranks, too.
+
+    sendable: those of defined_everywhere that always mean the same on all ranks.
+    plain: names that only ever hold what nothing can change.
+    checks: number of a cell, or id of a statement -> shared names to compare before it.
+    noted: ids of the pushes whose value such a check needs."""
 
     lab: Lab
     imports: Imports
     all_names: set[str]
     defined_everywhere: set[str] = field(default_factory=set)
+    sendable: set[str] = field(default_factory=set)
     draws: set[str] = field(default_factory=set)
     used: set[str] = field(default_factory=set)
     waiting: Waiting = field(default_factory=Waiting)
@@ -42,6 +49,11 @@ class Step:
     closed: bool = False
     copied: list[tuple[Cell, ast.stmt]] = field(default_factory=list)
     traced: set[str] = field(default_factory=set)
+    plain: set[str] = field(default_factory=set)
+    checks: dict[int, set[str]] = field(default_factory=dict)
+    noted: set[int] = field(default_factory=set)
+    cells: list[Cell] = field(default_factory=list)
+    inherited: set[int] = field(default_factory=set)
 
     @property
     def known_everywhere(self) -> set[str]:

@@ -4,14 +4,28 @@ import ast
 import re
 from dataclasses import dataclass
 
-from ranklab.forms.script import layout, names, on_ranks, preamble, prose
+from ranklab.forms.errors import FormError
+from ranklab.forms.script import (
+    builtin_names,
+    identity,
+    layout,
+    left_out,
+    names,
+    on_ranks,
+    preamble,
+    process_state,
+    prose,
+)
 from ranklab.forms.script.cells import Cell, Prose
 from ranklab.forms.script.display import names_that_draw
+from ranklab.forms.script.fstrings import Unwritable
 from ranklab.forms.script.hoist import collect
 from ranklab.forms.script.import_section import grouped, packages
 from ranklab.forms.script.imports import Imports, is_import, origin, starts_processes
 from ranklab.forms.script.kernel import Kernel
 from ranklab.forms.script.lab import Lab, find_ranks
+from ranklab.forms.script.layout import Piece
+from ranklab.forms.script.operations import Finder
 from ranklab.forms.script.randomness import needs_two_streams
 from ranklab.forms.script.scopes import names_in
 from ranklab.forms.script.source import Source, rows_inside_strings
@@ -35,8 +49,18 @@ def script(cells: list[Cell | Prose], title: Title) -> str:
     find_ranks(lab, kept)
     step = _prepared(lab, imports, code, kept)
     names.check(code, step)
+    _check_processes(code, kept, step)
     body = _body(cells, step)
     return _verified(_assembled(body, step, title), step)
+
+
+def _check_processes(code: list[Cell], kept: list[Cell], step: Step) -> None:
+    """Refuse what one process for the kernel and rank 0 would change."""
+    lab, imported = step.lab, step.imports.names
+    left_out.check(code, lab)
+    process_state.check(kept, lab, imported)
+    identity.check(kept, lab, imported)
+    builtin_names.check(kept, lab, set())
 
 
 def _prepared(lab: Lab, imports: Imports, code: list[Cell], kept: list[Cell]) -> Step:
@@ -44,7 +68,10 @@ def _prepared(lab: Lab, imports: Imports, code: list[Cell], kept: list[Cell]) ->
     every = set(imports.names)
     for cell in kept:
         every |= names_in(*(node for node in cell.tree.body if not is_import(node))).all
+        every |= _moved(cell, lab)
     step = Step(lab, imports, every - lab.names)
+    step.cells = kept
+    step.inherited = process_state.inherited(kept, lab, imports.names) if lab.has_ranks else set()
     lab.renamed = _renamed(step, kept)
     imported = set(imports.names) | {"torch"}
     step.two_streams = lab.has_ranks and needs_two_streams(kept, imported)
@@ -58,6 +85,7 @@ def _renamed(step: Step, kept: list[Cell]) -> dict[str, str]:
     """The preamble's own names that mean something else in the notebook, with new ones."""
     bound = set()
     for cell in kept:
+        bound |= _moved(cell, step.lab)
         for node in cell.tree.body:
             if not is_import(node):
                 names_ = names_in(node)
@@ -71,6 +99,15 @@ def _renamed(step: Step, kept: list[Cell]) -> dict[str, str]:
         if name not in preamble.FIXED and (name in bound or other):
             taken |= {name}
     return {name: f"{name}_" for name in sorted(taken)}
+
+
+def _moved(cell: Cell, lab: Lab) -> set[str]:
+    """The names that a plain cell pulls and pushes."""
+    if cell.on_ranks or not lab.ranks:
+        return set()
+    finder = Finder(cell, lab)
+    operations = (op for node in cell.tree.body for op in finder.within(node))
+    return {op.name for op in operations if op.name}
 
 
 def _body(cells: list[Cell | Prose], step: Step) -> list[str]:
@@ -87,7 +124,7 @@ def _body(cells: list[Cell | Prose], step: Step) -> list[str]:
 
 
 def _cell_lines(cell: Cell, step: Step) -> list[str]:
-    pieces = on_ranks.pieces(cell, step) if cell.on_ranks else Kernel(cell, step).pieces()
+    pieces = _pieces(cell, step)
     if pieces and re.match(r"#\s*@save\b", " ".join(pieces[0].above[:1])):
         pieces[0].above = pieces[0].above[1:]
     rest = comments_at_end(Source(cell.body), cell.tree.body)
@@ -95,6 +132,34 @@ def _cell_lines(cell: Cell, step: Step) -> list[str]:
     while lines and not lines[0]:
         lines.pop(0)
     return lines + ([line for line in rest if line] if rest else [])
+
+
+def _pieces(cell: Cell, step: Step) -> list[Piece]:
+    """The translation of a cell; any error in it becomes a sentence about the cell."""
+    try:
+        pieces = on_ranks.pieces(cell, step) if cell.on_ranks else Kernel(cell, step).pieces()
+        inherited = {
+            Source(cell.body).statement(node, 0)
+            for node in cell.tree.body
+            if id(node) in step.inherited
+        }
+        for piece in pieces if inherited else []:
+            piece.everywhere = piece.everywhere or piece.render(0) in inherited
+        return pieces
+    except Unwritable as error:
+        raise cell.refuse(str(error)) from None
+    except FormError:
+        raise
+    except Exception as error:
+        raise cell.refuse(mistake(error)) from error
+
+
+def mistake(error: Exception) -> str:
+    """The sentence about an error that the exporter itself made."""
+    return (
+        f"this is a mistake in the exporter ({type(error).__name__}: {error}). Write the cell in "
+        "a simpler way until it is repaired."
+    )
 
 
 def _append(out: list[str], lines: list[str]) -> None:
@@ -128,6 +193,8 @@ def _assembled(body: list[str], step: Step, title: Title) -> str:
     code += [f"{name} = {lab.helper('result')}" for name in sorted(lab.results - {"result"})]
     code += [preamble.stand_ins(lab, in_with)] if lab.views else []
     sections = [_header(step, title), grouped(imports.statements), "\n\n\n".join(code)]
+    if not lab.has_ranks:
+        builtin_names.check(step.cells, lab, builtin_names.read_in(code))
     text = "\n\n".join(section for section in sections if section)
     return _spaced([*text.split("\n"), "", "", *body])
 
