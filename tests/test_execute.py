@@ -1,7 +1,6 @@
 """Executing chapters: what is reported, what is kept, what is done again."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,10 +11,11 @@ import nbformat
 import psutil
 import pytest
 
+from ranklab.folders import Folders
 from ranklab.site import cache
 from ranklab.site import execute as module
 from ranklab.site.__main__ import main
-from ranklab.site.folders import BookError, Folders
+from ranklab.site.errors import BookError
 
 HEADER = """\
 ---
@@ -109,7 +109,6 @@ def test_the_kernel_is_this_interpreter_and_ends(book):
     )
     execute(path, folders=book)
     executable, pid = eval(outputs(book, "01_good")[0][0].data["text/plain"])
-    assert Path(executable).samefile(shutil.which(executable))
     assert Path(executable) == Path(sys.executable)
     assert not psutil.pid_exists(pid)
 
@@ -241,12 +240,38 @@ def test_a_manuscript_that_cannot_be_read_is_one_sentence(book, capsys):
 
 def test_each_number_of_ranks_has_a_notebook_of_its_own(book, monkeypatch):
     monkeypatch.delenv("RANKLAB_RANKS", raising=False)
-    mention = "\n```{code-cell} ipython3\n# Ranks(4) is what this chapter starts\n```\n"
-    path = write(book, "01_good", GOOD + mention)
+    starts = """
+```{code-cell} ipython3
+%%time
+1
+```
+
+```{code-cell} ipython3
+# not Ranks(2)
+if not answer:
+    ranks = Ranks(n=4, timeout=5)
+```
+"""
+    path = write(book, "01_good", GOOD + starts)
     own = module.execute(path, folders=book)
     assert module.execute(path, ranks=4, folders=book) == own  # not executed twice
     two = module.execute(path, ranks=2, folders=book)
     assert two != own and "world 2" in two.read_text() and "world None" in own.read_text()
+
+
+def test_a_chapter_finds_an_empty_folder(book):
+    cell = """
+```{code-cell} ipython3
+from pathlib import Path
+found = sorted(path.name for path in Path().iterdir())
+Path("mine").write_text("x")
+found
+```
+"""
+    for name in ("01_first", "02_second", "01_first"):
+        assert execute(write(book, name, cell), folders=book).failure is None
+        assert outputs(book, name)[0][0].data["text/plain"] == "['kernel.log']"
+        (book.executed / f"{name}.ipynb").unlink()
 
 
 def test_a_failure_is_an_error_for_who_asks_for_the_notebook(book):
@@ -265,7 +290,7 @@ time.sleep(60)
 """
     write(book, "01_slow", cell)
     write(book, "02_slow", cell)
-    started = book.build / "run/started"
+    started = book.build / "run/01_slow/started"
     command = [sys.executable, "-m", "ranklab.site", "--root", str(book.root)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -9,22 +9,23 @@ import shutil
 import subprocess
 import sys
 import uuid
-from pathlib import Path
 
 import nbformat
 import pytest
 from jupyter_server.services.contents.largefilemanager import AsyncLargeFileManager
 from traitlets.config.loader import PyFileConfigLoader
 
+from ranklab import files
+from ranklab.folders import HERE
 from ranklab.forms import manuscript, notebook
 from ranklab.forms.__main__ import main
 from ranklab.forms.errors import FormError
 
 pytestmark = pytest.mark.timeout(120)
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = HERE.root
 SAMPLES = ROOT / "tests" / "manuscripts"
-CHAPTERS = sorted((ROOT / "book").glob("[0-9][0-9]_*.md"))
+CHAPTERS = HERE.chapters()
 MANUSCRIPTS = [*CHAPTERS, *sorted(SAMPLES.glob("*.md"))]
 
 each_manuscript = pytest.mark.parametrize("path", MANUSCRIPTS, ids=lambda path: path.stem)
@@ -315,6 +316,30 @@ def test_a_manuscript_that_cannot_be_read_keeps_its_forms(book):
     assert contents(book) == before
 
 
+def test_a_manuscript_that_is_not_utf8_is_one_sentence(book):
+    forms(book)
+    path = book / "book" / "92_saved.md"
+    path.write_bytes(path.read_bytes() + "\nD\xe9j\xe0 vu\n".encode("latin-1"))
+    before, line = contents(book), path.read_bytes().count(b"\n")
+    said = f"92_saved: line {line} of the manuscript has a byte that is not UTF-8 (0xe9). "
+    assert forms(book) == (1, [f"{said}Save the file as UTF-8."])
+    notebook_path = book / "notebooks" / "92_saved.ipynb"
+    assert forms(book, "--from-notebook", notebook_path) == (1, [f"{said}Save the file as UTF-8."])
+    assert contents(book) == before
+
+
+@pytest.mark.parametrize("content", ["é", b"\xff"])
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch, content):
+    path = tmp_path / "new" / "a"
+    assert files.replace(path, content) and not files.replace(path, content)
+    assert path.read_bytes() == (content if isinstance(content, bytes) else content.encode())
+    monkeypatch.setattr(os, "replace", lambda *_: 1 / 0)  # as if the disk were full
+    with pytest.raises(ZeroDivisionError):
+        files.replace(path, b"other")
+    assert [p.name for p in path.parent.iterdir()] == ["a"]
+    assert path.read_bytes() != b"other"
+
+
 def test_the_committed_forms_are_in_step(capsys):
     status = main(["--check"])
     assert status == 0, capsys.readouterr().out
@@ -380,7 +405,8 @@ def test_saving_without_a_change_leaves_the_file_alone(book, lab):
 def test_a_notebook_of_the_readers_own_is_left_alone(book, lab):
     before = contents(book / "book")
     copy = edited(book)  # still says that it comes from 92_saved.md
-    assert lab(copy, "my_copy.ipynb")[-1:] != ["INFO book/92_saved.md updated from the notebook."]
+    assert lab(copy, "my_copy.ipynb") == []
+    assert opened(book, "my_copy.ipynb").cells == copy.cells
     unmarked = edited(book)
     del unmarked.metadata["ranklab"]
     assert not [line for line in lab(unmarked) if line.startswith("ERROR")]

@@ -7,12 +7,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ranklab.forms import files, manuscript, notebook, taught
+from ranklab import files
+from ranklab.folders import HERE, Folders
+from ranklab.forms import manuscript, notebook, taught
 from ranklab.forms.errors import FormError
 from ranklab.forms.script import to_script
-
-ROOT = Path(__file__).resolve().parents[2]
-CHAPTERS = "[0-9][0-9]_*.md"
 
 
 class Forms:
@@ -26,7 +25,7 @@ class Forms:
         self._made: set[Path] = set()
 
     def run(self) -> None:
-        chapters = sorted((self.root / "book").glob(CHAPTERS))
+        chapters = Folders(self.root).chapters()
         notebooks = [nb for path in chapters if (nb := self._read(path)) is not None]
         # Scripts take over what earlier chapters teach, so that comes first.
         for nb in notebooks:
@@ -106,7 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m ranklab.forms", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing, name what differs")
     parser.add_argument("--from-notebook", type=Path, help="write the manuscript of this notebook")
-    parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)
+    parser.add_argument("--root", type=Path, default=HERE.root, help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     if chosen.from_notebook:
         return _from_notebook(chosen.from_notebook)
@@ -130,7 +129,7 @@ def _from_notebook(path: Path) -> int:
 def _generated(root: Path) -> Iterator[Path]:
     """The files that some manuscript once gave, told by what they say of themselves."""
     for path in sorted((root / "notebooks").glob("*.ipynb")):
-        if _manuscript_of(path) == f"book/{path.stem}.md":
+        if _named_manuscript(path) == f"book/{path.stem}.md":
             yield path
     for path in sorted((root / "scripts").glob("*.py")):
         if _says_generated(path, f"book/{path.stem}.md"):
@@ -141,11 +140,12 @@ def _generated(root: Path) -> Iterator[Path]:
 
 
 def _says_generated(path: Path, source: str) -> bool:
-    head = path.read_text(encoding="utf-8").splitlines()[:3]
+    head = path.read_text(encoding="utf-8", errors="replace").splitlines()[:3]
     return any("Generated from" in line and source in line for line in head)
 
 
-def _manuscript_of(path: Path) -> str | None:
+def _named_manuscript(path: Path) -> str | None:
+    """The manuscript that a notebook says it comes from, be it there or not."""
     try:
         metadata = json.loads(path.read_text(encoding="utf-8")).get("metadata", {})
     except ValueError:

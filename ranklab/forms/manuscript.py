@@ -34,7 +34,19 @@ def read(path: str | Path) -> NotebookNode:
     others alone. ``nb.metadata.ranklab.manuscript`` names the file, as in "book/06_messages.md".
     """
     path = Path(path)
-    return parse(path.read_text(encoding="utf-8"), "/".join(path.resolve().parts[-2:]))
+    return parse(text_at(path), "/".join(path.resolve().parts[-2:]))
+
+
+def text_at(path: Path) -> str:
+    """The text of the manuscript at ``path``."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise FormError(
+            f"{path.stem}: line {line} of the manuscript has a byte that is not UTF-8 "
+            f"(0x{error.object[error.start]:02x}). Save the file as UTF-8."
+        ) from error
 
 
 def parse(text: str, manuscript: str) -> NotebookNode:

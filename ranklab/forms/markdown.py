@@ -8,6 +8,8 @@ from markdown_it import MarkdownIt
 from mdit_py_plugins.colon_fence import colon_fence_plugin
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 
+from ranklab.folders import CHAPTER
+
 _VERBATIM = {"fence", "code_block", "html_block", "math_block", "math_block_label"}
 _WITHIN_A_PARAGRAPH = r"(?:(?!\n[ \t]*\n).)+?"
 
@@ -202,5 +204,5 @@ def _plain_role(found: Role) -> str:
         return f"[{', '.join(key.strip() for key in found.target.split(','))}]"
     if found.name == "math":
         return f"${found.text}$"
-    is_chapter = re.fullmatch(r"\d\d_\w+", found.text)
+    is_chapter = CHAPTER.fullmatch(found.text)
     return f"chapter {found.text}" if found.name == "doc" and is_chapter else found.text

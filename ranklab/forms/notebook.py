@@ -6,11 +6,10 @@ import nbformat
 import yaml
 from nbformat import NotebookNode
 
+from ranklab.folders import HERE
 from ranklab.forms import manuscript, notebook_markdown
 from ranklab.forms.errors import FormError
 from ranklab.forms.notebook_markdown import Places
-
-ROOT = Path(__file__).resolve().parents[2]
 
 # The metadata of a cell that belongs to the chapter. The rest is a notebook program's own:
 # whether a cell is folded, when it ran.
@@ -29,7 +28,7 @@ if find_spec("ranklab") is None:
     %pip install -q "ranklab @ git+{repository}\""""
 
 
-def to_notebook(nb: NotebookNode, root: Path = ROOT) -> NotebookNode:
+def to_notebook(nb: NotebookNode, root: Path = HERE.root) -> NotebookNode:
     """The notebook form of ``manuscript.read(path)``; ``root`` is where _config.yml lies."""
     places = places_of(nb, root)
     cells = _generated_cells(nb, places)
@@ -77,7 +76,7 @@ def write(form: NotebookNode) -> str:
     return nbformat.writes(form, version=4).rstrip("\n") + "\n"
 
 
-def places_of(nb: NotebookNode, root: Path = ROOT) -> Places:
+def places_of(nb: NotebookNode, root: Path = HERE.root) -> Places:
     """Where links lead, from the repository's address in _config.yml, the one place for it."""
     config = root / "_config.yml"
     settings = yaml.safe_load(config.read_text(encoding="utf-8")) if config.exists() else {}

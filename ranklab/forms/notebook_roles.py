@@ -5,6 +5,7 @@ import re
 import unicodedata
 from typing import NamedTuple
 
+from ranklab.folders import CHAPTER
 from ranklab.forms import markdown
 from ranklab.forms.errors import FormError
 
@@ -61,7 +62,7 @@ def _address(role: markdown.Role, places: Places) -> str:
         return f"{places.site}/references.html"
     if role.name == "doc":
         page = target.removeprefix("./")
-        return f"{page}.ipynb" if re.fullmatch(r"\d\d_\w+", page) else f"{places.site}/{page}.html"
+        return f"{page}.ipynb" if CHAPTER.fullmatch(page) else f"{places.site}/{page}.html"
     anchor = _anchor("", target) if role.name == "ref" else ""
     return f"{places.site}/{places.page}.html{anchor}"
 

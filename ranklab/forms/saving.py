@@ -4,7 +4,8 @@ from pathlib import Path
 
 import nbformat
 
-from ranklab.forms import files, manuscript, notebook
+from ranklab import files
+from ranklab.forms import manuscript, notebook
 from ranklab.forms.errors import FormError
 
 # For each notebook, the manuscript's text when the two were last in step.
@@ -37,7 +38,7 @@ def note(path: Path) -> None:
     try:
         target = _manuscript_of(path)
         if target is not None and _normal(target) == _text_of(path):
-            _in_step[path] = target.read_text(encoding="utf-8")
+            _in_step[path] = manuscript.text_at(target)
     except (FormError, OSError, ValueError):
         return  # `write_manuscript` says what is wrong
 
@@ -53,7 +54,7 @@ def write_manuscript(path: Path, only_if_in_step: bool = False) -> str:
         raise FormError(f"{path.name}: this notebook was not generated from a manuscript here.")
     name = f"{target.parent.name}/{target.name}"
     text = _text_of(path)
-    now = target.read_text(encoding="utf-8")
+    now = manuscript.text_at(target)
     if text == _normal(target):
         _in_step[path] = now
         return f"{name} says the same as the notebook."

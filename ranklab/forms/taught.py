@@ -3,16 +3,14 @@
 import ast
 import re
 import subprocess
-from pathlib import Path
 from typing import NamedTuple
 
 from nbformat import NotebookNode
 from ruff.__main__ import find_ruff_bin
 
+from ranklab.folders import HERE
 from ranklab.forms import definitions, manuscript
 from ranklab.forms.errors import FormError
-
-ROOT = Path(__file__).resolve().parents[2]
 
 # What a rank has without importing it, and what to write instead of the rest.
 _RANK_IMPORTS = {"torch": "import torch", "dist": "import torch.distributed as dist"}
@@ -192,5 +190,5 @@ def _formatted(nb: NotebookNode, source: str) -> str:
 
 def _ruff(command: list[str], source: str) -> subprocess.CompletedProcess:
     return subprocess.run(
-        command, input=source, capture_output=True, text=True, cwd=ROOT, timeout=60
+        command, input=source, capture_output=True, text=True, cwd=HERE.root, timeout=60
     )

@@ -2,7 +2,7 @@
 
     python -m ranklab.site
 
-`folders` names the folders, `execute` runs one chapter, `cache` knows whether it must,
+`execute` runs one chapter, `cache` knows whether it must,
 `stage` gathers what Sphinx reads, `build` calls jupyter-book, `pages` and `references` are
 Sphinx extensions for the pages themselves.
 """

@@ -6,11 +6,12 @@ import sys
 import time
 from pathlib import Path
 
+from ranklab.folders import HERE, Folders
 from ranklab.forms.errors import FormError
 from ranklab.site import cache
 from ranklab.site.build import build
+from ranklab.site.errors import BookError
 from ranklab.site.execute import Outcome, run_chapter
-from ranklab.site.folders import HERE, BookError, Folders
 from ranklab.site.stage import stage
 
 

@@ -6,7 +6,8 @@ import sys
 
 from nbconvert.filters import strip_ansi
 
-from ranklab.site.folders import BookError, Folders
+from ranklab.folders import Folders
+from ranklab.site.errors import BookError
 
 COMMAND = "from jupyter_book.cli.main import main; main(prog_name='jupyter-book')"
 

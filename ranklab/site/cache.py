@@ -15,7 +15,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from ranklab.site.folders import Folders
+from ranklab.folders import Folders
 
 
 def fingerprint(folders: Folders) -> str:

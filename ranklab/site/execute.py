@@ -1,7 +1,8 @@
 """Execute one chapter in a kernel of its own, and say exactly what failed if it does."""
 
+import ast
 import os
-import re
+import shutil
 import sys
 import textwrap
 import time
@@ -16,12 +17,13 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbconvert.filters import strip_ansi
 from nbformat import NotebookNode
 
+from ranklab.files import replace
+from ranklab.folders import HERE, Folders
 from ranklab.forms.manuscript import read
 from ranklab.site import cache
-from ranklab.site.folders import HERE, BookError, Folders
+from ranklab.site.errors import BookError
 
 CELL_TIMEOUT = 120  # seconds
-RANKS = re.compile(r"\bRanks\((?:n=)?(\d*)")
 
 
 @dataclass
@@ -104,7 +106,7 @@ def run_chapter(
         return Outcome(name, time.monotonic() - start, executed=False)
     output.unlink(missing_ok=True)
     try:
-        _run(notebook, folders.build / "run", ranks, timeout)
+        _run(notebook, folders.build / "run" / name, ranks, timeout)
     except _Failure as failure:
         return Outcome(name, time.monotonic() - start, executed=True, failure=str(failure))
     seconds = time.monotonic() - start
@@ -116,15 +118,22 @@ def run_chapter(
 def _starts(notebook: NotebookNode) -> int | None:
     """How many ranks the chapter starts by itself; None if it has none."""
     for cell in cache.code_cells(notebook):
-        found = RANKS.search(cell.source)
-        if found:
-            return int(found[1] or 4)
+        try:
+            tree = ast.parse(cell.source)
+        except SyntaxError:
+            continue  # a magic, or a cell that is meant to fail
+        for node in ast.walk(tree):
+            match node:
+                case ast.Call(func=ast.Name("Ranks") | ast.Attribute(attr="Ranks")):
+                    given = [*node.args[:1], *(k.value for k in node.keywords if k.arg == "n")]
+                    return getattr(given[0], "value", None) if given else 4
     return None
 
 
 def _run(notebook: NotebookNode, folder: Path, ranks: int | None, timeout: float) -> None:
-    """Execute the notebook in place, in a fresh kernel whose working folder is `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Execute the notebook in place, in a fresh kernel that works in `folder`, emptied first."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     started = []
     client = NotebookClient(
         notebook,
@@ -145,6 +154,7 @@ def _run(notebook: NotebookNode, folder: Path, ranks: int | None, timeout: float
             client.execute(env=_environment(folder, ranks), stdout=file, stderr=file)
     except Exception as error:
         # On Ctrl-C nbclient stops the kernel, and then stumbles over its absence in various ways.
+        # Read in nbclient 0.11.0: the signal's handler sets this, and nothing else does.
         if hasattr(client, "_async_cleanup_kernel_future"):
             raise KeyboardInterrupt from None
         if not started:  # no kernel, and no cell to blame
@@ -178,7 +188,7 @@ def _environment(folder: Path, ranks: int | None) -> dict[str, str]:
     environment = dict(os.environ)
     # Otherwise ipyparallel shortens the errors of several ranks and draws progress bars.
     environment["IPP_NONINTERACTIVE"] = "1"
-    environment.setdefault("IPYTHONDIR", str(folder.parent / "ipython"))
+    environment.setdefault("IPYTHONDIR", str(folder.parents[1] / "ipython"))
     if ranks:
         environment["RANKLAB_RANKS"] = str(ranks)
     return environment
@@ -199,10 +209,4 @@ def _errors(cell: NotebookNode) -> list[NotebookNode]:
 def _write(notebook: NotebookNode, output: Path, manuscript: Path) -> None:
     comment = f"% Executed from book/{manuscript.name} by `make book`. Edit that file."
     notebook.cells.insert(0, nbformat.v4.new_markdown_cell(comment, id="executed-from"))
-    output.parent.mkdir(parents=True, exist_ok=True)
-    text = nbformat.writes(notebook)
-    if not output.exists() or output.read_text(encoding="utf-8") != text:
-        # All or nothing: an interrupted build must not leave half a notebook.
-        draft = output.with_suffix(".draft")
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(output)
+    replace(output, nbformat.writes(notebook))

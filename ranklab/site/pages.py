@@ -15,8 +15,9 @@ from pygments.lexers import PythonLexer
 from pygments.token import Name
 from sphinx.util import logging
 
+from ranklab.folders import CHAPTER
+
 log = logging.getLogger(__name__)
-CHAPTER = re.compile(r"[0-9]{2}_\w+")
 # What ipyparallel puts before a line that a rank printed, and before what it returned.
 RANK = re.compile(r"^(\[(?:stdout|stderr):(\d+)\])", re.MULTILINE)
 

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import nbformat
 import yaml
+from IPython.utils.path import compress_user
 from nbformat import NotebookNode
 
+from ranklab.files import replace
+from ranklab.folders import Folders
 from ranklab.site.cache import code_cells
-from ranklab.site.folders import BookError, Folders
+from ranklab.site.errors import BookError
 
 TITLE = re.compile(r"^# (?=\S)", re.MULTILINE)
 LABEL = re.compile(r'<svg[^>]* aria-label="([^"]+)"')
@@ -58,11 +61,7 @@ def check_contents(folders: Folders, chapters: list[str]) -> None:
 def mirror(files: dict[Path, bytes], folder: Path) -> None:
     """Make `folder` hold exactly these files; leave alone those that are the same already."""
     for relative, content in files.items():
-        path = folder / relative
-        if path.exists() and path.read_bytes() == content:
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        replace(folder / relative, content)
     for path in sorted(folder.rglob("*")) if folder.exists() else []:
         if path.is_file() and path.relative_to(folder) not in files:
             path.unlink()
@@ -88,7 +87,10 @@ def _page(folders: Folders, name: str) -> bytes:
 
 def _shorten_paths(cell: NotebookNode, root: Path) -> None:
     """Where Python lies on the machine that built the book is nobody's business."""
-    places = {sysconfig.get_path("purelib"): "site-packages", str(root): "one-model"}
+    known = {sysconfig.get_path("purelib"): "site-packages", str(root): "one-model"}
+    # Below the home folder, IPython writes ~/… in a traceback.
+    places = {form: short for long, short in known.items() for form in (long, compress_user(long))}
+    places.pop("~", None)
     for output in cell.outputs:
         for long, short in places.items():
             if output.output_type == "stream":

@@ -1,7 +1,11 @@
-"""Where the parts of the book are, and where the build puts what it makes."""
+"""Where the parts of a book are, which of its pages are chapters, and what the build makes."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
+
+# The name of a chapter, as in "06_messages". The book's other pages have no number.
+CHAPTER = re.compile(r"[0-9]{2}_[\w-]+")
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Folders:
 
     def chapters(self) -> list[Path]:
         """The manuscripts, in the order of their numbers."""
-        return sorted(self.book.glob("[0-9][0-9]_*.md"))
+        return sorted(path for path in self.book.glob("*.md") if CHAPTER.fullmatch(path.stem))
 
     def prose(self) -> list[Path]:
         """The pages without code."""
@@ -42,8 +46,4 @@ class Folders:
 
 
 # The repository that this file is part of.
-HERE = Folders(Path(__file__).resolve().parents[2])
-
-
-class BookError(Exception):
-    """The book cannot be built. The message is a sentence that says why and what to do."""
+HERE = Folders(Path(__file__).resolve().parents[1])
