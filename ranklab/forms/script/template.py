@@ -6,6 +6,7 @@ stand for what the notebook's `Ranks(...)` says.
 """
 # ruff: noqa: F811
 
+import io
 import os
 import pickle
 import random
@@ -136,8 +137,53 @@ def from_rank_0(make):
     return pickle.loads(box[0])
 
 
+#: keep_and_send
+def keep_and_send(make):
+    """What make() returns on rank 0: there the object itself, on the other ranks copies."""
+    value = make() if rank == 0 else None
+    copy = from_rank_0(lambda: value)
+    return value if rank == 0 else copy
+
+
+#: note
+notes = {}
+
+
+class Fingerprint(pickle.Pickler):
+    """Writes what a value holds; of a tensor also the gradient, which pickle leaves out."""
+
+    def reducer_override(self, value):
+        if isinstance(value, torch.Tensor):
+            return tuple, ((value.__reduce_ex__(2), value.grad, value.requires_grad),)
+        return NotImplemented
+
+
+def fingerprint(value):
+    """Bytes that differ if the value has changed."""
+    with io.BytesIO() as file:
+        Fingerprint(file).dump(value)
+        return file.getvalue()
+
+
+def note(**values):
+    """Keep in mind what these held when they were pushed."""
+    notes.update((name, fingerprint(value)) for name, value in values.items())
+
+
+#: unchanged
+def unchanged(**values):
+    """Stop if one of these has changed since it was pushed, for then it is two variables."""
+    for name, value in values.items():
+        if name in notes and fingerprint(value) != notes[name]:
+            sys.exit(
+                f"`{name}` has changed since it was pushed. In the notebook the kernel and the "
+                "ranks each have their own, here they would share it: push it under another name."
+            )
+
+
 #: play
-playing, streams = "kernel", {}
+fresh = np.random.RandomState().get_state(), random.Random().getstate()
+playing, streams = "kernel", {"ranks": (torch.get_rng_state(), *fresh)}
 
 
 def play(part):

@@ -73,8 +73,8 @@ def _prepared(lab: Lab, imports: Imports, code: list[Cell], kept: list[Cell]) ->
     step.cells = kept
     step.inherited = process_state.inherited(kept, lab, imports.names) if lab.has_ranks else set()
     lab.renamed = _renamed(step, kept)
-    imported = set(imports.names) | {"torch"}
-    step.two_streams = lab.has_ranks and needs_two_streams(kept, imported)
+    imported = {"torch": "torch", **imports.names}
+    step.two_streams = lab.has_ranks and needs_two_streams(kept, imported, lab.ranks)
     lab.two_streams = step.two_streams
     step.draws = names_that_draw(imports.names)
     step.defined_everywhere = names.defined_everywhere(kept, step)
