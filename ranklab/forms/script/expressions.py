@@ -32,7 +32,8 @@ class Expressions:
         plain = all(self.is_plain(a) for a in [*arguments, *(k.value for k in keywords)])
         if plain:
             given = [self.text(a, replaced) for a in arguments]
-            given += [f"{k.arg}={self.text(k.value, replaced)}" for k in keywords]
+            named = ((f"{k.arg}=" if k.arg else "**", k.value) for k in keywords)
+            given += [name + self.text(value, replaced) for name, value in named]
             return f"{text}({', '.join(given)})"
         share, given = self.step.use("from_rank_0"), []
         if len(arguments) == 1 and not isinstance(arguments[0], ast.Starred):

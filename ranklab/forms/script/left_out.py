@@ -19,6 +19,8 @@ def check(cells: list[Cell], lab: Lab) -> None:
         side = ranks if cell.on_ranks else kernel
         for node in cell.tree.body:
             pulls, pushes = ({}, {}) if cell.on_ranks else _moved(cell, node, lab)
+            if "skip-execution" in cell.tags:
+                continue
             if cell.notebook_only:
                 side.lost(cell, names_in(node).binds | changed_in(node))
                 ranks.lost(cell, pushes)
@@ -72,9 +74,8 @@ class _Side:
         if name in self.missing:
             number = self.missing[name].place.number
             raise cell.refuse(
-                f"`{name}` has its value from cell {number}, which is tagged `notebook-only` or "
-                "`skip-execution` and not in the script. Tag this cell too, or take another name "
-                "there."
+                f"`{name}` has its value from cell {number}, which is tagged `notebook-only` and "
+                "not in the script. Tag this cell too, or take another name there."
             )
 
     def bind(self, node: ast.stmt) -> None:
