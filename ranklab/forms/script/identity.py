@@ -9,6 +9,7 @@ from ranklab.forms.script.process_state import full_name
 from ranklab.forms.script.scopes import names_in
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_PROCESS = {"os.getpid", "os.getppid", "multiprocessing.current_process"}
 _NAMESPACES = {"globals", "exec", "eval"}
 _NAMESPACES_HERE = {"locals", "vars", "dir"}  # without an argument, outside of functions
 
@@ -49,6 +50,11 @@ def _check_group(cell: Cell, node: ast.stmt, lab: Lab, imported, groups: dict[st
     for inner in ast.walk(node):
         if id(inner) in on_ranks:
             continue
+        if isinstance(inner, ast.Call) and full_name(inner.func, imported) in _PROCESS:
+            raise cell.refuse(
+                f"`{ast.unparse(inner)}` tells of the kernel's process, and in the script of rank "
+                "0's. Ask in a `%%px` cell, or tag this one `notebook-only`."
+            )
         call = _group_call(inner, imported)
         if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load) and inner.id in groups:
             call = groups[inner.id]
