@@ -443,6 +443,7 @@ def test_a_start_that_fails_leaves_nothing(monkeypatch):
 
 def test_ctrl_c_takes_the_job_out_of_the_queue(monkeypatch, tmp_path):
     """With a Slurm whose queue is long: the job never starts."""
+    monkeypatch.chdir(tmp_path)  # where ipyparallel leaves the script that it submits
     for command, says in {"sbatch": "Submitted batch job 77", "scancel": ""}.items():
         (tmp_path / command).write_text(f"#!/bin/sh\necho $@ >> {tmp_path}/calls\necho '{says}'\n")
         (tmp_path / command).chmod(0o700)
