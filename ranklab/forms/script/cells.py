@@ -32,7 +32,7 @@ class Place:
 
     def refuse(self, why: str) -> FormError:
         """The error that says why this cell has no translation."""
-        first = self.first_line
+        first = self.first_line.encode("utf-8", "backslashreplace").decode()
         first = first if len(first) <= 60 else first[:57] + "..."
         return FormError(f"{self.notebook}, cell {self.number} (`{first}`): {why}")
 
@@ -87,7 +87,10 @@ def read(nb, name: str) -> list[Cell | Prose]:
 def _code_cell(place: Place, source: str, tags: frozenset[str]) -> Cell:
     body, on_ranks, targets, left_out = source, False, Targets(), bool(tags & LEFT_OUT)
     _refuse_odd_characters(place, source)
-    if source.lstrip().startswith("%%"):
+    first = next((line for line in source.splitlines() if line.strip()), "")
+    if first.lstrip().startswith("%%"):
+        if first[0].isspace() and not left_out:
+            raise place.refuse("spaces stand before `%%`; IPython wants it at the left margin.")
         magic, line, body = _cell_magic(place, source)
         if magic == "px":
             on_ranks, targets = True, px_options(place, line)

@@ -182,8 +182,11 @@ def unchanged(**values):
 
 
 #: play
-fresh = np.random.RandomState().get_state(), random.Random().getstate()
-playing, streams = "kernel", {"ranks": (torch.get_rng_state(), *fresh)}
+playing = "kernel"
+streams = {"ranks": (torch.get_rng_state(), np.random.get_state(), random.getstate())}
+torch.seed()  # the kernel's streams begin somewhere else
+np.random.seed()
+random.seed()
 
 
 def play(part):
