@@ -63,7 +63,10 @@ class Branches:
         refuse_inside(self.cell, head)
         pieces, replaced = self.kernel.hoisted(head)
         target = self.source.text(node.target)
-        if self.write.is_plain(node.iter):
+        names_only = not any(
+            isinstance(n, ast.Attribute | ast.Subscript) for n in ast.walk(node.target)
+        )
+        if self.write.is_plain(node.iter) and names_only:
             text = self.write.standing(node.iter, replaced)
             return pieces + self._loop(f"for {target} in {text}:", [], node)
         share, text = self.step.use("in_step"), self.write.argument(node.iter, replaced)

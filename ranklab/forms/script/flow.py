@@ -8,6 +8,7 @@ from ranklab.forms.script.bindings import DEFINITIONS, Bindings
 from ranklab.forms.script.cells import Cell
 from ranklab.forms.script.operations import Finder, Operation
 from ranklab.forms.script.scopes import Names, changed_in, names_in
+from ranklab.forms.script.sharing import Sharing, handled
 from ranklab.forms.script.step import Step
 from ranklab.forms.script.uses import called_in, passed_on, read_in_lambdas, used_as_values
 
@@ -19,18 +20,21 @@ _COLLECTIVE = {"pull", "push", "run"}
 @dataclass
 class State:
     """made: names on all ranks. partial: names on some, with the targets of the cells.
-    stale: pushed names that the kernel has changed since. changed: that the ranks have."""
+    stale: pushed names that the kernel has changed since. changed: that the ranks have.
+    maybe: pushed in a loop that may not run."""
 
     made: set[str] = field(default_factory=set)
     partial: dict[str, list] = field(default_factory=dict)
     stale: set[str] = field(default_factory=set)
     changed: set[str] = field(default_factory=set)
+    maybe: set[str] = field(default_factory=set)
 
     def join(self, other: "State") -> None:
         self.made |= other.made
         self.partial.update(other.partial)
         self.stale |= other.stale
         self.changed |= other.changed
+        self.maybe |= other.maybe
 
 
 class Flow:
@@ -42,9 +46,15 @@ class Flow:
         self.state = State(made=set(GIVEN), stale=set(self.shared))
         self.functions: dict[str, Names] = {}
         self.on_ranks: dict[str, Names] = {}
+        self.changes: dict[str, set[str]] = {}
         self.unsure: list[tuple[Cell, str, str]] = []
         self.passed: set[str] = set()
         self.run_there: set[str] = set()
+        self.sharing = Sharing(found, step)
+        self.at: ast.stmt | None = None
+        self.statement: ast.stmt | None = None
+        self.kinds: dict[str, ast.stmt] = {}
+        self.harmless = self.lab.names | step.imports.inlined_names
 
     def run(self, cells: list[Cell]) -> None:
         plain = [cell for cell in cells if not cell.on_ranks]
@@ -67,13 +77,44 @@ class Flow:
             own = names_in(node)
             if isinstance(node, DEFINITIONS):
                 self.on_ranks[node.name] = own
+                self.changes[node.name] = changed_in(node) | own.later_binds
             else:
                 lambdas |= own.later
         for name in sorted(names.reads | lambdas):
             self._read_on_ranks(cell, name, own=names.binds)
         for name in names.binds | names.later_binds:
             self._made(cell, name)
-        self.state.changed |= changed_in(cell.tree) & self.shared
+        self._ranks_share(cell, names)
+
+    def _ranks_share(self, cell: Cell, names: Names) -> None:
+        """What a cell on the ranks does to values that it shares with the kernel."""
+        reach, beside = self.sharing.on_ranks, GIVEN | set(self.step.imports.names)
+        run = [node for node in cell.tree.body if not isinstance(node, DEFINITIONS)]
+        for node in run:
+            reach.bind(node, names_in(node), beside)
+        for node in cell.tree.body:
+            if isinstance(node, DEFINITIONS):
+                reach.functions[node.name] = names_in(node)
+        read = names_in(*run) if run else Names()
+        used = read.reads | read.later | read.binds
+        self.sharing.ranks_read(cell, None, used)
+        changed = set().union(*(changed_in(node) for node in run), set())
+        for name in self._called(used, self.on_ranks):
+            changed |= self.changes.get(name, set())
+        self.state.changed |= changed & self.shared
+        for node in run:
+            changed |= handled(node, set(), self.sharing.flat)
+        self.sharing.ranks_act(cell, changed)
+
+    def _called(self, names: set[str], functions: dict[str, Names]) -> set[str]:
+        """Functions that these names may lead to, also by way of other functions."""
+        found, todo = set(), list(names & set(functions))
+        while todo:
+            name = todo.pop()
+            if name not in found:
+                found.add(name)
+                todo += functions[name].later & set(functions)
+        return found
 
     def _made(self, cell: Cell, name: str) -> None:
         if cell.targets.chosen is None:
@@ -91,6 +132,8 @@ class Flow:
         if name in self.shared and name in self.state.stale:
             never = name not in self.state.made
             why = "is not pushed before this" if never else "has changed since it was pushed"
+            if name in self.state.maybe:
+                why = "is pushed in a loop that may not run at all"
             raise cell.refuse(
                 f"the ranks read `{name}`{of}, which {why}: on the ranks and in the kernel it "
                 f'would differ. Put `ranks["{name}"] = {name}` before this.'
@@ -118,7 +161,7 @@ class Flow:
     # ---- in the kernel -----------------------------------------------------------------
 
     def _kernel(self, cell: Cell, node: ast.stmt) -> None:
-        finder = Finder(cell, self.lab)
+        finder, self.statement = Finder(cell, self.lab), node
         if self.lab.makes_ranks(node) or finder.shows_ranks(node):
             return
         operations = finder.within(node)
@@ -132,7 +175,8 @@ class Flow:
 
     def _define(self, cell: Cell, node: ast.stmt) -> None:
         names = names_in(node)
-        self.functions[node.name] = names
+        self.functions[node.name] = self.sharing.in_kernel.functions[node.name] = names
+        self.changes[node.name] = changed_in(node) | names.later_binds
         for name in sorted(names.reads - {node.name}):
             self._read_in_kernel(cell, name)
         for name in sorted(names.later):
@@ -142,11 +186,18 @@ class Flow:
                 raise self._hidden(cell, name)
             self._refuse_special(cell, name)
         self._bound(names.binds)
+        self.kinds[node.name] = node
 
     def _branches(self, cell: Cell, node) -> None:
+        self.sharing.depth += 1
+        self._branch(cell, node)
+        self.sharing.depth -= 1
+
+    def _branch(self, cell: Cell, node) -> None:
         head = node.iter if isinstance(node, ast.For) else node.test
+        at, self.at = self.at, self.at or node
         self._simple(cell, ast.Expr(head), self._collective(cell, head))
-        before = deepcopy(self.state)
+        self.at, before = at, deepcopy(self.state)
         for _ in range(1 if isinstance(node, ast.If) else 2):
             if isinstance(node, ast.For):
                 self._bound(names_in(ast.Assign([node.target], ast.Constant(0), lineno=1)).binds)
@@ -154,10 +205,16 @@ class Flow:
                 self._kernel(cell, inner)
         if isinstance(node, ast.If):
             after, self.state = self.state, before
+        elif _surely_runs(node):
+            after = self.state
         else:
             after = before
+            after.maybe |= before.stale - self.state.stale
+        is_elif = len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If)
+        self.at = (at or node) if is_elif else at
         for inner in node.orelse:
             self._kernel(cell, inner)
+        self.at = at
         self.state.join(after)
 
     def _collective(self, cell: Cell, node: ast.AST) -> list[Operation]:
@@ -165,19 +222,30 @@ class Flow:
         return [op for op in found if op.kind in _COLLECTIVE]
 
     def _simple(self, cell: Cell, node: ast.stmt, operations: list[Operation]) -> None:
-        names = names_in(node)
-        for name in sorted((names.reads | read_in_lambdas(node, names, operations)) - names.binds):
+        names, at = names_in(node), self.at or node
+        read = names.reads | read_in_lambdas(node, names, operations)
+        for name in sorted(read - names.binds):
             self._read_in_kernel(cell, name)
+        pushed = [op for op in operations if op.kind == "push"]
+        if not pushed:
+            self.sharing.kernel_reads(cell, at, read)
         for op in operations:
             if op.kind == "pull":
                 self._pull(cell, op.name)
             elif op.kind == "run":
                 self._run(cell, op)
-        for op in operations:
-            if op.kind == "push":
-                self._push(cell, op.name, node)
+        for op in pushed:
+            self._push(cell, op.name, node)
         self._bound(names.binds | names.later_binds)
-        self._bound(changed_in(node))
+        changed = changed_in(node)
+        for name in self._called(read, self.functions):
+            changed |= self.changes.get(name, set())
+        self._bound(changed)
+        if not pushed:
+            beside = GIVEN | set(self.step.imports.names) | self.lab.names
+            self.sharing.in_kernel.bind(node, names, beside)
+            changed |= handled(node, self.harmless, self.sharing.flat)
+            self.sharing.kernel_acts(cell, changed)
 
     def _bound(self, names: set[str]) -> None:
         self.state.stale |= names & self.shared
@@ -188,7 +256,7 @@ class Flow:
             return
         self._refuse_special(cell, name)
         if name in self.found.kernel:
-            inner = self.functions.get(name, Names()).later
+            inner = self.sharing.in_kernel.through({name}, {})
             for read in sorted(({name} | inner) & self.state.changed):
                 raise cell.refuse(
                     f"the kernel reads `{read}`, which a `%%px` cell has changed in place since "
@@ -209,6 +277,8 @@ class Flow:
         state = self.state
         if name in self.shared and name in state.stale:
             self._read_on_ranks(cell, name)
+        self._refuse_code(cell, name)
+        self.sharing.ranks_read(cell, self.at or self.statement, {name})
         if name in state.made or self._made_by_all(name):
             return
         if name in state.partial:
@@ -239,8 +309,7 @@ class Flow:
     def _run(self, cell: Cell, op: Operation) -> None:
         callee = op.node.args[0]
         if isinstance(callee, ast.Lambda):
-            for name in sorted(names_in(callee).later):
-                self._read_on_ranks(cell, name, "the lambda")
+            self._run_lambda(cell, callee)
             return
         root = callee
         while isinstance(root, ast.Attribute):
@@ -249,8 +318,66 @@ class Flow:
         if name in self.functions:
             self._goes_there(cell, name)
         elif name not in self.step.imports.names:
+            self._refuse_made(cell, name)
             for passed in sorted(self.passed & set(self.functions)):
                 self._goes_there(cell, passed)
+
+    def _run_lambda(self, cell: Cell, callee: ast.Lambda) -> None:
+        names = names_in(callee)
+        defaults = [*callee.args.defaults, *filter(None, callee.args.kw_defaults)]
+        called = any(isinstance(n, ast.Call) for d in defaults for n in ast.walk(d))
+        safe = self.step.known_everywhere - self.step.defined_everywhere | self.step.sendable
+        for read in sorted(names.reads - safe):
+            raise cell.refuse(
+                f"a default of this lambda reads `{read}`, which only the kernel has, and every "
+                "rank of the script would work it out for itself. Pass the value as an argument: "
+                f"`ranks.run(lambda {read}: ..., {read})`."
+            )
+        if called:
+            raise cell.refuse(
+                "a default of this lambda calls a function, and every rank of the script would "
+                "call it for itself. Pass the value as an argument of `ranks.run`."
+            )
+        for name in sorted(names.later):
+            self._read_on_ranks(cell, name, "the lambda")
+        self._shared_there(cell, names.later)
+
+    def _refuse_made(self, cell: Cell, name: str) -> None:
+        """A callee that a function has made cannot be sent by its name."""
+        for binding in self.found.kernel.get(name, []):
+            value = getattr(binding.node, "value", None)
+            match value:
+                case ast.Lambda():
+                    made = "a lambda"
+                case ast.Call(func=ast.Name(id=maker)) if maker in self.functions:
+                    if not isinstance(self.kinds[maker], ast.ClassDef):
+                        made = f"what `{maker}` has returned"
+                    else:
+                        continue
+                case _:
+                    continue
+            raise cell.refuse(
+                f"`{name}` is {made}, which the script may not be able to send to the ranks. "
+                f"Define it in a plain cell, with `def {name}(...)`, and pass it what it needs "
+                "as arguments."
+            )
+
+    def _shared_there(self, cell: Cell, names: set[str]) -> None:
+        """A function of the kernel's runs on the ranks, and reads these names there."""
+        self.sharing.ranks_read(cell, self.at or self.statement, names)
+        self.sharing.ranks_act(cell, names)
+
+    def _refuse_code(self, cell: Cell, name: str) -> None:
+        """Functions are sent by their name: rank 0 would get its own in place of the others'."""
+        for binding in [*self.found.ranks.get(name, []), *self.found.kernel.get(name, [])]:
+            node = binding.node
+            made = isinstance(node, DEFINITIONS) and node.name == name
+            if made or isinstance(getattr(node, "value", None), ast.Lambda):
+                raise cell.refuse(
+                    f"`{name}` is a function or a class; pulled by the script, those of all "
+                    "ranks would become rank 0's. Call it on the ranks, in a `%%px` cell, and "
+                    "pull what it returns."
+                )
 
     def _goes_there(self, cell: Cell, name: str) -> None:
         """A function of the kernel's is used on the ranks."""
@@ -259,10 +386,22 @@ class Flow:
             raise cell.refuse(
                 f"`{name}` goes to the ranks, but its definition reads the kernel's variables "
                 "when it is made (a default, a decorator, a base class), or it is made in a cell "
-                "that may fail. Use literals there, or define it in a `%%px` cell."
+                "that may fail, or given another value elsewhere. Use literals there, one name "
+                "for one thing, or define it in a `%%px` cell."
+            )
+        if name not in self.step.sendable:
+            raise cell.refuse(
+                f"`{name}` goes to the ranks, but a value is worked out when it is defined, or "
+                "changed later (a list or a call as a default or in a class, an attribute that "
+                "is set): in the notebook the ranks get that value from the kernel, in the "
+                "script each rank would have its own. Pass the value as an argument, or define "
+                f"`{name}` in a `%%px` cell."
             )
         for read in sorted(self.functions[name].later - {name}):
             self._read_on_ranks(cell, read, name)
+        changed = set().union(*(self.changes[f] for f in self._called({name}, self.functions)))
+        self.state.changed |= changed & self.shared
+        self._shared_there(cell, self.functions[name].later | changed)
 
     def _push(self, cell: Cell, name: str, node: ast.stmt) -> None:
         value = getattr(node, "value", None) or ast.Constant(None)
@@ -274,6 +413,8 @@ class Flow:
         self.state.made.add(name)
         self.state.stale.discard(name)
         self.state.changed.discard(name)
+        self.state.maybe.discard(name)
+        self.sharing.push(cell, name, node)
 
     # ---- sentences ---------------------------------------------------------------------
 
@@ -300,6 +441,21 @@ class Flow:
             advice = "In the kernel it is `ranks.world_size`."
         elif name in ("torch", "dist"):
             advice = "Import it in the kernel too."
+        elif any(isinstance(b.node, DEFINITIONS) for b in self.found.ranks.get(name, [])):
+            advice = (
+                "Define it in a plain cell, without `%%px`: given to `ranks.run`, it goes to the "
+                "ranks by itself."
+            )
         else:
             advice = f'Pull it first, as in `{name}s = ranks["{name}"]`.'
         return cell.refuse(f"`{name}` is on the ranks, and the kernel has none. {advice}")
+
+
+def _surely_runs(node: ast.stmt) -> bool:
+    """Whether a loop's body runs at least once: it goes over a literal that is not empty."""
+    return (
+        isinstance(node, ast.For)
+        and isinstance(node.iter, ast.List | ast.Tuple | ast.Set)
+        and (any(not isinstance(item, ast.Starred) for item in node.iter.elts))
+        and not any(isinstance(n, ast.Break | ast.Continue) for n in ast.walk(node))
+    )

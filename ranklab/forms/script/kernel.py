@@ -17,6 +17,8 @@ from ranklab.forms.script.operations import (
     refuse_inside,
     refuse_sometimes,
 )
+from ranklab.forms.script.scopes import names_in
+from ranklab.forms.script.sharing import checks
 from ranklab.forms.script.source import Edit, Source, edits_for
 from ranklab.forms.script.statements import comments_around
 from ranklab.forms.script.step import Step
@@ -35,9 +37,10 @@ class Kernel:
 
     def pieces(self) -> list[Piece]:
         body = self.cell.tree.body
+        first = checks(self.step, self.cell.place.number)
         if self.cell.may_fail:
-            return self._failing(body)
-        pieces = self.statements(body, top=True)
+            return first + self._failing(body)
+        pieces = first + self.statements(body, top=True)
         return pieces + self.display.after(self.cell)
 
     # ---- statements -------------------------------------------------------------------
@@ -51,7 +54,7 @@ class Kernel:
             if top and is_import(node):
                 continue
             last = top and index == len(body) - 1
-            new = self._statement(node, last)
+            new = checks(self.step, id(node)) + self._statement(node, last)
             if new:
                 while not pieces and pending and not pending[0]:
                     pending.pop(0)
@@ -142,6 +145,9 @@ class Kernel:
         if isinstance(node, ast.Expr):
             return not last or self.cell.silent
         targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
+        hint = getattr(node, "annotation", None)
+        if hint and not names_in(hint).reads <= self.step.known_everywhere:
+            return False
         return isinstance(node, ast.Assign | ast.AnnAssign) and all(
             isinstance(target, ast.Name) for target in targets
         )
@@ -188,19 +194,26 @@ class Kernel:
             text = self.write.standing(value, replaced)
             return [*pieces, layout.line(f"{name} = {text}", everywhere=True)]
         pieces += self.step.before_kernel()
-        share = self.step.use("from_rank_0")
+        same = isinstance(value, ast.Name) and value.id == name and name not in self.step.plain
+        share = self.step.use("keep_and_send" if same else "from_rank_0")
         if any(isinstance(n, ast.NamedExpr) for n in ast.walk(value)):
             own = layout.line(f"{name} = {self.write.argument(value, replaced)}", everywhere=False)
             pieces, value_text = [*pieces, own], name
         else:
             value_text = self.write.argument(value, replaced)
         self.step.pushed()
-        return [*pieces, layout.line(f"{name} = {share}(lambda: {value_text})", everywhere=True)]
+        pieces.append(layout.line(f"{name} = {share}(lambda: {value_text})", everywhere=True))
+        if id(node) in self.step.noted:
+            text = f"{self.step.use('note')}({name}={name})"
+            pieces.append(layout.line(text, everywhere=False))
+        return pieces
 
     def _group(self, node: ast.stmt, op: Operation) -> list[Piece]:
         if not isinstance(node, ast.Expr):
             raise self.cell.refuse(f"`ranks.{op.kind}()` is a statement of its own.")
         if op.kind == "close":
+            if self.step.closed:
+                return []  # a second time does nothing
             self.step.close(self.cell)
             leave = self.step.use("leave_group")
             return [layout.line(f"{leave}()", everywhere=True)]
@@ -237,7 +250,10 @@ class Kernel:
     # ---- refusals -----------------------------------------------------------------------
 
     def _refuse_after_close(self, node: ast.stmt) -> None:
-        if self.step.closed and any(op.kind != "size" for op in self.finder.within(node)):
+        operations = self.finder.within(node)
+        if isinstance(node, ast.Expr) and [op.kind for op in operations] == ["close"]:
+            return
+        if self.step.closed and any(op.kind != "size" for op in operations):
             raise self.cell.refuse(
                 "the ranks were closed in an earlier cell; ranks.close() is the end of them."
             )

@@ -5,12 +5,16 @@
 
 import ast
 
-from ranklab.forms.script.bindings import DEFINITIONS, Binding, Bindings, bindings
+from ranklab.forms.script.bindings import Binding, Bindings, bindings
 from ranklab.forms.script.cells import Cell
+from ranklab.forms.script.everywhere import defined_everywhere, sendable
 from ranklab.forms.script.flow import Flow
 from ranklab.forms.script.imports import is_import
-from ranklab.forms.script.scopes import BUILTINS, names_in
+from ranklab.forms.script.scopes import names_in
+from ranklab.forms.script.sharing import plain
 from ranklab.forms.script.step import Step
+
+__all__ = ["check", "defined_everywhere"]
 
 RESERVED = ("rank", "world_size", "device", "torch", "dist")
 _SAME_MODULE = {"torch": "torch", "dist": "torch.distributed"}
@@ -27,41 +31,9 @@ def check(cells: list[Cell], step: Step) -> None:
     _refuse_labs_names(cells, step)
     _refuse_late_imports(found.kernel)
     _refuse_late_imports(found.ranks)
+    step.sendable = sendable([c for c in cells if not c.notebook_only], step.defined_everywhere)
+    step.plain = {name for name in found.shared if plain(found, name)}
     Flow(found, step).run([cell for cell in cells if not cell.notebook_only])
-
-
-def defined_everywhere(cells: list[Cell], step: Step) -> set[str]:
-    """Functions and classes of plain cells that need nothing of the kernel's to be defined."""
-    found: set[str] = set()
-    known = set(step.imports.names) | set(step.imports.inlined_names)
-    for cell in cells:
-        if cell.on_ranks or cell.may_fail:
-            continue
-        for node in cell.tree.body:
-            if not isinstance(node, DEFINITIONS):
-                continue
-            if names_in(node).reads <= known | found | {node.name} and not _acts(node):
-                found.add(node.name)
-            else:
-                found.discard(node.name)
-    return found
-
-
-def _acts(node: ast.stmt) -> bool:
-    """Whether something is seen when a function or a class is made: a decorator that
-    registers it, a call in the class's body."""
-    if any(ast.unparse(made).split("(")[0].endswith("register") for made in node.decorator_list):
-        return True
-    if not isinstance(node, ast.ClassDef):
-        return False
-    calls = (n for part in node.body for n in ast.walk(part) if not isinstance(part, DEFINITIONS))
-    return any(
-        isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in _SEEN
-        for n in calls
-    )
-
-
-_SEEN = BUILTINS & {"print", "input", "open", "next", "exec", "setattr"}
 
 
 def _refuse_reserved(found: Bindings) -> None:
@@ -106,7 +78,8 @@ def _refuse_two_meanings(found: Bindings) -> None:
         meanings = {binding.meaning for binding in [*ours, *theirs]}
         if len(meanings) == 1 and meanings != {""}:
             continue
-        if name not in {**found.pushes, **found.pulls} and found.passing(name):
+        imported = any(is_import(binding.node) for binding in [*ours, *theirs])  # goes to the top
+        if not imported and name not in {**found.pushes, **found.pulls} and found.passing(name):
             continue
         last = max(ours[0], theirs[0], key=lambda binding: binding.cell.place.number)
         other = ours[0] if last is theirs[0] else theirs[0]

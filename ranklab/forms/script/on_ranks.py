@@ -7,6 +7,7 @@ from ranklab.forms.script.cells import Cell
 from ranklab.forms.script.display import Display
 from ranklab.forms.script.imports import is_import
 from ranklab.forms.script.layout import Piece
+from ranklab.forms.script.sharing import checks
 from ranklab.forms.script.source import Source, edits_for
 from ranklab.forms.script.statements import comments_around
 from ranklab.forms.script.step import Step
@@ -26,7 +27,8 @@ def pieces(cell: Cell, step: Step) -> list[Piece]:
         return []
     if not chosen and not cell.may_fail and all(piece.defines for piece in body):
         return body
-    wait = step.before_cell_on_ranks()
+    compared = checks(step, cell.place.number)
+    wait = compared + step.before_cell_on_ranks()
     first = next((i for i, piece in enumerate(body) if not piece.defines), len(body))
     if not chosen and not cell.may_fail:
         return [*body[:first], *wait, *body[first:]]
