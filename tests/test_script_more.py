@@ -149,6 +149,8 @@ def test_ranks_inherit_what_is_set_before_they_are_made():
     text = whole(IMPORTS, 'import os\nn = 1\nos.environ["A"] = "1"\nm = 2', RANKS, X)
     assert '\nos.environ["A"] = "1"\n' in text
     assert "\n    n = 1\n" in text and "\n    m = 2\n" in text
+    text = whole(IMPORTS, 'import os\nos.mkdir("a")\nos.chdir("a")', RANKS, X)
+    assert '\n    os.mkdir("a")\n\neveryone()\nos.chdir("a")\n' in text
     with pytest.raises(FormError, match="changes what the ranks inherit"):
         whole(IMPORTS, 'import os\nos.environ["A"] = str(3)', RANKS, X)
     with pytest.raises(FormError, match="changes what the ranks inherit"):

@@ -138,20 +138,32 @@ def _pieces(cell: Cell, step: Step) -> list[Piece]:
     """The translation of a cell; any error in it becomes a sentence about the cell."""
     try:
         pieces = on_ranks.pieces(cell, step) if cell.on_ranks else Kernel(cell, step).pieces()
-        inherited = {
-            Source(cell.body).statement(node, 0)
-            for node in cell.tree.body
-            if id(node) in step.inherited
-        }
-        for piece in pieces if inherited else []:
-            piece.everywhere = piece.everywhere or piece.render(0) in inherited
-        return pieces
+        return _inherited(pieces, cell, step)
     except Unwritable as error:
         raise cell.refuse(str(error)) from None
     except FormError:
         raise
     except Exception as error:
         raise cell.refuse(mistake(error)) from error
+
+
+def _inherited(pieces: list[Piece], cell: Cell, step: Step) -> list[Piece]:
+    """The pieces, with those for all ranks that the notebook's ranks inherit from the kernel."""
+    source, nodes = Source(cell.body), [n for n in cell.tree.body if id(n) in step.inherited]
+    texts = {source.statement(node, 0): node for node in nodes}
+    texts |= {f"{step.lab.helper('show')}({text})": node for text, node in texts.items()}
+    found: list[Piece] = []
+    for piece in pieces:
+        node = texts.get(piece.render(0)) if texts else None
+        if node is None:
+            found.append(piece)
+            continue
+        if isinstance(node, ast.Expr):  # rank 0 may first have to make the folder
+            found.append(layout.line(f"{step.use('everyone')}()", everywhere=True))
+        text = source.statement(node, 0)
+        found.append(layout.line(text, everywhere=True, above=piece.above))
+        found[-1].behind = piece.behind
+    return found
 
 
 def mistake(error: Exception) -> str:
