@@ -73,7 +73,9 @@ def test_a_pushed_name_may_be_one_of_the_preambles(name):
         (['ranks["None"] = 3'], "`None` is a word of Python's"),
         (['ranks["class"] = 3'], "`class` is a word of Python's"),
         (["%%px\ndef print(*args):\n    pass"], "`print` is a builtin"),
-        (["sum = 0.0"], "`sum` is a builtin"),
+        (["sum = 0.0", "%%px\ny = sum([1, 2])"], "`sum` is a builtin"),
+        (["sum = 0.0", "def f():\n    return sum([1])"], "`sum` is a builtin"),
+        (["%%px\nmax = 3", "y = max(1, 2)"], "`max` is a builtin"),
         (['ranks["list"] = 3'], "`list` is a builtin"),
         (["n = 1", ("n = 2", "notebook-only"), "print(n)"], "`n` has its value from cell 5"),
         (["n = [1]", ("n.append(2)", "notebook-only"), "m = n"], "`n` has its value from cell 5"),
@@ -91,6 +93,17 @@ def test_names_that_would_mean_something_else(cells, words):
 def test_left_out_values_that_nobody_reads():
     text = body("n = 1", ("n = 2", "notebook-only"), "n = 3\nprint(n)")
     assert "n = 2" not in text and "n = 3" in text
+
+
+@pytest.mark.parametrize(
+    "code", ["for n in (1, 2):\n    print(n)", "with open('x') as n:\n    print(n)"]
+)
+def test_left_out_values_that_are_given_anew(code):
+    assert "print(n)" in body("n = 1", ("n = 2", "notebook-only"), code)
+
+
+def test_builtins_that_nobody_else_reads():
+    assert "input = x" in body("%%px\nx = 1\ninput = x")
 
 
 def test_a_skipped_cell_is_as_if_it_were_not_there():
@@ -117,6 +130,8 @@ SETTINGS = [
     'os.environ |= {"A": "1"}',
     "torch.backends.cudnn.benchmark = True",
     "torch.pi, y = 3, 4",
+    'old = np.seterr(all="raise")',
+    'old = os.environ.pop("A", None)',
 ]
 
 
@@ -142,7 +157,7 @@ def test_settings_for_a_while_are_no_settings():
 
 
 def test_without_ranks_there_is_one_process():
-    assert whole(TORCH, *SETTINGS).count("os.environ") == 4
+    assert whole(TORCH, *SETTINGS).count("os.environ") == 5
 
 
 def test_ranks_inherit_what_is_set_before_they_are_made():

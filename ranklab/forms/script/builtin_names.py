@@ -14,16 +14,19 @@ _OF_INTERACTION = {"_", "display", "get_ipython"}
 def check(cells: list[Cell], lab: Lab, read: set[str]) -> None:
     """Refuse a variable with the name of a builtin that other code of the script reads.
 
-    cells: those of the script. read: the builtins that the preamble reads. With ranks, all are
-    refused: the kernel and the ranks have builtins of their own each.
+    cells: those of the script. read: the builtins that the script's own code reads. With ranks,
+    the kernel and the ranks have builtins of their own each.
     """
-    taken = (BUILTINS - _OF_INTERACTION) if lab.has_ranks else BUILTINS & read
+    functions = [n for c in cells if not c.on_ranks for n in c.tree.body if _defines(n)]
     for cell in cells:
+        others = [c.tree for c in cells if c.on_ranks != cell.on_ranks]
+        sent = [] if cell.on_ranks else functions
+        taken = (read | _read(others + sent if lab.has_ranks else [])) - _OF_INTERACTION
         for node in cell.tree.body:
             names = names_in(node)
             bound = names.binds | names.later_binds | _pushed(cell, node, lab)
             for name in sorted(bound & taken):
-                kind = "function" if isinstance(node, DEFINITIONS) else "value"
+                kind = "function" if _defines(node) else "value"
                 raise cell.refuse(
                     f"`{name}` is a builtin, which other code of the script means by this name. "
                     f"Give the {kind} another name."
@@ -38,5 +41,14 @@ def _pushed(cell: Cell, node: ast.stmt, lab: Lab) -> set[str]:
 
 def read_in(texts: list[str]) -> set[str]:
     """The builtins that these pieces of code read."""
-    nodes = (node for text in texts for node in ast.walk(ast.parse(text)))
-    return {node.id for node in nodes if isinstance(node, ast.Name)} & BUILTINS
+    return _read([ast.parse(text) for text in texts])
+
+
+def _read(trees: list[ast.AST]) -> set[str]:
+    nodes = (node for tree in trees for node in ast.walk(tree))
+    loads = (n for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
+    return {node.id for node in loads} & BUILTINS
+
+
+def _defines(node: ast.stmt) -> bool:
+    return isinstance(node, DEFINITIONS)

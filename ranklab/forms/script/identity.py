@@ -56,8 +56,10 @@ def _check_group(cell: Cell, node: ast.stmt, lab: Lab, imported, groups: dict[st
                 "0's. Ask in a `%%px` cell, or tag this one `notebook-only`."
             )
         call = _group_call(inner, imported)
-        if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load) and inner.id in groups:
-            call = groups[inner.id]
+        used = [inner.func, *inner.args] if isinstance(inner, ast.Call) else []
+        for name in used:
+            if isinstance(name, ast.Name) and id(name) not in on_ranks:
+                call = call or groups.get(name.id, "")
         if call:
             raise cell.refuse(
                 f"`{call}` is called in the kernel here, which belongs to no process group; in "

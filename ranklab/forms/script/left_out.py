@@ -47,6 +47,20 @@ def _moved(cell: Cell, node: ast.stmt, lab: Lab) -> tuple[dict, dict]:
     return found
 
 
+def _given_first(node: ast.stmt) -> set[str]:
+    """What a loop or a ``with`` gives a value before its body reads it."""
+    match node:
+        case ast.For(target=target, iter=head):
+            targets, heads = [target], [head]
+        case ast.With(items=items):
+            targets = [item.optional_vars for item in items if item.optional_vars]
+            heads = [item.context_expr for item in items]
+        case _:
+            return set()
+    bound = names_in(ast.Assign(targets, ast.Constant(0), lineno=1)).binds if targets else set()
+    return bound - names_in(*heads).all
+
+
 class _Side:
     """The kernel's names, or the ranks'."""
 
@@ -60,6 +74,7 @@ class _Side:
     def read(self, cell: Cell, node: ast.stmt) -> None:
         names = names_in(node)
         todo = names.reads if isinstance(node, DEFINITIONS) else names.reads | names.later
+        todo = todo - _given_first(node)
         if isinstance(node, DEFINITIONS):
             self.functions[node.name] = names.later
         seen: set[str] = set()

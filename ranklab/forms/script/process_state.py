@@ -99,16 +99,24 @@ def _statements(tree: ast.AST) -> Iterator[ast.stmt]:
 
 def _sets(node: ast.stmt, imported: dict[str, str]) -> str:
     """What a simple statement sets for its process, as a text; empty if nothing."""
+    if isinstance(node, ast.AugAssign) and full_name(node.target, imported) == "os.environ":
+        return "os.environ"
+    targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
+    stored = [_stores(target, imported) for target in targets]
+    called = [_called(inner, imported) for part in _at_once(node) for inner in ast.walk(part)]
+    return next(filter(None, stored + called), "")
+
+
+def _at_once(node: ast.stmt) -> list[ast.AST]:
+    """What a statement evaluates itself; of a ``with`` nothing, for that ends by itself."""
     match node:
-        case ast.Assign(targets=targets) | ast.Delete(targets=targets):
-            return next(filter(None, (_stores(t, imported) for t in targets)), "")
-        case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
-            if full_name(target, imported) == "os.environ":
-                return "os.environ"
-            return _stores(target, imported)
-        case ast.Expr(value=value):
-            return next(filter(None, (_called(n, imported) for n in ast.walk(value))), "")
-    return ""
+        case ast.If(test=head) | ast.While(test=head) | ast.For(iter=head):
+            return [head]
+        case ast.Expr() | ast.Assign() | ast.AnnAssign() | ast.AugAssign() | ast.Return():
+            return [node]
+        case ast.Assert():
+            return [node]
+    return []
 
 
 def _stores(target: ast.AST, imported: dict[str, str]) -> str:

@@ -60,7 +60,8 @@ def _check_processes(code: list[Cell], kept: list[Cell], step: Step) -> None:
     left_out.check(code, lab)
     process_state.check(kept, lab, imported)
     identity.check(kept, lab, imported)
-    builtin_names.check(kept, lab, set())
+    if lab.has_ranks:
+        builtin_names.check(kept, lab, builtin_names.read_in([*preamble.PARTS.values(), "dict()"]))
 
 
 def _prepared(lab: Lab, imports: Imports, code: list[Cell], kept: list[Cell]) -> Step:
