@@ -128,6 +128,7 @@ SETTINGS = [
     'os.environ["A"] = "1"',
     'os.environ.update(A="1")',
     'os.environ |= {"A": "1"}',
+    "environment = os.environ",
     "torch.backends.cudnn.benchmark = True",
     "torch.pi, y = 3, 4",
     'old = np.seterr(all="raise")',
@@ -157,7 +158,7 @@ def test_settings_for_a_while_are_no_settings():
 
 
 def test_without_ranks_there_is_one_process():
-    assert whole(TORCH, *SETTINGS).count("os.environ") == 5
+    assert whole(TORCH, *SETTINGS).count("os.environ") == 6
 
 
 def test_ranks_inherit_what_is_set_before_they_are_made():
@@ -183,6 +184,8 @@ DIST = "import torch.distributed as dist"
         ("y = dist.is_initialized()", "`dist.is_initialized()` is called in the kernel"),
         ("y = torch.distributed.get_rank()", "`torch.distributed.get_rank()` is called"),
         ("def f():\n    return dist.get_rank()\n\ny = f()", "`dist.get_rank()` is called"),
+        ("ask = dist.is_initialized\ny = ask()", "`dist.is_initialized()` is called"),
+        ("y = getattr(dist, 'is_initialized')()", "`getattr(dist, 'is_initialized')"),
         ("y = 'x' in globals()", "`globals()` sees the kernel's names"),
         ("y = vars()", "`vars()` sees"),
         ("y = dir()", "`dir()` sees"),

@@ -10,6 +10,7 @@ from ranklab.forms.script.scopes import names_in
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _PROCESS = {"os.getpid", "os.getppid", "multiprocessing.current_process"}
+_ASKS = {"is_initialized", "get_rank", "get_world_size", "get_backend", "is_torchelastic_launched"}
 _NAMESPACES = {"globals", "exec", "eval"}
 _NAMESPACES_HERE = {"locals", "vars", "dir"}  # without an argument, outside of functions
 
@@ -106,8 +107,16 @@ def _group_calls(tree: ast.AST, imported: dict[str, str]) -> Iterator[str]:
 
 def _group_call(node: ast.AST, imported: dict[str, str]) -> str:
     """The text of a call on torch.distributed that only a rank can make; else empty."""
+    if isinstance(node, ast.Attribute | ast.Name):  # kept under another name
+        last = full_name(node, imported).removeprefix("torch.distributed.")
+        asks = last in _ASKS and full_name(node, imported) != last
+        return f"{ast.unparse(node)}()" if asks else ""
     if not isinstance(node, ast.Call):
         return ""
+    match node:
+        case ast.Call(func=ast.Name(id="getattr"), args=[owner, *_]):
+            if full_name(owner, imported) == "torch.distributed":
+                return ast.unparse(node)
     name = full_name(node.func, imported)
     last = name.rpartition(".")[2]
     if not name.startswith("torch.distributed."):

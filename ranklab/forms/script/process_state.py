@@ -101,6 +101,8 @@ def _sets(node: ast.stmt, imported: dict[str, str]) -> str:
     """What a simple statement sets for its process, as a text; empty if nothing."""
     if isinstance(node, ast.AugAssign) and full_name(node.target, imported) == "os.environ":
         return "os.environ"
+    if isinstance(node, ast.Assign) and full_name(node.value, imported) == "os.environ":
+        return ast.unparse(node)  # another name for what may then be changed
     targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
     stored = [_stores(target, imported) for target in targets]
     called = [_called(inner, imported) for part in _at_once(node) for inner in ast.walk(part)]
