@@ -174,6 +174,88 @@ WITH_RANKS = {
         4,
         "its definition reads the kernel's variables",
     ),
+    # what is sent to the ranks
+    "a function with another value": (
+        [
+            "def g(x=1):\n    return x",
+            "import functools\ng = functools.partial(g, 2)",
+            "ranks.run(g)",
+        ],
+        5,
+        "or given another value elsewhere",
+    ),
+    "a function of a condition": (
+        ["def g():\n    return 1\nif g():\n    def g():\n        return 2", "ranks.run(g)"],
+        4,
+        "or given another value elsewhere",
+    ),
+    "a class with an attribute set": (
+        ["class C:\n    k = 0", "C.k = 5", 'ranks["C"] = C'],
+        5,
+        "an attribute that is set",
+    ),
+    "a class with a list": (["class C:\n    k = []", 'ranks["C"] = C'], 4, "a list or a call"),
+    "a default that is a list": (["def g(a=[]):\n    pass", "ranks.run(g)"], 4, "a list or a call"),
+    "a default that is drawn": (
+        ["import random\ndef g(w=random.random()):\n    pass", "ranks.run(g)"],
+        4,
+        "goes to the ranks",
+    ),
+    "a decorator with a memory": (
+        [
+            "calls = []\ndef log(f):\n    calls.append(f)\n\n@log\ndef g():\n    pass",
+            "ranks.run(g)",
+        ],
+        4,
+        "(a default, a decorator, a base class)",
+    ),
+    "a lambda's default": (
+        [X, 'xs = ranks["x"]', "ranks.run(lambda v=xs: v)"],
+        5,
+        "`ranks.run(lambda xs: ..., xs)`",
+    ),
+    "a lambda's default that is called": (["ranks.run(lambda v=dict(): v)"], 3, "calls a function"),
+    "a function that another made": (
+        ["def adder(n):\n    return lambda x: x + n\n\nadd = adder(3)", "ranks.run(add, 4)"],
+        4,
+        "`add` is a function that `adder` has made",
+    ),
+    "a function of the ranks', pulled": (["%%px\ndef g():\n    pass", 'ranks["g"]'], 4, "rank 0's"),
+    "a function of the ranks', run": (
+        ["%%px\ndef g():\n    pass", "ranks.run(g)"],
+        4,
+        "goes to the ranks by itself",
+    ),
+    "one object, pushed twice": (
+        ['a = [1]\nb = a\nranks["a"] = a', 'ranks["b"] = b'],
+        4,
+        "may hold the same object",
+    ),
+    "an import and a variable": (
+        ["import math as m\nm.pi", "%%px\nm = 3\nprint(m)"],
+        4,
+        "another name on one side",
+    ),
+    "changed by a function": (
+        ['n = 1\nranks["n"] = n', "def g():\n    global n\n    n = 2\n\ng()", "%%px\nprint(n)"],
+        5,
+        "has changed since",
+    ),
+    "read by a function's function": (
+        [
+            'n = [1]\nranks["n"] = n',
+            "def h():\n    return n\n\ndef g():\n    return h()",
+            "%%px\nn[0] = 2",
+            "g()",
+        ],
+        6,
+        "the kernel reads `n`",
+    ),
+    "pushed in a loop that may not run": (
+        ["for n in list([]):\n    ranks['n'] = n", "%%px\nprint(n)"],
+        4,
+        "a loop that may not run at all",
+    ),
     "made in a left-out cell": ([("n = 1", "notebook-only"), "print(n)"], 4, "made in cell 3"),
     "pulled from a left-out cell": (
         [("%%px\nn = 1", "notebook-only"), 'ranks["n"]'],

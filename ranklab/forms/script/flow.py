@@ -77,7 +77,7 @@ class Flow:
             own = names_in(node)
             if isinstance(node, DEFINITIONS):
                 self.on_ranks[node.name] = own
-                self.changes[node.name] = changed_in(node) | own.later_binds
+                self.changes[node.name] = (changed_in(node) & own.later) | own.later_binds
             else:
                 lambdas |= own.later
         for name in sorted(names.reads | lambdas):
@@ -133,7 +133,7 @@ class Flow:
             never = name not in self.state.made
             why = "is not pushed before this" if never else "has changed since it was pushed"
             if name in self.state.maybe:
-                why = "is pushed in a loop that may not run at all"
+                why = "is pushed in a loop that may not run at all, or is left before"
             raise cell.refuse(
                 f"the ranks read `{name}`{of}, which {why}: on the ranks and in the kernel it "
                 f'would differ. Put `ranks["{name}"] = {name}` before this.'
@@ -176,7 +176,7 @@ class Flow:
     def _define(self, cell: Cell, node: ast.stmt) -> None:
         names = names_in(node)
         self.functions[node.name] = self.sharing.in_kernel.functions[node.name] = names
-        self.changes[node.name] = changed_in(node) | names.later_binds
+        self.changes[node.name] = (changed_in(node) & names.later) | names.later_binds
         for name in sorted(names.reads - {node.name}):
             self._read_in_kernel(cell, name)
         for name in sorted(names.later):
@@ -243,7 +243,7 @@ class Flow:
         self._bound(changed)
         if not pushed:
             beside = GIVEN | set(self.step.imports.names) | self.lab.names
-            self.sharing.in_kernel.bind(node, names, beside)
+            self.sharing.in_kernel.bind(node, names, beside, sure=not self.sharing.depth)
             changed |= handled(node, self.harmless, self.sharing.flat)
             self.sharing.kernel_acts(cell, changed)
 
@@ -350,14 +350,13 @@ class Flow:
                 case ast.Lambda():
                     made = "a lambda"
                 case ast.Call(func=ast.Name(id=maker)) if maker in self.functions:
-                    if not isinstance(self.kinds[maker], ast.ClassDef):
-                        made = f"what `{maker}` has returned"
-                    else:
+                    if not _makes_functions(self.kinds[maker]):
                         continue
+                    made = f"a function that `{maker}` has made"
                 case _:
                     continue
             raise cell.refuse(
-                f"`{name}` is {made}, which the script may not be able to send to the ranks. "
+                f"`{name}` is {made}, which a script cannot send to the ranks. "
                 f"Define it in a plain cell, with `def {name}(...)`, and pass it what it needs "
                 "as arguments."
             )
@@ -458,4 +457,12 @@ def _surely_runs(node: ast.stmt) -> bool:
         and isinstance(node.iter, ast.List | ast.Tuple | ast.Set)
         and (any(not isinstance(item, ast.Starred) for item in node.iter.elts))
         and not any(isinstance(n, ast.Break | ast.Continue) for n in ast.walk(node))
+    )
+
+
+def _makes_functions(maker: ast.stmt) -> bool:
+    """Whether a function defines others, which it may return."""
+    inner = (n for n in ast.walk(maker) if n is not maker)
+    return not isinstance(maker, ast.ClassDef) and any(
+        isinstance(n, ast.FunctionDef | ast.Lambda) for n in inner
     )

@@ -15,6 +15,10 @@ from ranklab.forms.script.step import Step
 
 _OF_NUMBERS = {"int", "float", "str", "bool", "len", "round", "repr", "abs"}
 _LOOK_ONLY = BUILTINS - {"exec", "eval", "next", "setattr", "delattr", "map", "filter"}
+_KEEP_PARTS = {"list", "tuple", "dict", "set", "sorted", "zip", "enumerate", "reversed", "iter"}
+_KEEP_PARTS |= {"next", "min", "max", "memoryview", "deque", "as_tensor", "from_numpy", "asarray"}
+_COPY = {"item", "tolist", "clone", "sum", "mean", "max", "min", "norm", "numel", "size", "dim"}
+_COPY |= {"all", "any", "count", "index", "format", "join", "split", "backward", "std", "round"}
 _MODULES = {"math", "time", "torch", "np", "numpy"}
 
 
@@ -31,8 +35,15 @@ class Reach:
         self.same: dict[str, set[str]] = {}
         self.any: dict[str, set[str]] = {}
 
-    def bind(self, node: ast.stmt, names: Names, beside: set[str]) -> None:
-        """Note what a statement's names have to do with each other, those beside left out."""
+    def bind(self, node: ast.stmt, names: Names, beside: set[str], sure: bool = True) -> None:
+        """Note what a statement's names have to do with each other, those beside left out.
+
+        sure: the statement runs once, so that a name it binds lets go of what it held.
+        """
+        if sure and isinstance(node, ast.Assign):
+            for name in names.binds - names.reads:
+                _let_go(self.same, name)
+                _let_go(self.any, name)
         for inner in ast.walk(node):
             match inner:
                 case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
@@ -47,14 +58,14 @@ class Reach:
         idle = self.flat - handled(node, set(), self.flat)
         _link(self.any, made - idle, read - beside - set(self.functions) - idle)
 
-    def through(self, names: set[str], links: dict[str, set[str]]) -> set[str]:
-        """All names that these lead to."""
+    def through(self, names: set[str], links: dict[str, set[str]], code: bool = True) -> set[str]:
+        """All names that these lead to; code: also through what functions read."""
         found, todo = set(), list(names)
         while todo:
             name = todo.pop()
             if name not in found:
                 found.add(name)
-                function = self.functions.get(name, Names())
+                function = self.functions.get(name, Names()) if code else Names()
                 todo += function.later | function.later_binds | links.get(name, set())
         return found
 
@@ -66,6 +77,14 @@ def _link(links: dict[str, set[str]], some: set[str], others: set[str]) -> None:
             links.setdefault(other, set()).add(one)
 
 
+def _let_go(links: dict[str, set[str]], name: str) -> None:
+    """A name gets another object; those that had to do with each other through it still do."""
+    around = links.pop(name, set())
+    for other in around:
+        if other in links:
+            links[other] = (links[other] | around) - {other, name}
+
+
 def _held(value: ast.expr) -> set[str]:
     """Names whose object a value is, or holds."""
     match value:
@@ -75,6 +94,12 @@ def _held(value: ast.expr) -> set[str]:
             return _held(inner)
         case ast.NamedExpr(value=inner):
             return _held(inner)
+        case ast.Call(func=ast.Name(id=name), args=parts) if name in _KEEP_PARTS:
+            return set().union(*map(_held, parts))
+        case ast.Call(func=ast.Attribute(value=owner, attr=method), args=parts):
+            kept = parts if method in _KEEP_PARTS else []
+            owners = set() if method in _COPY else _held(owner)
+            return owners.union(*map(_held, kept))
         case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
             return set().union(*map(_held, parts))
         case ast.Dict(values=parts) | ast.BoolOp(values=parts):
@@ -158,7 +183,9 @@ class Sharing:
         """A push: both sides have the same again."""
         if name not in self.watched:
             return
-        same = self.in_kernel.through({name}, self.in_kernel.same) & set(self.pushes) - {name}
+        same = self.in_kernel.through({name}, self.in_kernel.same, code=False) & set(
+            self.pushes
+        ) - {name}
         for other in sorted(same & self.watched):
             raise cell.refuse(
                 f"`{name}` and `{other}` may hold the same object. In the notebook the ranks get "
