@@ -5,6 +5,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 
 from ranklab.forms.script.bindings import DEFINITIONS, Bindings
+from ranklab.forms.script.callees import refuse_code, refuse_defaults, refuse_made
 from ranklab.forms.script.cells import Cell
 from ranklab.forms.script.operations import Finder, Operation
 from ranklab.forms.script.scopes import Names, changed_in, names_in
@@ -277,7 +278,7 @@ class Flow:
         state = self.state
         if name in self.shared and name in state.stale:
             self._read_on_ranks(cell, name)
-        self._refuse_code(cell, name)
+        refuse_code(cell, self.found, name)
         self.sharing.ranks_read(cell, self.at or self.statement, {name})
         if name in state.made or self._made_by_all(name):
             return
@@ -318,65 +319,22 @@ class Flow:
         if name in self.functions:
             self._goes_there(cell, name)
         elif name not in self.step.imports.names:
-            self._refuse_made(cell, name)
+            refuse_made(cell, self.found.kernel.get(name, []), name, self.kinds)
             for passed in sorted(self.passed & set(self.functions)):
                 self._goes_there(cell, passed)
 
     def _run_lambda(self, cell: Cell, callee: ast.Lambda) -> None:
         names = names_in(callee)
-        defaults = [*callee.args.defaults, *filter(None, callee.args.kw_defaults)]
-        called = any(isinstance(n, ast.Call) for d in defaults for n in ast.walk(d))
         safe = self.step.known_everywhere - self.step.defined_everywhere | self.step.sendable
-        for read in sorted(names.reads - safe):
-            raise cell.refuse(
-                f"a default of this lambda reads `{read}`, which only the kernel has, and every "
-                "rank of the script would work it out for itself. Pass the value as an argument: "
-                f"`ranks.run(lambda {read}: ..., {read})`."
-            )
-        if called:
-            raise cell.refuse(
-                "a default of this lambda calls a function, and every rank of the script would "
-                "call it for itself. Pass the value as an argument of `ranks.run`."
-            )
+        refuse_defaults(cell, callee, names.reads - safe)
         for name in sorted(names.later):
             self._read_on_ranks(cell, name, "the lambda")
         self._shared_there(cell, names.later)
-
-    def _refuse_made(self, cell: Cell, name: str) -> None:
-        """A callee that a function has made cannot be sent by its name."""
-        for binding in self.found.kernel.get(name, []):
-            value = getattr(binding.node, "value", None)
-            match value:
-                case ast.Lambda():
-                    made = "a lambda"
-                case ast.Call(func=ast.Name(id=maker)) if maker in self.functions:
-                    if not _makes_functions(self.kinds[maker]):
-                        continue
-                    made = f"a function that `{maker}` has made"
-                case _:
-                    continue
-            raise cell.refuse(
-                f"`{name}` is {made}, which a script cannot send to the ranks. "
-                f"Define it in a plain cell, with `def {name}(...)`, and pass it what it needs "
-                "as arguments."
-            )
 
     def _shared_there(self, cell: Cell, names: set[str]) -> None:
         """A function of the kernel's runs on the ranks, and reads these names there."""
         self.sharing.ranks_read(cell, self.at or self.statement, names)
         self.sharing.ranks_act(cell, names)
-
-    def _refuse_code(self, cell: Cell, name: str) -> None:
-        """Functions are sent by their name: rank 0 would get its own in place of the others'."""
-        for binding in [*self.found.ranks.get(name, []), *self.found.kernel.get(name, [])]:
-            node = binding.node
-            made = isinstance(node, DEFINITIONS) and node.name == name
-            if made or isinstance(getattr(node, "value", None), ast.Lambda):
-                raise cell.refuse(
-                    f"`{name}` is a function or a class; pulled by the script, those of all "
-                    "ranks would become rank 0's. Call it on the ranks, in a `%%px` cell, and "
-                    "pull what it returns."
-                )
 
     def _goes_there(self, cell: Cell, name: str) -> None:
         """A function of the kernel's is used on the ranks."""
@@ -457,12 +415,4 @@ def _surely_runs(node: ast.stmt) -> bool:
         and isinstance(node.iter, ast.List | ast.Tuple | ast.Set)
         and (any(not isinstance(item, ast.Starred) for item in node.iter.elts))
         and not any(isinstance(n, ast.Break | ast.Continue) for n in ast.walk(node))
-    )
-
-
-def _makes_functions(maker: ast.stmt) -> bool:
-    """Whether a function defines others, which it may return."""
-    inner = (n for n in ast.walk(maker) if n is not maker)
-    return not isinstance(maker, ast.ClassDef) and any(
-        isinstance(n, ast.FunctionDef | ast.Lambda) for n in inner
     )
