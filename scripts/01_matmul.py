@@ -84,6 +84,10 @@ def form_groups():
     own.set(f"rank {rank}", "here")  # no clock runs before all ranks are here
     own.wait([f"rank {r}" for r in range(world_size)], timedelta(minutes=30))
     limit = timedelta(seconds=20)
+    defaults = dist.distributed_c10d  # what dist.new_group() goes by, if not told otherwise
+    defaults.default_pg_timeout = limit
+    if defaults.default_pg_nccl_timeout is not None:  # there is NCCL in this build of torch
+        defaults.default_pg_nccl_timeout = limit
     dist.init_process_group(backend, store=own, rank=rank, world_size=world_size, timeout=limit)
     driver = dist.new_group(backend="gloo", timeout=timedelta(hours=1))
 
@@ -124,6 +128,13 @@ def from_rank_0(make):
     return pickle.loads(box[0])
 
 
+def keep_and_send(make):
+    """What make() returns on rank 0: there the object itself, on the other ranks copies."""
+    value = make() if rank == 0 else None
+    copy = from_rank_0(lambda: value)
+    return value if rank == 0 else copy
+
+
 def leave_group():
     """The end of the ranks: rank 0 may go on alone."""
     everyone()
@@ -135,9 +146,9 @@ def may_fail():
     """Say what went wrong, and go on: the error is meant to happen."""
     try:
         yield
-    except Exception as error:
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
         first_line = (str(error).splitlines() or [""])[0]
-        print(f"rank {rank}: {type(error).__name__}: {first_line}")
+        print(f"rank {rank} failed, as it may here: {type(error).__name__}: {first_line}")
 
 
 def result(name, value, varies=False):
@@ -157,10 +168,12 @@ pictures = []
 
 def file_beside(name):
     """The path of an SVG file beside this script, for a picture of this name."""
-    name = re.sub(r"[^\w.-]+", "-", str(name))
+    name = first = re.sub(r"[^\w.-]+", "-", str(name))
+    number = 1
+    while name in pictures:
+        number += 1
+        name = f"{first}-{number}"
     pictures.append(name)
-    if pictures.count(name) > 1:
-        name += f"-{pictures.count(name)}"
     return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
 
 
@@ -1104,8 +1117,8 @@ if rank == 0:
     A, B = torch.randint(-8, 9, (2, 1003, 1003)).double()
     whole = A @ B
 
-A = from_rank_0(lambda: A)
-B = from_rank_0(lambda: B)
+A = keep_and_send(lambda: A)
+B = keep_and_send(lambda: B)
 
 rows_each = len(A) // world_size
 my_rows = A[rank * rows_each : (rank + 1) * rows_each] @ B
@@ -1172,8 +1185,8 @@ everyone()
 if rank == 0:
     start = time.perf_counter()
 
-A = from_rank_0(lambda: A)
-B = from_rank_0(lambda: B)
+A = keep_and_send(lambda: A)
+B = keep_and_send(lambda: B)
 pieces = to_rank_0(my_rows)
 if rank == 0:
     moving = time.perf_counter() - start

@@ -34,9 +34,9 @@ def may_fail():
     """Say what went wrong, and go on: the error is meant to happen."""
     try:
         yield
-    except Exception as error:
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
         first_line = (str(error).splitlines() or [""])[0]
-        print(f"{type(error).__name__}: {first_line}")
+        print(f"failed, as it may here: {type(error).__name__}: {first_line}")
 
 
 def result(name, value, varies=False):
@@ -56,10 +56,12 @@ pictures = []
 
 def file_beside(name):
     """The path of an SVG file beside this script, for a picture of this name."""
-    name = re.sub(r"[^\w.-]+", "-", str(name))
+    name = first = re.sub(r"[^\w.-]+", "-", str(name))
+    number = 1
+    while name in pictures:
+        number += 1
+        name = f"{first}-{number}"
     pictures.append(name)
-    if pictures.count(name) > 1:
-        name += f"-{pictures.count(name)}"
     return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
 
 

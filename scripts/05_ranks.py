@@ -84,6 +84,10 @@ def form_groups():
     own.set(f"rank {rank}", "here")  # no clock runs before all ranks are here
     own.wait([f"rank {r}" for r in range(world_size)], timedelta(minutes=30))
     limit = timedelta(seconds=20)
+    defaults = dist.distributed_c10d  # what dist.new_group() goes by, if not told otherwise
+    defaults.default_pg_timeout = limit
+    if defaults.default_pg_nccl_timeout is not None:  # there is NCCL in this build of torch
+        defaults.default_pg_nccl_timeout = limit
     dist.init_process_group(backend, store=own, rank=rank, world_size=world_size, timeout=limit)
     driver = dist.new_group(backend="gloo", timeout=timedelta(hours=1))
 
@@ -128,9 +132,9 @@ def may_fail():
     """Say what went wrong, and go on: the error is meant to happen."""
     try:
         yield
-    except Exception as error:
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
         first_line = (str(error).splitlines() or [""])[0]
-        print(f"rank {rank}: {type(error).__name__}: {first_line}")
+        print(f"rank {rank} failed, as it may here: {type(error).__name__}: {first_line}")
 
 
 def result(name, value, varies=False):
@@ -150,10 +154,12 @@ pictures = []
 
 def file_beside(name):
     """The path of an SVG file beside this script, for a picture of this name."""
-    name = re.sub(r"[^\w.-]+", "-", str(name))
+    name = first = re.sub(r"[^\w.-]+", "-", str(name))
+    number = 1
+    while name in pictures:
+        number += 1
+        name = f"{first}-{number}"
     pictures.append(name)
-    if pictures.count(name) > 1:
-        name += f"-{pictures.count(name)}"
     return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
 
 
@@ -481,16 +487,18 @@ if rank == 0:
 # `1/2 clients joined`: it says how many came, the one who complains included, and not
 # who is missing. (It counts whole seconds; one became two.) When you start ranks by
 # hand, `init_process_group` begins with this very call on rank 0, and fails with this
-# very line. The others have words of their own. A rank that came and waits for
-# somebody's card says `wait timeout after …ms, keys: …`. If it is rank 0 that is
-# missing, nobody keeps the store, and all the others say `The client socket has timed
-# out … while trying to connect to …`: look at rank 0, or at the address.
+# very line. The other ranks have words of their own:
+# - `wait timeout after …ms, keys: …` says a rank that came, and waits for somebody's
+#   card;
+# - `The client socket has timed out … while trying to connect to …` say all the others
+#   if it is rank 0 that is missing, since nobody keeps the store then: look at rank 0,
+#   or at the address.
 #
 # Look for the missing rank where it can be found:
 # - in its own output: it may have started, and crashed before it came to the
 #   rendezvous;
-# - in the three things, as each rank sees them: a `WORLD_SIZE` larger than the number
-#   of processes, or an address that leads somewhere else from another computer.
+# - in what each rank was told: a `WORLD_SIZE` larger than the number of processes, or
+#   an address that leads somewhere else from another computer.
 #
 # A store can also say who is missing, if each rank leaves a card there first. Here rank
 # 1 of three does not. (One process plays the other two; a store does not care who
@@ -540,8 +548,10 @@ if rank == 0:
 
 # --- Three launchers, one program -----------------------------------------------------
 
-# A launcher starts the copies and tells each one the three things. Here is a small
-# program, and three launchers for it: our own, `mp.spawn`, and `torchrun`.
+# Who am I, how many are we, where do we meet: these are the three things that every
+# copy must be told. A launcher starts the copies and tells each one the three. Here is
+# a small program, and three launchers for it: our own, `mp.spawn`, and `torchrun`.
+# (`"gloo"` names the library that will carry the messages; more of it below.)
 
 if rank == 0:
     (folder / "hello.py").write_text("""
@@ -555,7 +565,7 @@ def do_work(rank, world_size):
     names = "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"
     told = " ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ)
     gathers = not sys.stdout.write_through    # does Python gather what it prints?
-    print(f"My rank is {dist.get_rank()} | {told} gathers={gathers}\\n", end="")
+    print(f"My rank is {dist.get_rank()} | gathers={gathers} {told}\\n", end="")
     dist.barrier()    # waits for everybody: nobody leaves while another is still coming
     dist.destroy_process_group()
 
@@ -1023,10 +1033,10 @@ if rank == 0:
 
 # --- Run it on a cluster --------------------------------------------------------------
 
-# On each of two hosts, where `host0` is the name of one of them:
+# On each of two hosts, where `HOST` is the name of one of them:
 #
 # ```bash
-# torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint host0:29500 05_ranks.py
+# torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint HOST:29500 scripts/05_ranks.py
 # ```
 #
 # Both are told the same place to meet, and there `torchrun` deals out the ranks.

@@ -80,6 +80,10 @@ def form_groups():
     own.set(f"rank {rank}", "here")  # no clock runs before all ranks are here
     own.wait([f"rank {r}" for r in range(world_size)], timedelta(minutes=30))
     limit = timedelta(seconds=3)
+    defaults = dist.distributed_c10d  # what dist.new_group() goes by, if not told otherwise
+    defaults.default_pg_timeout = limit
+    if defaults.default_pg_nccl_timeout is not None:  # there is NCCL in this build of torch
+        defaults.default_pg_nccl_timeout = limit
     dist.init_process_group(backend, store=own, rank=rank, world_size=world_size, timeout=limit)
     driver = dist.new_group(backend="gloo", timeout=timedelta(hours=1))
 
@@ -120,6 +124,13 @@ def from_rank_0(make):
     return pickle.loads(box[0])
 
 
+def keep_and_send(make):
+    """What make() returns on rank 0: there the object itself, on the other ranks copies."""
+    value = make() if rank == 0 else None
+    copy = from_rank_0(lambda: value)
+    return value if rank == 0 else copy
+
+
 def fresh_group():
     """Replace the process groups, whatever state they are in; variables live on."""
     everyone()
@@ -138,9 +149,9 @@ def may_fail():
     """Say what went wrong, and go on: the error is meant to happen."""
     try:
         yield
-    except Exception as error:
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
         first_line = (str(error).splitlines() or [""])[0]
-        print(f"rank {rank}: {type(error).__name__}: {first_line}")
+        print(f"rank {rank} failed, as it may here: {type(error).__name__}: {first_line}")
 
 
 def result(name, value, varies=False):
@@ -160,10 +171,12 @@ pictures = []
 
 def file_beside(name):
     """The path of an SVG file beside this script, for a picture of this name."""
-    name = re.sub(r"[^\w.-]+", "-", str(name))
+    name = first = re.sub(r"[^\w.-]+", "-", str(name))
+    number = 1
+    while name in pictures:
+        number += 1
+        name = f"{first}-{number}"
     pictures.append(name)
-    if pictures.count(name) > 1:
-        name += f"-{pictures.count(name)}"
     return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
 
 
@@ -627,7 +640,7 @@ def ping(nbytes, repeats=10, a=0, b=1):
 if rank == 0:
     sizes = [4**k for k in range(1, 13)]
 
-sizes = from_rank_0(lambda: sizes)
+sizes = keep_and_send(lambda: sizes)
 
 everyone()
 rounds = [[ping(nbytes) for nbytes in sizes] for _ in range(3)]

@@ -67,13 +67,12 @@ class Expressions:
         """The text of a value that may stand after ``lambda:`` in a call."""
         text = self.text(value, replaced)
         try:
-            inner = ast.parse(f"f(lambda: {text})", mode="eval").body
-            bare = isinstance(value, ast.Tuple | ast.NamedExpr)
-            if len(inner.args) == 1 and not bare:
+            arguments = ast.parse(f"f(lambda: {text})", mode="eval").body.args
+            if len(arguments) == 1 and isinstance(arguments[0], ast.Lambda):
                 return text
         except SyntaxError:
             pass
-        return text if text.startswith("(") and isinstance(value, ast.Tuple) else f"({text})"
+        return f"({text})"
 
     def standing(self, value: ast.expr, replaced) -> str:
         """The text of a value that stands behind no bracket: more lines need parentheses."""

@@ -238,7 +238,7 @@ def may_fail():
         yield
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         first_line = (str(error).splitlines() or [""])[0]
-        print(f"rank {rank}: {type(error).__name__}: {first_line}")
+        print(f"rank {rank} failed, as it may here: {type(error).__name__}: {first_line}")
 
 
 #: may_fail_alone
@@ -249,7 +249,7 @@ def may_fail():
         yield
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         first_line = (str(error).splitlines() or [""])[0]
-        print(f"{type(error).__name__}: {first_line}")
+        print(f"failed, as it may here: {type(error).__name__}: {first_line}")
 
 
 #: result
