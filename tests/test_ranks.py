@@ -248,7 +248,10 @@ def test_groups_that_broke_leave_no_files_and_threads(ranks):
     after_the_first = held()
     for _ in range(3):
         break_and_reset()
-    assert held() == after_the_first
+    deadline = time.monotonic() + 10  # a group's threads end a little after it
+    while any(now > then for now, then in zip(held(), after_the_first)):
+        assert time.monotonic() < deadline, f"{held()} files and threads, {after_the_first} before"
+        time.sleep(0.1)
 
 
 def test_a_new_group_has_the_short_timeout_too(ranks):

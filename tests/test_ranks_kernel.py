@@ -257,6 +257,25 @@ def test_a_rank_that_is_killed_ends_the_cell_and_restart_goes_on(working):
     assert working.value("ranks['rank']") == [0, 1]
 
 
+def test_an_object_of_a_class_that_only_the_ranks_have(working):
+    working.run("%%px\nclass Net:\n    pass\nnet = Net()")
+    _, error = working.run("ranks['net']", timeout=20)
+    assert "ranks 0 and 1 sent something that cannot be rebuilt here" in error
+    assert "`Net` is defined on the ranks and not in this notebook" in error
+    assert working.value("ranks['rank']") == [0, 1]  # and the ranks are there
+
+
+def test_an_object_of_a_class_that_only_the_kernel_has(working):
+    working.run("class Here:\n    pass")
+    _, error = working.run("ranks['here'] = Here()", timeout=20)
+    assert "`Here` is there in this notebook, but not on the ranks" in error
+
+
+def test_what_cannot_be_sent(working):
+    _, error = working.run("ranks['file'] = open('/dev/null')", timeout=20)
+    assert error.startswith("ArgumentError: `file` cannot go to another process")
+
+
 def test_a_reader_sees_the_same_while_output_streams(reader, tmp_path):
     shown, error = reader.run("%%px\nprint('rank', rank)\nif rank == 1:\n    1 / 0")
     assert "rank 0" in shown
@@ -335,25 +354,6 @@ def test_a_hanging_notebook_is_reported_as_failed():
     )
     with pytest.raises(nbclient.exceptions.CellExecutionError, match="KeyboardInterrupt"):
         client.execute()
-
-
-def test_an_object_of_a_class_that_only_the_ranks_have(working):
-    working.run("%%px\nclass Net:\n    pass\nnet = Net()")
-    _, error = working.run("ranks['net']", timeout=20)
-    assert "ranks 0 and 1 sent something that cannot be rebuilt here" in error
-    assert "`Net` is defined on the ranks and not in this notebook" in error
-    assert working.value("ranks['rank']") == [0, 1]  # and the ranks are there
-
-
-def test_an_object_of_a_class_that_only_the_kernel_has(working):
-    working.run("class Here:\n    pass")
-    _, error = working.run("ranks['here'] = Here()", timeout=20)
-    assert "`Here` is there in this notebook, but not on the ranks" in error
-
-
-def test_what_cannot_be_sent(working):
-    _, error = working.run("ranks['file'] = open('/dev/null')", timeout=20)
-    assert error.startswith("ArgumentError: `file` cannot go to another process")
 
 
 def test_px_before_there_are_ranks():
