@@ -104,6 +104,7 @@ def test_nbconvert_names_the_cell_that_it_refuses(tmp_path):
     command = [BIN / "jupyter", "nbconvert", "--to", "ranklab_script", "mine.ipynb"]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert run.returncode != 0 and "mine, cell 1 (`%timeit 1`): `%timeit` means" in run.stderr
+    assert "Traceback" not in run.stderr
     assert not (tmp_path / "mine.py").exists()
 
 

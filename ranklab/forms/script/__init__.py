@@ -10,6 +10,7 @@ namespace can do the work of two, `kernel` and `on_ranks` translate, `layout` se
 `preamble` copies from `template`, and `translate` puts it all together.
 """
 
+import sys
 from pathlib import Path
 
 from nbconvert.exporters import Exporter
@@ -59,4 +60,11 @@ class ScriptExporter(Exporter):
         if any(cell.metadata.get("ranklab", {}).get("generated") for cell in nb.cells):
             source = nb.metadata["ranklab"]["manuscript"]  # a chapter of the book's
             nb, name = manuscript.parse(notebook.to_manuscript(nb), source), None
-        return to_script(nb, None if name in ("", "Notebook") else name), resources
+        try:
+            return to_script(nb, None if name in ("", "Notebook") else name), resources
+        except FormError as error:
+            from nbconvert.nbconvertapp import NbConvertApp  # which imports this module
+
+            if NbConvertApp.initialized():  # on the command line, the sentence is enough
+                sys.exit(f"{error}")
+            raise

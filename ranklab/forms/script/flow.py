@@ -396,6 +396,8 @@ class Flow:
     def _only_on_ranks(self, cell: Cell, name: str):
         if name == "world_size":
             advice = "In the kernel it is `ranks.world_size`."
+        elif name == "rank":
+            advice = "The kernel is no rank: put what needs it into a `%%px` cell."
         elif name in ("torch", "dist"):
             advice = "Import it in the kernel too."
         elif any(isinstance(b.node, DEFINITIONS) for b in self.found.ranks.get(name, [])):
