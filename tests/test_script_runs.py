@@ -160,6 +160,6 @@ def test_what_the_preamble_promises(tmp_path):
         torch.manual_seed(seed)
         wanted[name] = str([torch.rand(1).item() for _ in range(2)])
     assert results_in(text) == wanted
-    assert "rank 1: ValueError: \n" in text
+    assert "rank 1 failed, as it may here: ValueError: \n" in text
     pictures = {path.name for path in (tmp_path / "empty").glob("*.svg")}
     assert pictures == {"x-twice.svg", "x-twice-2.svg", "x-a-star.svg", "x-1.svg"}
