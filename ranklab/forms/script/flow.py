@@ -4,6 +4,7 @@ import ast
 from copy import deepcopy
 from dataclasses import dataclass, field
 
+from ranklab.forms.script import sentences
 from ranklab.forms.script.bindings import DEFINITIONS, Bindings
 from ranklab.forms.script.callees import refuse_code, refuse_defaults, refuse_made
 from ranklab.forms.script.cells import Cell
@@ -14,7 +15,6 @@ from ranklab.forms.script.step import Step
 from ranklab.forms.script.uses import called_in, passed_on, read_in_lambdas, used_as_values
 
 GIVEN = {"rank", "world_size", "device", "torch", "dist"}
-_IPYTHONS = {"_", "__", "___", "In", "Out", "_i", "_ih", "_oh", "_dh", "exit", "quit"}
 _COLLECTIVE = {"pull", "push", "run"}
 
 
@@ -68,7 +68,7 @@ class Flow:
                     self._kernel(cell, node)
         for cell, function, name in self.unsure:
             if function in called and function not in self.run_there:
-                raise self._only_on_ranks(cell, name)
+                raise sentences.only_on_ranks(cell, self.found, name)
 
     # ---- on the ranks ------------------------------------------------------------------
 
@@ -142,22 +142,10 @@ class Flow:
         if name in GIVEN | set(self.found.ranks) | set(self.found.pushes):
             return
         if name in self.found.hidden:
-            raise self._hidden(cell, name)
-        self._refuse_special(cell, name)
+            raise sentences.hidden(cell, self.found, name)
+        sentences.refuse_notebooks_own(cell, self.found, name)
         if name in self.found.kernel:
-            raise cell.refuse(self._kernel_only(name, of))
-
-    def _kernel_only(self, name: str, of: str) -> str:
-        if self.found.kernel[name][0].meaning and name in self.step.imports.names:
-            return (
-                f"the ranks read `{name}`{of}, which only the kernel has imported. Import it in a "
-                "`%%px` cell too."
-            )
-        return (
-            f"the ranks read `{name}`{of}, which only the kernel has. Push it before, with "
-            f'`ranks["{name}"] = {name}`. (A cell that shows just this error is tagged '
-            "`notebook-only`.)"
-        )
+            raise sentences.kernel_only(cell, self.found, self.step, name, of)
 
     # ---- in the kernel -----------------------------------------------------------------
 
@@ -184,8 +172,8 @@ class Flow:
             if name not in self.found.kernel and name in self._ranks_own():
                 self.unsure.append((cell, node.name, name))
             elif name in self.found.hidden:
-                raise self._hidden(cell, name)
-            self._refuse_special(cell, name)
+                raise sentences.hidden(cell, self.found, name)
+            sentences.refuse_notebooks_own(cell, self.found, name)
         self._bound(names.binds)
         self.kinds[node.name] = node
 
@@ -255,7 +243,7 @@ class Flow:
     def _read_in_kernel(self, cell: Cell, name: str) -> None:
         if name in self.lab.names:
             return
-        self._refuse_special(cell, name)
+        sentences.refuse_notebooks_own(cell, self.found, name)
         if name in self.found.kernel:
             inner = self.sharing.in_kernel.through({name}, {})
             for read in sorted(({name} | inner) & self.state.changed):
@@ -266,9 +254,9 @@ class Flow:
                     "or push it under another name."
                 )
         elif name in self.found.hidden:
-            raise self._hidden(cell, name)
+            raise sentences.hidden(cell, self.found, name)
         elif name in self._ranks_own():
-            raise self._only_on_ranks(cell, name)
+            raise sentences.only_on_ranks(cell, self.found, name)
 
     def _ranks_own(self) -> set[str]:
         given = GIVEN if self.lab.has_ranks else set()
@@ -288,7 +276,7 @@ class Flow:
                 f"value on all ranks first (`{name} = None`, say), so that all can be pulled."
             )
         if name in self.found.hidden:
-            raise self._hidden(cell, name)
+            raise sentences.hidden(cell, self.found, name)
         if self.found.unknowable:
             return
         if name in self.found.kernel:
@@ -340,20 +328,9 @@ class Flow:
         """A function of the kernel's is used on the ranks."""
         self.run_there.add(name)
         if name not in self.step.defined_everywhere:
-            raise cell.refuse(
-                f"`{name}` goes to the ranks, but its definition reads the kernel's variables "
-                "when it is made (a default, a decorator, a base class), or it is made in a cell "
-                "that may fail, or given another value elsewhere. Use literals there, one name "
-                "for one thing, or define it in a `%%px` cell."
-            )
+            raise sentences.reads_when_made(cell, name)
         if name not in self.step.sendable:
-            raise cell.refuse(
-                f"`{name}` goes to the ranks, but a value is worked out when it is defined, or "
-                "changed later (a list or a call as a default or in a class, an attribute that "
-                "is set): in the notebook the ranks get that value from the kernel, in the "
-                "script each rank would have its own. Pass the value as an argument, or define "
-                f"`{name}` in a `%%px` cell."
-            )
+            raise sentences.holds_a_value(cell, name)
         for read in sorted(self.functions[name].later - {name}):
             self._read_on_ranks(cell, read, name)
         changed = set().union(*(self.changes[f] for f in self._called({name}, self.functions)))
@@ -372,42 +349,6 @@ class Flow:
         self.state.changed.discard(name)
         self.state.maybe.discard(name)
         self.sharing.push(cell, name, node)
-
-    # ---- sentences ---------------------------------------------------------------------
-
-    def _refuse_special(self, cell: Cell, name: str) -> None:
-        known = {**self.found.kernel, **self.found.ranks}
-        if name in known:
-            return
-        if name == "get_ipython":
-            raise cell.refuse("`get_ipython` is the notebook's; a script runs without IPython.")
-        if name == "__file__":
-            raise cell.refuse("a notebook has no `__file__`; write the path that is meant.")
-        if name in _IPYTHONS:
-            raise cell.refuse(f"`{name}` is IPython's; keep the value in a variable of your own.")
-
-    def _hidden(self, cell: Cell, name: str):
-        number = self.found.hidden[name].place.number
-        return cell.refuse(
-            f"`{name}` is made in cell {number}, which is tagged `notebook-only` and not in the "
-            "script. Tag this cell too, or make it elsewhere."
-        )
-
-    def _only_on_ranks(self, cell: Cell, name: str):
-        if name == "world_size":
-            advice = "In the kernel it is `ranks.world_size`."
-        elif name == "rank":
-            advice = "The kernel is no rank: put what needs it into a `%%px` cell."
-        elif name in ("torch", "dist"):
-            advice = "Import it in the kernel too."
-        elif any(isinstance(b.node, DEFINITIONS) for b in self.found.ranks.get(name, [])):
-            advice = (
-                "Define it in a plain cell, without `%%px`: given to `ranks.run`, it goes to the "
-                "ranks by itself."
-            )
-        else:
-            advice = f'Pull it first, as in `{name}s = ranks["{name}"]`.'
-        return cell.refuse(f"`{name}` is on the ranks, and the kernel has none. {advice}")
 
 
 def _surely_runs(node: ast.stmt) -> bool:
