@@ -18,6 +18,7 @@ import psutil
 from .failure import ArgumentError
 
 BACKENDS = ("gloo", "nccl", "mpi")
+ONE_MACHINE = ("ranklab", "local")  # launchers whose engines run beside the kernel
 GIB = 2**30
 MEMORY_PER_RANK = 0.35 * GIB  # a rank that has imported torch; the rest is the reader's tensors
 
@@ -41,7 +42,7 @@ def plan(n, backend, device, timeout, debug, engines, replaced=0):
     """
     world_size = _world_size(n)
     engines = _launcher(engines)
-    if engines == "local":
+    if engines in ONE_MACHINE:
         _check_memory(world_size, replaced * MEMORY_PER_RANK)
     gpus = count_gpus()
     backend = _backend(backend, device, world_size, gpus, engines)
@@ -74,7 +75,7 @@ def _world_size(n):
 
 def _launcher(engines):
     if engines is None:
-        return "local"
+        return "ranklab"
     known = sorted(point.name for point in entry_points(group="ipyparallel.engine_launchers"))
     if not isinstance(engines, str) or engines.lower() not in known:
         raise ArgumentError(
@@ -104,14 +105,14 @@ def _seconds(timeout):
 def _backend(backend, device, world_size, gpus, engines):
     on_cpu = device is not None and str(device).startswith("cpu")
     if backend is None:
-        enough = engines == "local" and gpus >= world_size and not on_cpu
+        enough = engines in ONE_MACHINE and gpus >= world_size and not on_cpu
         return "nccl" if enough else "gloo"
     if backend not in BACKENDS:
         raise ArgumentError(
             f"backend={backend!r} is not known. There are: {', '.join(BACKENDS)}. "
             "Leave it out to get the one that fits this machine."
         )
-    if backend == "nccl" and engines == "local" and gpus < world_size:
+    if backend == "nccl" and engines in ONE_MACHINE and gpus < world_size:
         raise ArgumentError(
             f"backend='nccl' needs a GPU for each of the {world_size} ranks, and torch finds "
             f"{gpus} here. Take backend='gloo'."

@@ -1,5 +1,6 @@
 """Starting the engines that become the ranks. Another way of starting them belongs here, too."""
 
+import contextlib
 import logging
 import os
 import re
@@ -9,7 +10,8 @@ import ipyparallel
 import psutil
 from traitlets.config import Config
 
-from .arguments import mpiexec
+from . import launcher
+from .arguments import ONE_MACHINE, mpiexec
 from .failure import RankError
 
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -21,14 +23,19 @@ HEARTBEAT = ("--HeartMonitor.period=200", "--HeartMonitor.max_heartmonitor_misse
 def start(plan, folder):
     """Start what `plan` asks for, with all files in `folder`; return (cluster, client)."""
     batch = is_batch(plan)
+    # By itself, not by its name: an installation older than the name has the launcher all the same.
+    engines = launcher.engine_set_launcher if plan.engines == "ranklab" else plan.engines
+    forking = engines is launcher.RankEngineSetLauncher
     cluster = ipyparallel.Cluster(
         n=plan.world_size,
-        engines=plan.engines,
+        engines=engines,
         profile_dir=folder,
         cluster_file="",  # nobody else has to find this cluster
         controller_ip="*" if batch else "",  # "" is the loopback interface
         controller_args=list(HEARTBEAT),
         delay=0,
+        # The fork server imports while the controller comes up, and waits for it by itself.
+        send_engines_connection_env=not forking,
         load_profile=False,
         shutdown_atexit=False,  # Ranks sees to it
         config=_config(plan),
@@ -38,7 +45,8 @@ def start(plan, folder):
     try:
         cluster.start_cluster_sync()
         # The set forgets an engine that ends, and then nobody could say what it died of.
-        cluster.engine_set.all_launchers = launchers_of(cluster)
+        started = cluster.engine_set
+        started.all_launchers = list(getattr(started, "launchers", {}).values())
         client = cluster.connect_client_sync()
         patience = 600 if batch else 60  # a queue takes its time
         client.wait_for_engines(plan.world_size, timeout=patience, interactive=False)
@@ -55,7 +63,7 @@ def start(plan, folder):
 
 def is_batch(plan):
     """Is it a batch system, on other hosts, that starts the engines?"""
-    return plan.engines not in ("local", "mpi")
+    return plan.engines not in (*ONE_MACHINE, "mpi")
 
 
 def _config(plan):
@@ -82,13 +90,6 @@ def _silent_log():
     return log
 
 
-def launchers_of(cluster):
-    """Return the launcher of each engine, where each has one (it does with "local")."""
-    engines = cluster.engine_set
-    known = getattr(engines, "all_launchers", None)
-    return known or list(getattr(engines, "launchers", {}).values())
-
-
 def controller_runs(cluster):
     """Is the controller there, which carries everything between the kernel and the ranks?"""
     process = getattr(cluster.controller, "process", None)
@@ -99,19 +100,28 @@ def controller_runs(cluster):
 
 def cause_of_death(cluster, pid):
     """Say what ended the engine with process id `pid`, as far as this machine knows."""
-    launcher = next((known for known in launchers_of(cluster) if known.pid == pid), None)
-    try:
-        code = launcher.process.wait(1)
-    except (AttributeError, psutil.Error):  # it ran elsewhere, or is not quite gone yet
-        return ""
+    code, output = _end_of(cluster.engine_set, pid)
     if code is None:
-        return ""  # its exit code went to somebody else
-    how = f"killed by {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
-    what = re.findall(r"what\(\): +(.*)", launcher.get_output())
+        return ""  # it ran elsewhere, is not quite gone yet, or nobody was told how it ended
+    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    what = re.findall(r"what\(\): +(.*)", output)
     return "\n".join([f"the process is gone ({how}).", *what[-1:]])
+
+
+def _end_of(engines, pid):
+    """Return (exit code or None, output) of an engine that has ended."""
+    if hasattr(engines, "end_of"):  # ranklab's own launcher
+        return engines.end_of(pid)
+    for engine in getattr(engines, "all_launchers", ()):
+        if engine.pid == pid:
+            with contextlib.suppress(AttributeError, psutil.Error):
+                return engine.process.wait(1), engine.get_output()
+    return None, ""
 
 
 def _last_words(cluster):
     """Return the end of what the engines wrote before they failed to start."""
-    outputs = [launcher.get_output().strip() for launcher in launchers_of(cluster)]
+    engines = cluster.engine_set
+    known = getattr(engines, "all_launchers", None) or [engines]
+    outputs = [engine.get_output().strip() for engine in known]
     return "\n".join(max(outputs, key=len, default="").splitlines()[-3:])

@@ -1,0 +1,168 @@
+"""An ipyparallel launcher that imports once and forks: `ipyparallel.Cluster(engines="ranklab")`.
+
+The stock launcher starts every engine as a Python of its own, and each of them imports torch by
+itself. This one starts a single process, the fork server (fork_server.py), which imports what the
+engines need and then forks them. They share the memory of what was imported, and the fork server is
+at the same time what ipyparallel calls the nanny of each engine.
+
+What the fork server has to report (the process id of each engine, and how each one ended) it
+appends to a file beside the engines' output, one JSON object a line. So a cluster that is loaded
+from its file in another process knows it as well.
+
+Where there is no fork to be had, `RANKLAB_NO_FORK=1` or a system other than Linux, the name
+"ranklab" stands for the stock launcher. (macOS has a fork, and system libraries that must not be
+used after it.)
+"""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from textwrap import indent
+
+import psutil
+from ipyparallel.cluster.launcher import LocalEngineLauncher, LocalEngineSetLauncher
+from traitlets import Bool, Dict, List, Unicode
+
+
+def can_fork():
+    """May engines be forked, on this system and by the wish of the reader?"""
+    return sys.platform == "linux" and os.environ.get("RANKLAB_NO_FORK", "0") in ("", "0")
+
+
+class RankEngineSetLauncher(LocalEngineLauncher):
+    """Engines that are forked from one process, which has imported what they need."""
+
+    entrypoint_name = "ranklab"  # what a saved cluster calls this class
+
+    preload = List(
+        Unicode(),
+        default_value=["torch", "torch.distributed"],
+        config=True,
+        help="""Modules to import once, before the engines are forked. None may start a thread or
+        touch a GPU: neither survives a fork.""",
+    )
+    stop_data = Dict()
+    restored = Bool(False)
+
+    def find_args(self):
+        """Return the command that starts the fork server, with all that it has to know."""
+        order = {
+            "n": self.n,
+            "preload": self.preload,
+            "connection_file": self.connection_files["engine"],
+            "engine_args": self.cluster_args + self.engine_args,
+            "report": str(self.report_file),
+            "outputs": [str(self._output_of(i)) for i in range(self.n)],
+        }
+        return [sys.executable, "-m", "ranklab.fork_server", json.dumps(order)]
+
+    def start(self, n):
+        """Start the fork server, which starts `n` engines."""
+        self.n = n
+        self.output_file = str(self._log("server.log"))
+        return super().start()
+
+    # What the fork server reports
+
+    @property
+    def report_file(self):
+        return self._log("report.jsonl")
+
+    def _log(self, ending):
+        folder = Path(self.profile_dir) / "log"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"ipengine-{self.cluster_id}-{self.engine_set_id}-{ending}"
+
+    def _output_of(self, i):
+        return self._log(f"{i}.log")
+
+    def report(self):
+        """Return what is known of each engine, {number: {"pid": ..., "exit_code": ...}}.
+
+        An engine without an exit code is alive; that of one which a signal killed is negative.
+        """
+        engines = {}
+        with contextlib.suppress(FileNotFoundError):
+            for line in self.report_file.read_text().splitlines(keepends=True):
+                if line.endswith("\n"):  # else it is being written
+                    said = json.loads(line)
+                    engines.setdefault(said.pop("engine"), {}).update(said)
+        return engines
+
+    def end_of(self, pid, patience=1.0):
+        """Return (exit code, output) of the engine `pid`; the code is None while it is alive."""
+        deadline = time.monotonic() + patience
+        while True:
+            engines = self.report()
+            i = next((i for i, engine in engines.items() if engine["pid"] == pid), None)
+            code = engines.get(i, {}).get("exit_code")
+            if code is not None or not self.process.is_running() or time.monotonic() > deadline:
+                break
+            time.sleep(0.02)
+        return code, "" if i is None else _read(self._output_of(i))
+
+    # The end
+
+    def signal(self, sig):
+        """Send a signal to every engine. SIGTERM and SIGKILL end the fork server with them."""
+        if self.state != "running":
+            return
+        if sig == signal.SIGTERM:
+            self.process.send_signal(sig)  # it passes it on
+            return
+        engines = self.process.children()
+        for engine in engines:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                engine.send_signal(sig)
+        if sig == signal.SIGKILL:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self._end_server(grace=1.0 if engines else 0.0)
+
+    def _end_server(self, grace):
+        """Let the fork server report the end of its engines; then it ends, too."""
+        with contextlib.suppress(psutil.TimeoutExpired):
+            self.process.wait(grace)
+            return
+        self.process.kill()
+
+    def notify_stop(self, data):
+        """Add how each engine ended, as the stock launcher does."""
+        engines = {str(i): {"identifier": str(i), **engine} for i, engine in self.report().items()}
+        codes = [engine.get("exit_code") for engine in engines.values()]
+        ended_badly = [code for code in codes if code]
+        code = ended_badly[0] if ended_badly else data.get("exit_code")
+        return super().notify_stop({**data, "engines": engines, "exit_code": code})
+
+    def get_output(self, remove=False):
+        """Return what the fork server and the engines wrote, those that wrote anything."""
+        files = {"the fork server": Path(self.output_file)} if self.output_file else {}
+        files.update((f"engine {i}", self._output_of(i)) for i in range(self.n))
+        parts = []
+        for name, file in files.items():
+            if lines := _read(file).splitlines(keepends=True)[-(self.output_limit or 0) :]:
+                parts.append(f"Output for {name}\n{indent(''.join(lines), '  ')}")
+        if remove:
+            for file in [*files.values(), self.report_file]:
+                file.unlink(missing_ok=True)
+        return "\n".join(parts)
+
+    def _log_output(self, stop_data=None):
+        pass  # the files stay until the set is removed: what an engine died of is read there
+
+
+def _read(file):
+    try:
+        return Path(file).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def __getattr__(name):
+    # The entry point asks for it anew for each cluster, so that the environment decides each time.
+    if name == "engine_set_launcher":
+        return RankEngineSetLauncher if can_fork() else LocalEngineSetLauncher
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
