@@ -13,7 +13,7 @@ export IPYTHONDIR := $(CURDIR)/_build/ipython
 export JUPYTER_CONFIG_DIR := $(CURDIR)/_build/jupyter
 export MPLCONFIGDIR := $(CURDIR)/_build/matplotlib
 
-.PHONY: book test lab forms lint clean
+.PHONY: book test lab forms bench lint clean
 
 book: $(VENV)/.installed  ## execute every chapter, build the site into _build/html
 	@$(PY) -m ranklab.site
@@ -27,9 +27,12 @@ lab: $(VENV)/.installed  ## JupyterLab on the notebooks; saving one updates its 
 forms: $(VENV)/.installed  ## book/*.md -> notebooks/, scripts/, ranklab/taught/
 	@$(PY) -m ranklab.forms
 
+bench: $(VENV)/.installed  ## what the lab and the chapters' code cost, beside what one would use instead
+	@for each in benchmarks/*.py; do $(PY) $$each || failed=1; done; exit $${failed:-0}
+
 lint: $(VENV)/.installed
-	@$(BIN)/ruff check ranklab tests
-	@$(BIN)/ruff format --check ranklab tests
+	@$(BIN)/ruff check ranklab tests benchmarks
+	@$(BIN)/ruff format --check ranklab tests benchmarks
 	@$(BIN)/nbqa ruff notebooks
 
 clean:

@@ -17,7 +17,7 @@ from .failure import RankError
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # An engine counts as there at its first heartbeat, and a stock hub asks for one every 3 s. As it is
 # asked for more often here, more may be missed: 30 s without any, as before.
-HEARTBEAT = ("--HeartMonitor.period=200", "--HeartMonitor.max_heartmonitor_misses=150")
+HEARTBEAT = ("--HeartMonitor.period=100", "--HeartMonitor.max_heartmonitor_misses=300")
 
 
 def start(plan, folder):

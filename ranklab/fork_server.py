@@ -24,11 +24,20 @@ import time
 
 PATIENCE = 60.0  # seconds that the controller has to write its connection file
 PR_SET_PDEATHSIG = 1  # Linux: the signal that a process gets when its parent ends
-ALWAYS = ("ipyparallel.engine.app", "ipykernel.ipkernel", "ranklab.forked_engine")
+# What every engine imports, at once or when it sets up its shell.
+ALWAYS = (
+    "ranklab.forked_engine",
+    "ipykernel.debugger",
+    "IPython.extensions.storemagic",
+    "IPython.core.completer",
+    "tornado.platform.asyncio",
+    "sqlite3",
+)
 
 
 def main(order):
     """Import, fork, and be the nanny of the engines; in each engine, be the engine."""
+    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # as an engine does
     gc.disable()  # nothing of what is imported is ever thrown away
     for name in (*ALWAYS, *order["preload"]):
         importlib.import_module(name)
