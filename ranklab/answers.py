@@ -11,11 +11,11 @@ from ipyparallel import AsyncResult, RemoteError
 from ipyparallel.error import TaskAborted
 from IPython import get_ipython
 
-from . import cluster
-from .failure import UNREADABLE, Failure, RankError, error_from, from_remote, named
+from . import cluster, doctor, mismatch
+from .failure import UNREADABLE, Failure, RankError, error_from, from_remote
+from .vigil import Vigil, parts
 
 MARGIN = 5.0  # seconds that a rank gets beyond its timeout before it counts as stuck
-LOOK = 0.5  # seconds between two looks at whether everybody is still alive
 
 
 def keep_unreadable(client):
@@ -37,11 +37,6 @@ def keep_unreadable(client):
     client._queue_handlers["apply_reply"] = handle
 
 
-def parts(result):
-    """Return [(rank, the part of the result that comes from it), ...]."""
-    return list(zip(result._targets, result.split(), strict=True))
-
-
 def values(ranks, result, first_line=None, limit=None, signal="SIGINT"):
     """Wait for `result`; return the values in rank order, or raise RankError.
 
@@ -49,12 +44,15 @@ def values(ranks, result, first_line=None, limit=None, signal="SIGINT"):
     where it is a cell. limit: seconds after which a silent rank counts as stuck; without it, a rank
     may compute for as long as it likes. signal: what Ctrl-C sends to the ranks.
     """
+    vigil = Vigil(ranks, result, first_line)
     interrupt = None
     try:
-        _wait(ranks, result, limit)
+        _wait(ranks, result, limit, vigil)
     except KeyboardInterrupt as error:
         interrupt = error
-        _interrupt(ranks, result, signal)
+        vigil.interrupt(signal)
+    finally:
+        vigil.end()
     found, failures = [], []
     for rank, part in parts(result):
         # Asked once: ipyparallel's own thread may bring the answer at any moment.
@@ -68,9 +66,9 @@ def values(ranks, result, first_line=None, limit=None, signal="SIGINT"):
             failures.append(from_remote(rank, answer, first_line))
         else:
             found.append(answer)
-    if failures:
+    if failures or vigil.freed:
         failures = [_with_cause_of_death(ranks, failure) for failure in failures]
-        raise error_from(failures, ranks.name, _names_in_kernel()) from None
+        raise error_from(failures, ranks.name, _names_in_kernel(), vigil.account()) from None
     if interrupt:  # the ranks were done when it reached them
         raise interrupt
     return found
@@ -87,33 +85,19 @@ def _answer(part):
     return answer if part._single_result else answer[0]  # the only part of a list of one
 
 
-def _wait(ranks, result, limit):
+def _wait(ranks, result, limit, vigil):
     deadline = limit and time.monotonic() + limit
-    while not result.wait(LOOK):
+    while not result.wait(vigil.until_next_look()):
         if not cluster.controller_runs(ranks.cluster):
             raise RankError(
                 "The controller, which carries everything between this notebook and the ranks, is "
                 f"gone. Call {ranks.name}.restart(): it starts fresh processes."
             )
-        if deadline is None and ranks.gone() & set(result._targets):
-            # The others notice by themselves, at their timeout at the latest.
-            deadline = time.monotonic() + ranks.timeout + MARGIN
+        vigil.look()
+        if vigil.freed and deadline is None:
+            deadline = time.monotonic() + MARGIN
         if deadline is not None and time.monotonic() > deadline:
             return
-
-
-def _interrupt(ranks, result, signal):
-    """Pass Ctrl-C on to the ranks; raise RankError where some do not hear it."""
-    there = [rank for rank in result._targets if rank not in ranks.gone()]
-    ranks.client.send_signal(signal, targets=there, block=False)
-    result.wait(2)
-    if deaf := [rank for rank, part in parts(result) if not part.ready()]:
-        raise RankError(
-            f"Interrupted, but {named(deaf)} did not hear it. A rank that waits for a message "
-            f"listens to nothing else, for up to {ranks.timeout:g} s.\n\n"
-            f"Call {ranks.name}.reset(): it waits for that and keeps the variables. "
-            f"Or {ranks.name}.restart(), which starts anew."
-        ) from None
 
 
 def death_of(ranks, gone):
@@ -124,8 +108,10 @@ def death_of(ranks, gone):
 def _with_cause_of_death(ranks, failure):
     if failure.kind != "died" or failure.rank >= len(ranks.pids):
         return failure
-    pid = ranks.pids[failure.rank]
-    return Failure(failure.rank, "died", cluster.cause_of_death(ranks.cluster, pid))
+    cause = cluster.cause_of_death(ranks.cluster, ranks.pids[failure.rank])
+    report = doctor.last_words(ranks, failure.rank, ranks.first_line)
+    cause = mismatch.why_aborted(cause, report) or cause
+    return Failure(failure.rank, "died", cause, report.place)
 
 
 def display(result, groupby):

@@ -19,6 +19,9 @@ ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # asked for more often here, more may be missed: 30 s without any, as before.
 HEARTBEAT = ("--HeartMonitor.period=100", "--HeartMonitor.max_heartmonitor_misses=300")
 
+# What every rank imports, once for all of them where they are forked.
+PRELOAD = ["torch", "torch.distributed", "ranklab.witness"]
+
 
 def start(plan, folder):
     """Start what `plan` asks for, with all files in `folder`; return (cluster, client)."""
@@ -73,10 +76,14 @@ def _config(plan):
     # What Gloo logs as an error, it also raises.
     silence = "FATAL" if plan.backend == "gloo" else "ERROR"
     environment["TORCH_CPP_LOG_LEVEL"] = os.environ.get("TORCH_CPP_LOG_LEVEL", silence)
+    # torch records its last collectives, which the doctor compares; and profiles without a word.
+    environment["TORCH_FR_BUFFER_SIZE"] = os.environ.get("TORCH_FR_BUFFER_SIZE", "64")
+    environment["KINETO_LOG_LEVEL"] = os.environ.get("KINETO_LOG_LEVEL", "99")
     if plan.debug:
         environment["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
     return Config(
         BaseLauncher={"environment": environment},
+        RankEngineSetLauncher={"preload": PRELOAD},
         LocalEngineSetLauncher={"delay": 0.0},
         MPILauncher={"mpi_cmd": [mpiexec() or "mpiexec"]},
     )

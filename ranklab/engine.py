@@ -13,13 +13,22 @@ def runs_on_rank(function):
 
 
 @runs_on_rank
-def prepare():
-    """Load what takes long to load, and say which process this is: (host name, process id)."""
+def prepare(folder):
+    """Get ready to be a rank, and say which process this is: (host name, process id).
+
+    From here on the rank can say where it is, also while it is stuck (witness.py). What it leaves
+    behind for after its death goes to `folder`, where that is a folder of this host.
+    """
     import gc
     import os
     import socket
+    import tempfile
 
     import torch.distributed  # noqa: F401
+
+    from ranklab import witness
+
+    witness.testify(folder if os.path.isdir(folder) else tempfile.gettempdir())
 
     gc.freeze()  # what stays loaded for good need not be searched by `leave`
     return socket.gethostname(), os.getpid()
@@ -44,6 +53,7 @@ def join(my_rank, size, backend, devices, meeting_point, seconds, loopback):
     one gives up. `loopback` names the network interface to use, or is None for several hosts.
     """
     import os
+    import sys
     from datetime import timedelta
 
     global rank, world_size, device, torch, dist
@@ -55,6 +65,8 @@ def join(my_rank, size, backend, devices, meeting_point, seconds, loopback):
         torch.cuda.set_device(device)
     if loopback:
         os.environ["GLOO_SOCKET_IFNAME"] = loopback
+    if "ranklab.witness" in sys.modules:
+        sys.modules["ranklab.witness"].joined()
     timeout = timedelta(seconds=seconds)
     # A group made by dist.new_group would wait for 30 minutes with Gloo, 10 with NCCL.
     c10d = dist.distributed_c10d

@@ -4,6 +4,8 @@ import linecache
 import re
 from dataclasses import dataclass
 
+from . import mismatch
+
 UNREADABLE = "Unreadable"  # stands where the name of a rank's error stands
 LACKING = re.compile(
     r"NameError: name '(\w+)' is not defined|Can't get attribute '(\w+)' on <module '__main__'"
@@ -13,7 +15,9 @@ COLOR = re.compile(r"\x1b\[[0-9;]*m")
 CELL = re.compile(r"\s*(?:Cell|Input) In ?(\[\d+\])")
 FILE = re.compile(r"\s*File (\S+\.py)[:,]")
 KERNEL_CELL = re.compile(r"ipykernel_\d+|<ipython-input")
-NOT_THE_READERS = re.compile(r"/(?:site|dist)-packages/(?!ranklab/taught/)|/lib/python\d|<string>")
+NOT_THE_READERS = re.compile(
+    r"/(?:site|dist)-packages/(?!ranklab/taught/)|/lib/python\d|/ranklab/(?!taught/)|<string>|<frozen"
+)
 LINE = re.compile(r"(?:line |\.py:)(\d+)")
 FUNCTION = re.compile(r", in ([^\s(<]+)\(")
 ARROW = re.compile(r"-+> ?(\d+) (.*)")
@@ -73,6 +77,8 @@ SAYS = {  # causes before consequences
     "unreadable": "sent something that cannot be rebuilt here",
     "aborted": "did not start on this, because an earlier cell failed there",
 }
+FIRST_CONSEQUENCE = "waited"
+CONSEQUENCES = ("waited", "interrupted", "busy")
 
 
 def from_remote(rank, remote, first_line=None):
@@ -82,7 +88,8 @@ def from_remote(rank, remote, first_line=None):
     if remote.ename == "EngineError":
         return Failure(rank, "died")
     text = COLOR.sub("", remote.traceback or "")
-    message = NOISE.sub("", str(remote.evalue)).strip()
+    message = mismatch.found_by_torch(str(remote.evalue)) or str(remote.evalue)
+    message = NOISE.sub("", message).strip()
     if remote.ename == "SyntaxError":
         message = re.sub(r" \(\d+\.py, line \d+\)$", "", message)
     from_torch = remote.ename == "RuntimeError" or remote.ename.startswith("Dist")
@@ -140,30 +147,44 @@ def named(ranks):
     return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
 
 
-def error_from(failures, name, names_in_kernel=()):
-    """Make one RankError of what happened; `name` is what the reader calls the Ranks object."""
+def error_from(failures, name, names_in_kernel=(), account=None):
+    """Make one RankError of what happened; `name` is what the reader calls the Ranks object.
+
+    account: a vigil's Account of what the ranks waited for, where they were seen to be stuck.
+    """
+    told = account.tells_of if account else ()  # these need no paragraph of their own
     paragraphs = []
     for kind in SAYS:
         alike = {}  # ranks that waited at one place waited for one thing, whatever each was told
         for failure in failures:
-            if failure.kind == kind:
+            if failure.kind == kind and not (kind in CONSEQUENCES and failure.rank in told):
                 key = (failure.place, "" if kind == "waited" else failure.error)
                 alike.setdefault(key, []).append(failure)
+        if account and kind == FIRST_CONSEQUENCE:
+            paragraphs += account.paragraphs()
         paragraphs += [_paragraph(kind, group) for group in alike.values()]
+    waited = [f.error for f in failures if f.kind == "waited" and f.rank in told]
+    if waited and not account.freed:
+        paragraphs.append(f"PyTorch's own words: {_most_telling(waited)}")
     paragraphs.append(elsewhere(failures, name, names_in_kernel))
-    paragraphs.append(what_next({failure.kind for failure in failures}, name))
+    kinds = {failure.kind for failure in failures} | ({"waited"} if account else set())
+    paragraphs.append(what_next(kinds, name))
     tracebacks = {failure.rank: failure.traceback for failure in failures}
     return RankError("\n\n".join(filter(None, paragraphs)), tracebacks)
+
+
+def _most_telling(errors):
+    # "Timed out" says more than "connection closed", which only says that another one timed out.
+    return max(errors, key=lambda error: "Timed out" in error)
 
 
 def _paragraph(kind, group):
     """Say what happened to ranks to which the same happened."""
     place = group[0].place
-    # "Timed out" says more than "connection closed", which only says that another one timed out.
-    error = max((failure.error for failure in group), key=lambda error: "Timed out" in error)
+    error = _most_telling([failure.error for failure in group])
     who = named(failure.rank for failure in group)
     if kind == "died" and error:
-        return f"{who} died: {error}"
+        return "\n".join(filter(None, [f"{who} died: {error}", place]))
     return "\n".join(filter(None, [f"{who} {SAYS[kind]}{':' if place else '.'}", place, error]))
 
 

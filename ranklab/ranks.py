@@ -30,7 +30,7 @@ import time
 import ipyparallel
 from IPython import get_ipython
 
-from . import answers, arguments, cluster, engine, magics
+from . import answers, arguments, cluster, doctor, engine, magics
 from .failure import ArgumentError, MissingOnRanks, RankError, named
 from .guardian import Guardian
 
@@ -90,6 +90,7 @@ class Ranks:
         began = time.perf_counter()
         self.cluster = self.client = self.view = None
         self.pids = []
+        self.first_line = 2  # of the last %%px cell, as the reader's editor counts
         self._meetings = itertools.count()
         self._guardian = Guardian()
         try:
@@ -97,9 +98,10 @@ class Ranks:
             answers.keep_unreadable(self.client)
             self.view = self.client[:]
             self.view.block = True
-            processes = self._on_all(engine.prepare, limit=120)
+            self.folder = self._guardian.folder
+            processes = self._on_all(engine.prepare, self.folder, limit=120)
             self.pids = [pid for _, pid in processes]
-            self._one_host = {host for host, _ in processes} == {socket.gethostname()}
+            self.one_host = {host for host, _ in processes} == {socket.gethostname()}
             self._join()
         except BaseException:
             self.close()
@@ -111,17 +113,23 @@ class Ranks:
 
     def _join(self):
         """Make one process group of all ranks, at a fresh meeting point."""
-        if self._one_host:
-            meeting = os.path.join(self._guardian.folder, f"meeting-{next(self._meetings)}")
+        if self.one_host:
+            self.meeting = os.path.join(self.folder, f"meeting-{next(self._meetings)}")
         else:
-            meeting = self.client[0].apply_sync(engine.free_address)
-        plan, loopback = self._plan, LOOPBACK if self._one_host else None
-        group = (plan.world_size, plan.backend, plan.devices, meeting, plan.timeout, loopback)
+            self.meeting = self.client[0].apply_sync(engine.free_address)
+        plan, loopback = self._plan, LOOPBACK if self.one_host else None
+        group = (plan.world_size, plan.backend, plan.devices, self.meeting, plan.timeout, loopback)
         results = [self.client[r].apply_async(engine.join, r, *group) for r in range(len(self))]
         answers.values(self, ipyparallel.AsyncResult.join(*results), limit=90)
 
     def reset(self):
-        """Give the same processes a new process group. Variables live on."""
+        """Give the same processes a new process group. Variables live on.
+
+        Ranks that are stuck in a communication are freed first.
+        """
+        self.check_alive()
+        if doctor.where(self).waiting:
+            doctor.free(self)
         self._on_all(engine.leave, limit=self.timeout + answers.MARGIN)
         self._join()
 
@@ -189,9 +197,18 @@ class Ranks:
         self.check_alive()
         return answers.values(self, self.client[:].apply_async(function, *args, **kwargs))
 
-    def _on_all(self, function, limit):
+    def where(self):
+        """Return a Diagnosis, which says where each rank is and what it waits for.
+
+        Also while they are stuck: after `%%px --noblock`, say. It names the line of the cell, the
+        communication and its peer, for how long, and, where ranks wait in a circle, that circle.
+        """
+        self.check_alive(targets=())
+        return doctor.where(self, first_line=self.first_line)
+
+    def _on_all(self, function, *args, limit):
         self.check_alive()
-        return answers.values(self, self.client[:].apply_async(function), limit=limit)
+        return answers.values(self, self.client[:].apply_async(function, *args), limit=limit)
 
     # Who is there
 

@@ -1,0 +1,241 @@
+"""What the places of all ranks, taken together, say: who waits for whom, and why nobody goes on.
+
+Nothing here talks to a rank. A `Report` is what is known of one rank, a `Diagnosis` reads all of
+them; doctor.py collects them. A circle of waiting ranks is found by following each rank to one that
+it waits for (the wait-for graph; E. Knapp, "Deadlock Detection in Distributed Databases", ACM
+Computing Surveys 19(4), 1987).
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from . import mismatch
+from .failure import named
+
+STUCK = 1.0  # seconds in one communication after which a rank counts as stuck
+ENDED = {
+    "finished": "has finished the cell",
+    "failed": "has failed",
+    "died": "has died",
+    "idle": "runs nothing",
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is known of one rank. `state`: "running", "silent", or a key of ENDED.
+
+    place: "    line 3: y = f(x)", one line for each function of the reader that it is in.
+    call: the communication that it waits in, as calls.current gives it, or None.
+    seconds: for how long it has been there. recent: its last collectives (witness.py).
+    """
+
+    rank: int
+    state: str
+    place: str = ""
+    call: dict | None = None
+    seconds: float = 0.0
+    recent: tuple = ()
+    note: str = ""  # where it is silent: what else is known
+
+    @property
+    def line(self):
+        """Return "line 3", where the rank is in its cell."""
+        return self.place.strip().partition("\n")[0].partition(":")[0].partition(",")[0]
+
+
+class Diagnosis:
+    """Where all ranks are, and what follows from it. `str()` of it says both."""
+
+    def __init__(self, reports, patience=STUCK):
+        self.reports = {report.rank: report for report in reports}
+        self.patience = patience
+
+    def __str__(self):
+        return "\n\n".join([*self.paragraphs(), *self.conclusions()])
+
+    __repr__ = __str__
+
+    # Who waits for whom
+
+    @cached_property
+    def waiting(self):
+        """The ranks that wait in a communication."""
+        return [rank for rank, report in self.reports.items() if report.call]
+
+    @cached_property
+    def waits_for(self):
+        """{rank: the ranks of whom each (or, where it waits for anyone, one) must act first}"""
+        return {rank: self._awaited(rank) for rank in self.waiting}
+
+    def _awaited(self, rank):
+        call = self.reports[rank].call
+        others = [r for r in call["ranks"] if r != rank]
+        if call["kind"] in ("collective", "meeting"):
+            return [r for r in others if not self._same_call(rank, r)]
+        if call["peer"] is None:
+            return others
+        return [] if self._is_answered(rank, call["peer"]) else [call["peer"]]
+
+    def _same_call(self, a, b):
+        first, second = self.reports[a].call, self.reports.get(b, Report(b, "silent")).call
+        return second and all(first[key] == second[key] for key in ("name", "group"))
+
+    def _is_answered(self, rank, peer):
+        """Are the two in calls that answer each other? Then the message is on its way."""
+        mine, theirs = self.reports[rank].call, self.reports.get(peer, Report(peer, "silent")).call
+        return (
+            theirs is not None
+            and {mine["kind"], theirs["kind"]} == {"send", "recv"}
+            and theirs["peer"] in (rank, None)
+            and (mine["tag"], mine["group"]) == (theirs["tag"], theirs["group"])
+        )
+
+    @cached_property
+    def circle(self):
+        """The ranks that wait for each other, in that order; [] where there is no circle."""
+        for start in self.waiting:
+            path = [start]
+            while len(path) <= len(self.reports):
+                ahead = [r for r in self._blockers(path[-1]) if r in self.waits_for]
+                if not ahead:
+                    break
+                if again := [r for r in ahead if r in path]:
+                    circle = path[max(path.index(r) for r in again) :]
+                    turn = circle.index(min(circle))
+                    return circle[turn:] + circle[:turn]
+                path.append(ahead[0])
+        return []
+
+    def _blockers(self, rank):
+        """Those that keep `rank` from going on; nobody, if anyone may send and somebody runs."""
+        awaited = self.waits_for.get(rank, [])
+        anyone = (
+            self.reports[rank].call["peer"] is None and self.reports[rank].call["kind"] == "recv"
+        )
+        if anyone and any(
+            self.reports[r].state == "running" and not self.reports[r].call
+            for r in awaited
+            if r in self.reports
+        ):
+            return []
+        return awaited
+
+    def waits_in_vain(self, states=tuple(ENDED)):
+        """Return {rank: those that it waits for and that have ended, in one of `states`}."""
+        found = {}
+        for rank in self.waiting:
+            ended = [
+                r
+                for r in self.waits_for[rank]
+                if r in self.reports and self.reports[r].state in states
+            ]
+            anyone = (
+                self.reports[rank].call["kind"] == "recv"
+                and self.reports[rank].call["peer"] is None
+            )
+            if ended and not (anyone and len(ended) < len(self.waits_for[rank])):
+                found[rank] = ended
+        return found
+
+    @cached_property
+    def stuck(self):
+        """Has nobody a way on: in a circle, for a rank that has ended, in calls that differ?"""
+        patient = [r for r in self.waiting if self.reports[r].seconds >= self.patience]
+        unfinished = [r for r, report in self.reports.items() if report.state not in ENDED]
+        if patient and set(patient) == set(unfinished):
+            return True
+        return any(
+            set(group) <= set(patient) for group in (self.circle, self.waits_in_vain()) if group
+        )
+
+    # In words
+
+    def paragraphs(self, only=None):
+        """Say where the ranks are (all, or those in `only`), those at the same place together."""
+        alike = {}
+        for report in self.reports.values():
+            if only is not None and report.rank not in only:
+                continue
+            key = (_state(report), report.place, report.note)
+            alike.setdefault(key, []).append(report)
+        said = []
+        for (state, place, note), group in alike.items():
+            who = named(report.rank for report in group)
+            seconds = max(report.seconds for report in group)
+            verb = _plural(state) if len(group) > 1 else state
+            how_long = f", for {seconds:.1f} s" if group[0].state == "running" else ""
+            said.append("\n".join(filter(None, [f"{who} {verb}{how_long}", place, note])))
+        return said
+
+    def conclusions(self):
+        """Say why nobody goes on, one sentence for each reason."""
+        said = mismatch.sentences(self.reports.values())
+        if self.circle and not (said and self._all_in_collectives(self.circle)):
+            said.insert(0, self._circle_in_words())
+        return said or self._in_vain()
+
+    def _all_in_collectives(self, ranks):
+        return all(self.reports[rank].call["kind"] == "collective" for rank in ranks)
+
+    def _circle_in_words(self):
+        links = [
+            f"rank {rank} {wait(self.reports[rank].call, self._next_in_circle(rank))} "
+            f"({self.reports[rank].line})"
+            for rank in self.circle
+        ]
+        kinds = {self.reports[rank].call["kind"] for rank in self.circle}
+        nobody = {"recv": ": nobody sends.", "send": ": nobody receives."}
+        end = nobody.get(kinds.pop(), ".") if len(kinds) == 1 else "."
+        return f"{named(self.circle).capitalize()} wait in a circle: {', '.join(links)}{end}"
+
+    def _next_in_circle(self, rank):
+        return self.circle[(self.circle.index(rank) + 1) % len(self.circle)]
+
+    def _in_vain(self):
+        alike = {}  # {(what it waits for, who has ended): ranks}
+        for rank, ended in self.waits_in_vain().items():
+            alike.setdefault((wait(self.reports[rank].call), tuple(ended)), []).append(rank)
+        said = []
+        for (waits, ended), ranks in alike.items():
+            states = {ENDED[self.reports[r].state] for r in ended}
+            state = states.pop() if len(states) == 1 else "is no longer there"
+            who, whom = named(ranks).capitalize(), named(ended)
+            waits = _plural(waits) if len(ranks) > 1 else waits
+            state = _plural(state) if len(ended) > 1 else state
+            said.append(f"{who} {waits}, but {whom} {state}: nothing more comes from there.")
+        return said
+
+
+def _state(report):
+    if report.call:
+        return wait(report.call)
+    if report.state == "running":
+        return "runs"
+    return ENDED.get(report.state, "does not answer")
+
+
+def _plural(state):
+    first, _, rest = state.partition(" ")
+    plural = {"has": "have", "does": "do", "is": "are"}.get(first, first.removesuffix("s"))
+    return f"{plural} {rest}".strip()
+
+
+def wait(call, whom=None):
+    """Say what a call waits for: "waits to receive float32[2] from rank 1".
+
+    whom: the rank to name where the call itself waits for several.
+    """
+    what = f" {call['payload']}" if call["payload"] else ""
+    tag = f" with tag {call['tag']}" if call["tag"] else ""
+    if call["kind"] in ("send", "recv"):
+        peer = "anyone" if call["peer"] is None else f"rank {call['peer']}"
+        verb, way = ("send", "to") if call["kind"] == "send" else ("receive", "from")
+        if call["handle"]:
+            return f"waits for its {call['name']} of{what} {way} {peer}{tag}"
+        return f"waits to {verb}{what} {way} {peer}{tag}"
+    details = [call["op"] if call["op"] != "SUM" else ""]
+    details += [f"root {call['root']}"] if call["root"] is not None else []
+    details = f" ({', '.join(filter(None, details))})" if any(details) else ""
+    others = "" if whom is None else f" for rank {whom}"
+    return f"waits in {call['name']}{' of' if what else ''}{what}{details}{others}"

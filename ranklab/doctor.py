@@ -1,0 +1,184 @@
+"""Asking the ranks where they are, also while they are stuck, and freeing those that are.
+
+The answers come from witness.py, which runs on each rank; what they mean, taken together, is the
+matter of diagnosis.py.
+"""
+
+import contextlib
+import json
+import linecache
+import os
+import re
+import signal
+import time
+
+import psutil
+
+from .diagnosis import STUCK, Diagnosis, Report
+from .failure import KERNEL_CELL, NOT_THE_READERS
+
+REQUEST = "ranklab_request"
+PATIENCE = 1.0  # seconds that a rank has to answer; one that is merely stuck takes milliseconds
+
+
+def where(ranks, ended=None, first_line=2, request="where"):
+    """Return the Diagnosis of `ranks`.
+
+    ended: {rank: "finished", "failed" or "died"}, as far as the kernel knows already.
+    first_line: the number that the reader's editor gives to the first line of the cell that runs.
+    request: "where"; or "free", to end every wait after it was noted.
+    """
+    ended = dict(ended or {})
+    ended.update((rank, "died") for rank in ranks.gone())
+    said = _ask(ranks, request, [r for r in range(len(ranks)) if ended.get(r) != "died"])
+    reports = []
+    for rank in range(len(ranks)):
+        if ended.get(rank) == "died":
+            reports.append(last_words(ranks, rank, first_line))
+        else:
+            reports.append(_report(ranks, rank, said.get(rank), ended.get(rank), first_line))
+    return Diagnosis(reports, patience=min(STUCK, ranks.timeout / 3))
+
+
+def free(ranks, ended=None, first_line=2):
+    """End every communication that ranks wait in; return the Diagnosis from just before.
+
+    The process group does not work any more after that; processes and variables live on.
+    """
+    diagnosis = where(ranks, ended, first_line, request="free")
+    calls = [report.call for report in diagnosis.reports.values() if report.call]
+    if any(call["kind"] == "meeting" for call in calls) and isinstance(ranks.meeting, str):
+        _interrupt_meeting(ranks.meeting)
+    return diagnosis
+
+
+def _interrupt_meeting(meeting):
+    """Make ranks fail that wait at the meeting point (in `new_group`, say) for others to come.
+
+    Every 10 ms they read a file, until it says what they wait for. From a folder of that name they
+    get an error. Then the file is put back: a store without it ends its process.
+    """
+    aside = f"{meeting}-aside"
+    with contextlib.suppress(OSError):
+        os.rename(meeting, aside)
+        os.mkdir(meeting)
+        time.sleep(0.1)
+        os.rmdir(meeting)
+        os.rename(aside, meeting)
+
+
+def _ask(ranks, what, targets):
+    """Return {rank: its reply}, from those that answer in time."""
+    client = ranks.client
+    waiting = {
+        rank: client._send(
+            client._control_stream,
+            REQUEST,
+            content={"what": what},
+            ident=client._engines[rank].encode(),
+        )
+        for rank in targets
+        if rank in client._engines
+    }
+    deadline = time.monotonic() + PATIENCE
+    said = {}
+    for rank, future in waiting.items():
+        future.wait(max(0.0, deadline - time.monotonic()))
+        if future.done():
+            said[rank] = future.result()["content"]
+    return said
+
+
+def _report(ranks, rank, said, ended, first_line):
+    if said is None or said.get("state") == "silent":
+        if ended:
+            return Report(rank, ended)
+        return _silent(ranks, rank, first_line)
+    recent = tuple(said.get("recent", ()))
+    if ended:
+        return Report(rank, ended, recent=recent)
+    place = _places(said.get("places", ()), first_line)
+    seconds = said.get("seconds", 0.0)
+    return Report(rank, said["state"], place, said.get("call"), seconds, recent)
+
+
+def _places(places, first_line):
+    """Return the reader's lines, outermost first, as an error of a cell would show them."""
+    said, this_cell = [], None
+    for place in places:
+        file, line = place["file"], place["line"]
+        source = linecache.getline(file, line).strip()  # a cell of this notebook, or a file
+        suffix = ""
+        if KERNEL_CELL.search(file) and not source:  # a %%px cell: only the rank knows it
+            this_cell = this_cell or file
+            line += (first_line if file == this_cell else 2) - 1
+            suffix = "" if file == this_cell else " of an earlier cell"
+        elif not KERNEL_CELL.search(file):
+            suffix = f" of {os.path.basename(file)}"
+        inside = f", in {place['in']}" if place["in"] else ""
+        said.append(f"    line {line}{suffix}{inside}: {source or place['source']}")
+    return "\n".join(said)
+
+
+# Ranks that cannot answer
+
+
+def _silent(ranks, rank, first_line):
+    """Say what can be known of a rank whose process is there and does not answer."""
+    pid = ranks.pids[rank] if rank < len(ranks.pids) else None
+    try:
+        status = psutil.Process(pid).status() if pid and ranks.one_host else None
+    except psutil.Error:
+        status = None
+    if status == psutil.STATUS_STOPPED:
+        note = "    its process is stopped (SIGSTOP); SIGCONT lets it go on"
+        return Report(rank, "silent", note=note)
+    place = _places(_stack(ranks, pid), first_line) if status else ""
+    return Report(rank, "silent", place, note="" if place else "    nothing is known of it")
+
+
+FRAME = re.compile(r'  File "(.+)", line (\d+) in (.+)')
+
+
+def _stack(ranks, pid):
+    """Have `faulthandler` write the stack of a process; return the reader's places in it."""
+    path = os.path.join(ranks.folder, f"stack-{pid}")
+    try:
+        before = os.path.getsize(path)
+        os.kill(pid, signal.SIGUSR1)
+    except (OSError, AttributeError):
+        return []
+    deadline = time.monotonic() + PATIENCE / 2
+    text = ""
+    while "(most recent call first)" not in text and time.monotonic() < deadline:
+        time.sleep(0.02)
+        with open(path) as file:
+            file.seek(before)
+            text = file.read()
+    return _readers_frames(text)
+
+
+def _readers_frames(text):
+    """Return the places of the reader in what faulthandler wrote, outermost first."""
+    found = []
+    for file, line, function in FRAME.findall(text):
+        if NOT_THE_READERS.search(file):
+            continue
+        inside = "" if function == "<module>" else function
+        found.append({"file": file, "line": int(line), "in": inside, "source": ""})
+    return found[::-1]
+
+
+def last_words(ranks, rank, first_line=2):
+    """Return the Report of a rank that died, from what its process left behind, if anything."""
+    pid = ranks.pids[rank] if rank < len(ranks.pids) else None
+    try:
+        with open(os.path.join(ranks.folder, f"last-words-{pid}")) as file:
+            said = json.load(file)
+    except (OSError, ValueError):
+        said = {}
+    places, recent = said.get("places", ()), tuple(said.get("recent", ()))
+    if not places:  # a fault such as SIGSEGV: faulthandler wrote the stack
+        with contextlib.suppress(OSError), open(os.path.join(ranks.folder, f"stack-{pid}")) as file:
+            places = _readers_frames(file.read().rpartition("Fatal Python error")[2])
+    return Report(rank, "died", _places(places, first_line), said.get("call"), recent=recent)

@@ -1,0 +1,120 @@
+"""Collectives that do not match: one sentence that names two ranks and what each of them called.
+
+All ranks of a group must make the same collectives in the same order, on tensors of the same shape
+and type. Three sources tell where they did not: torch's record of each rank's last collectives, the
+message of torch's own checks (`Ranks(debug=True)`), and what Gloo said as it aborted a process.
+"""
+
+import re
+
+# Of these, every rank hands over a tensor of the same shape and type.
+SAME_PAYLOAD = {"all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter"}
+RULE = (
+    "All ranks of a group must make the same calls in the same order, on tensors of the same "
+    "shape and type."
+)
+# Torch's record and its checks call the types by their names in C++.
+TYPES = {
+    "float": "float32",
+    "double": "float64",
+    "half": "float16",
+    "int": "int32",
+    "long": "int64",
+    "short": "int16",
+    "char": "int8",
+    "byte": "uint8",
+}
+ABORTED = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
+FOUND_BY_TORCH = re.compile(
+    r"Rank (\d+) is running collective: CollectiveFingerPrint\((.*?)\), but Rank (\d+) is running "
+    r"collective: CollectiveFingerPrint\((.*?)\)\.? ?Collectives differ",
+    re.S,
+)
+
+
+def sentences(reports):
+    """Return the sentence for the first collective of each group that ranks do not agree on."""
+    made = {}  # {(group, number): {rank: what it called}}
+    for report in reports:
+        for entry in report.recent:
+            at = made.setdefault((entry["group"], entry["number"]), {})
+            at[report.rank] = entry
+    said, seen = [], set()
+    for (group, number), calls in sorted(made.items()):
+        if group in seen:
+            continue
+        first = min(calls)
+        other = next((r for r in sorted(calls) if not _match(calls[first], calls[r])), None)
+        if other is not None:
+            seen.add(group)
+            said.append(_sentence(first, _said(calls[first]), other, _said(calls[other]), number))
+    return said
+
+
+def _match(one, other):
+    if one["name"] != other["name"]:
+        return False
+    if one["name"] not in SAME_PAYLOAD:
+        return True
+    return one["dtypes"] == other["dtypes"] and _count(one) == _count(other)
+
+
+def _count(entry):
+    """Return how many numbers each tensor of the call has; Gloo does not look at the shape."""
+    counts = []
+    for size in entry["sizes"]:
+        count = 1
+        for n in size:
+            count *= n
+        counts.append(count)
+    return counts
+
+
+def _said(entry):
+    tensors = [f"{_type(d)}{s}" for d, s in zip(entry["dtypes"], entry["sizes"])]
+    return f"{entry['name']} of {' and '.join(tensors)}" if tensors else entry["name"]
+
+
+def _type(name):
+    return TYPES.get(name.lower(), name.lower())
+
+
+def _sentence(first, one, second, other, number=None):
+    which = f" as collective number {number} of the group," if number else ""
+    return (
+        f"The collectives do not match:{which} rank {first} calls {one}, and "
+        f"rank {second} calls {other}. {RULE}"
+    )
+
+
+def found_by_torch(message):
+    """Shorten what torch's own checks say; None where `message` is something else."""
+    found = FOUND_BY_TORCH.search(message)
+    if not found:
+        return None
+    first, one, second, other = found.groups()
+    return _sentence(int(first), _fingerprint(one), int(second), _fingerprint(other))
+
+
+def _fingerprint(text):
+    known = dict(re.findall(r"(\w+)=(\[.*?\]|[^,\]]*)", text))
+    name = {"ALLREDUCE": "all_reduce", "ALLGATHER": "all_gather"}.get(known.get("OpType"))
+    name = name or known.get("OpType", "a collective").lower()
+    shape, dtype = known.get("TensorShape"), _type(known.get("TensorDtypes", ""))
+    return f"{name} of {dtype}{shape}" if shape else name
+
+
+def why_aborted(what, report):
+    """Say why Gloo aborted a process, from its message and last words; None if that is unknown."""
+    found = ABORTED.search(what)
+    if not found:
+        return None
+    came, fits = found.groups()
+    call = report.call if report else None
+    doing = "in a communication"
+    if call:
+        source = "" if call["peer"] is None else f" from rank {call['peer']}"
+        doing = f"in {call['name']}{source}" + (f" of {call['payload']}" if call["payload"] else "")
+    return (
+        f"Gloo ended its process, {doing}: a message of {came} bytes came where {fits} bytes fit."
+    )

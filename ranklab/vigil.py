@@ -1,0 +1,162 @@
+"""Keeping watch over one cell while the ranks run it.
+
+A `Vigil` looks at the ranks now and then, and acts on what it sees:
+
+- nobody has a way on: it says so below the cell, long before the timeout ends the waiting;
+- a rank died, or failed while others wait for it: it frees them, as nobody is going to answer;
+- the reader interrupts: it passes that on, and frees the ranks that cannot hear it.
+
+What it saw last is part of the error in which such a cell ends.
+"""
+
+import sys
+import time
+from dataclasses import dataclass
+
+from ipyparallel import RemoteError
+from IPython import get_ipython
+from IPython.display import display
+
+from . import doctor
+from .diagnosis import ENDED, Diagnosis
+
+FIRST, LONGEST = 0.5, 5.0  # seconds until the first look, and at most between two
+TO_STOP = 0.4  # seconds that a rank which runs Python has to hear an interrupt
+
+
+def parts(result):
+    """Return [(rank, the part of the result that comes from it), ...]."""
+    return list(zip(result._targets, result.split(), strict=True))
+
+
+class Vigil:
+    """Watches over `result`, which is under way on `ranks`."""
+
+    def __init__(self, ranks, result, first_line=None):
+        self.freed = False  # were waiting ranks freed?
+        self.interrupted = False
+        self._ranks, self._result, self._first_line = ranks, result, first_line or 1
+        self._began = time.monotonic()
+        self._diagnosis, self._notice = None, None
+        self._moved = 0  # looks since, at which nobody was stuck
+        self._first = min(FIRST, ranks.timeout / 4)
+
+    def until_next_look(self):
+        """Return how many seconds to wait for the result: the longer it runs, the longer."""
+        if self._ended_badly():
+            return self._first
+        return min(max(self._first, (time.monotonic() - self._began) / 10), LONGEST)
+
+    def look(self):
+        """See where the ranks are, and act on it."""
+        if self.freed:
+            return
+        ended = self._ended()
+        if "died" in ended.values():
+            self._free(ended)
+            return
+        diagnosis = doctor.where(self._ranks, ended, self._first_line)
+        if not diagnosis.stuck:
+            # Right after their time was up, ranks are no longer stuck, and not yet done.
+            self._moved += 1
+            if self._moved > 1 and not self._ended_badly():
+                self._take_back()
+            return
+        self._diagnosis, self._moved = diagnosis, 0
+        if diagnosis.waits_in_vain(("failed",)):
+            self._free(ended)
+        elif self._notice is None:
+            self._notice = Notice(f"No progress:\n\n{diagnosis}")
+
+    def _take_back(self):
+        if self._notice:
+            self._notice.update("The ranks were stuck for a while, and went on.")
+        self._diagnosis = self._notice = None
+
+    def interrupt(self, signal):
+        """End the cell on all ranks, within two seconds."""
+        self.interrupted = True
+        there = [rank for rank, part in parts(self._result) if not part.ready()]
+        there = [rank for rank in there if rank not in self._ranks.gone()]
+        self._diagnosis = doctor.where(self._ranks, self._ended(), self._first_line)
+        self._ranks.client.send_signal(signal, targets=there, block=False)
+        self._result.wait(TO_STOP)
+        if not self._result.ready():
+            self._free(self._ended(), seen=self._diagnosis)
+            self._result.wait(2 * TO_STOP)
+
+    def end(self):
+        """Shorten what stands below the cell: the error, if there is one, says it all."""
+        if self._notice:
+            self._notice.update("The ranks were stuck.")
+
+    def account(self):
+        """Return the Account of the last look, if ranks were stuck then; else None."""
+        if self._diagnosis is None:
+            return None
+        return Account(self._diagnosis, self._ranks.timeout, self.freed, self.interrupted)
+
+    def _free(self, ended, seen=None):
+        self.freed = True
+        diagnosis = doctor.free(self._ranks, ended, self._first_line)
+        self._diagnosis = seen or diagnosis
+
+    def _ended(self):
+        """Return {rank: "finished" | "failed" | "died"} for those that are no longer at it."""
+        gone = self._ranks.gone()
+        ended = dict.fromkeys(gone, "died")
+        for rank, part in parts(self._result):
+            if part.ready() and rank not in gone:
+                answer = part.get(return_exceptions=True)
+                answer = answer if part._single_result else answer[0]
+                ended[rank] = "failed" if isinstance(answer, RemoteError) else "finished"
+        return ended
+
+    def _ended_badly(self):
+        return bool({"failed", "died"} & set(self._ended().values()))
+
+
+@dataclass(frozen=True)
+class Account:
+    """What an error has to say of ranks that waited."""
+
+    diagnosis: Diagnosis
+    timeout: float
+    freed: bool
+    interrupted: bool
+
+    @property
+    def tells_of(self):
+        """The ranks of which the diagnosis says where they were."""
+        return [r for r, report in self.diagnosis.reports.items() if report.state not in ENDED]
+
+    def paragraphs(self):
+        """Say how the waiting ended, where each rank was, and why nobody went on."""
+        if self.interrupted:
+            began = "Interrupted. Before that:"
+        elif self.freed:
+            began = "The others could not go on, and were freed:"
+        else:
+            began = f"The ranks were stuck, until they had waited for {self.timeout:g} s:"
+        untold = [r for r, report in self.diagnosis.reports.items() if report.state == "finished"]
+        where = self.diagnosis.paragraphs({*self.tells_of, *untold})
+        return [began, *where, *self.diagnosis.conclusions()]
+
+
+class Notice:
+    """Text below the cell that runs, which can be replaced."""
+
+    def __init__(self, text):
+        in_kernel = hasattr(get_ipython(), "kernel")
+        self._display = display(_plain(text), raw=True, display_id=True) if in_kernel else None
+        if not in_kernel:
+            print(text, file=sys.stderr)
+
+    def update(self, text):
+        """Put `text` in its place."""
+        if self._display:
+            self._display.update(_plain(text), raw=True)
+
+
+def _plain(text):
+    return {"text/plain": text}

@@ -1,0 +1,181 @@
+"""What a rank says of itself, also while it is stuck: on the rank, from a thread of its own.
+
+A rank that waits inside Gloo hears no signal. But Gloo lets other threads run, and ipyparallel has
+one in every engine that does not wait for cells: the control thread. `testify` gives it one more
+request, with two meanings:
+
+- "where": say where the main thread is, which communication it waits in, and for how long;
+- "free": say that, then end every communication of this process, by shutting the connections of
+  its process groups (an interrupted wait could go on; one whose connection is gone cannot).
+
+Two cases are beyond any request. A process that Gloo aborts, because a message does not fit, leaves
+its last words in a file. And where not even a thread gets to run, as in a long call of C that keeps
+Python's lock, `faulthandler` writes the stack to a file when it gets SIGUSR1.
+"""
+
+import ctypes
+import faulthandler
+import json
+import linecache
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+
+import psutil
+import torch
+import torch.distributed as dist
+from tornado.ioloop import PeriodicCallback
+
+from . import calls
+from .doctor import REQUEST
+from .failure import NOT_THE_READERS
+
+RUNS_CODE = ("run_code", "do_apply")  # the frames in which IPython runs a cell, ipyparallel a call
+SAMPLE = 0.5  # seconds between two looks at whether the main thread has moved
+
+_witness = None
+
+
+def joined():
+    """Note that a new process group begins: what was recorded before is of another one."""
+    if _witness is not None:
+        _witness.group_began = time.time_ns()
+
+
+def testify(folder):
+    """Make this process answer the requests above; its files go to `folder`. Twice does no harm."""
+    global _witness
+    if _witness is None:
+        from IPython import get_ipython
+
+        _witness = Witness(get_ipython().kernel, folder)
+
+
+class Witness:
+    """Watches the main thread of this process, and answers for it."""
+
+    def __init__(self, kernel, folder):
+        self._kernel = kernel
+        self._main = threading.main_thread().ident
+        self._before = {port for _, port in _listening()}  # ipyparallel's own
+        self._mark, self._since = None, 0.0
+        self.group_began = 0  # nanoseconds since 1970
+        calls.keep_track()
+        kernel.control_handlers[REQUEST] = self._answer
+        loop = kernel.control_thread.io_loop
+        loop.add_callback(lambda: PeriodicCallback(self._sample, 1e3 * SAMPLE).start())
+        self._leave_last_words(folder)
+
+    async def _answer(self, stream, ident, request):
+        try:
+            reply = {"status": "ok", **self.where()}
+            if request["content"]["what"] == "free":
+                self._shut_connections()
+        except Exception as error:  # an answer is due in any case
+            reply = {"status": "ok", "state": "silent", "error": repr(error)}
+        self._kernel.session.send(stream, "ranklab_reply", reply, request, ident=ident)
+
+    def where(self):
+        """Return as plain data: the state, the reader's lines (outermost first), the call."""
+        frames = self._frames()
+        self._sample(frames)
+        said = {"state": "running" if frames else "idle", "recent": self._recent_collectives()}
+        if frames:
+            said["places"] = [_place(f) for f in reversed(frames) if _is_readers(f)]
+            said["call"] = calls.current(frames)
+            said["seconds"] = time.monotonic() - self._since
+        return said
+
+    def _frames(self):
+        """Return the frames of the code that runs now, innermost first; [] if none does."""
+        frame, frames = sys._current_frames().get(self._main), []
+        while frame is not None:
+            if frame.f_code.co_name in RUNS_CODE and not _is_readers(frame):
+                return frames
+            frames.append(frame)
+            frame = frame.f_back
+        return []
+
+    def _sample(self, frames=None):
+        """Note since when the main thread is where it is."""
+        frames = self._frames() if frames is None else frames
+        mark = [(id(frame), frame.f_lasti) for frame in frames], calls.count()
+        if mark != self._mark:
+            self._mark, self._since = mark, time.monotonic()
+
+    def _recent_collectives(self):
+        """Return torch's own record of the last collectives of each group, oldest first.
+
+        Each with its group, its number in that group (from 1), name, sizes and dtypes, and whether
+        it is over.
+        """
+        dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)
+        entries = json.loads(dump()).get("entries", []) if dump else []
+        return [
+            {
+                "group": entry["process_group"][0],
+                "number": entry["collective_seq_id"],
+                "name": entry["profiling_name"].partition(":")[2],
+                "sizes": entry["input_sizes"],
+                "dtypes": entry["input_dtypes"],
+                "over": entry["retired"],
+            }
+            for entry in entries
+            if not entry["is_p2p"] and entry["time_created_ns"] >= self.group_began
+        ]
+
+    def _shut_connections(self):
+        # Each connection of Gloo was accepted by one of its two ends, at a port on which that
+        # process listens. So every rank shuts what it accepted, and that is all of them; the
+        # reader's own connections stay as they are.
+        ports = {port for _, port in _listening()} - self._before
+        for connection in _connections():
+            if connection.laddr.port in ports and connection.status == psutil.CONN_ESTABLISHED:
+                try:
+                    with socket.socket(fileno=os.dup(connection.fd)) as one:
+                        one.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    continue  # closed meanwhile
+        if dist.is_initialized() and "nccl" in dist.get_backend():
+            dist.group.WORLD.abort()
+
+    def _leave_last_words(self, folder):
+        path = os.path.join(folder, f"last-words-{os.getpid()}")
+        self._stacks = open(os.path.join(folder, f"stack-{os.getpid()}"), "a")  # noqa: SIM115
+        faulthandler.enable(self._stacks)
+        if hasattr(faulthandler, "register"):  # not on Windows
+            faulthandler.register(signal.SIGUSR1, self._stacks, all_threads=False)
+
+        @ctypes.CFUNCTYPE(None, ctypes.c_int)
+        def speak(_):
+            # Gloo aborts in a thread of its own, while the main thread waits: Python can run.
+            with open(path, "w") as file:
+                json.dump(self.where(), file)
+
+        self._speak = speak  # C does not keep it alive
+        handler = ctypes.cast(speak, ctypes.c_void_p)
+        c_signal = ctypes.CDLL(None).signal
+        c_signal.argtypes, c_signal.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
+        c_signal(signal.SIGABRT, handler)
+
+
+def _is_readers(frame):
+    return not NOT_THE_READERS.search(frame.f_code.co_filename)
+
+
+def _place(frame):
+    code = frame.f_code
+    source = linecache.getline(code.co_filename, frame.f_lineno).strip()
+    function = "" if code.co_name == "<module>" else code.co_name
+    return {"file": code.co_filename, "line": frame.f_lineno, "in": function, "source": source}
+
+
+def _connections():
+    return psutil.Process().net_connections("tcp")
+
+
+def _listening():
+    return [(c.fd, c.laddr.port) for c in _connections() if c.status == psutil.CONN_LISTEN]
