@@ -1,0 +1,83 @@
+"""A notebook's kernel for tests: cells run in it one after the other, as a reader runs them."""
+
+import contextlib
+import os
+import queue
+import time
+
+from jupyter_client.manager import KernelManager
+
+from ranklab.guardian import has_ended
+
+
+class Notebook:
+    """A kernel, and cells run in it one after the other."""
+
+    def __init__(self, **environment):
+        self.manager = KernelManager(kernel_name="python3")
+        self.manager.start_kernel(env={**os.environ, **environment})
+        self.client = self.manager.client()
+        self.client.start_channels()
+        try:
+            self.client.wait_for_ready(timeout=60)
+        except BaseException:
+            self.close()
+            raise
+        self.pid = self.manager.provisioner.process.pid
+
+    def start(self, code):
+        return self.client.execute(code)
+
+    def outputs(self, message_id, timeout=60):
+        """Return (all that was shown as text, the error as "name: value" or None)."""
+        shown, error = [], None
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            try:
+                message = self.client.get_iopub_msg(timeout=1)
+            except queue.Empty:
+                continue
+            if message["parent_header"].get("msg_id") != message_id:
+                continue
+            content = message["content"]
+            if message["msg_type"] == "stream":
+                shown.append(content["text"])
+            elif message["msg_type"] in ("display_data", "execute_result", "update_display_data"):
+                shown.append(content["data"].get("text/plain", ""))
+            elif message["msg_type"] == "error":
+                error = f"{content['ename']}: {content['evalue']}"
+                self.traceback = "\n".join(content["traceback"])
+            elif content.get("execution_state") == "idle":
+                return "\n".join(shown), error
+        raise TimeoutError(f"the cell is still running after {timeout} s")
+
+    def start_on_ranks(self, wait, folder, options=""):
+        """Start a cell that waits, in line 3, on two ranks; return when both are there."""
+        message = self.start(f"%%px {options}\nopen(f'{folder}/{{rank}}', 'w').close()\n{wait}")
+        wait_until(lambda: len(os.listdir(folder)) == 2, 20)
+        return message
+
+    def run(self, code, timeout=60):
+        return self.outputs(self.start(code), timeout)
+
+    def value(self, expression):
+        """Return the value of an expression, by its repr."""
+        shown, error = self.run(f"print(repr({expression}))")
+        assert error is None, error
+        return eval(shown)
+
+    def close(self):
+        self.client.stop_channels()
+        with contextlib.suppress(Exception):
+            self.manager.shutdown_kernel(now=True)
+
+
+def all_ended(processes):
+    return all(map(has_ended, processes))
+
+
+def wait_until(condition, seconds):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not so within {seconds} s"
+        time.sleep(0.1)
