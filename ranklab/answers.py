@@ -12,6 +12,7 @@ from ipyparallel.error import TaskAborted
 from IPython import get_ipython
 
 from . import cluster, doctor, mismatch
+from .diagnosis import Report
 from .failure import UNREADABLE, Failure, RankError, error_from, from_remote
 from .vigil import Vigil, parts
 
@@ -71,7 +72,16 @@ def values(ranks, result, first_line=None, limit=None, signal="SIGINT"):
         raise error_from(failures, ranks.name, _names_in_kernel(), vigil.account()) from None
     if interrupt:  # the ranks were done when it reached them
         raise interrupt
+    _check_collectives(result, found)
     return found
+
+
+def _check_collectives(result, answers):
+    """Raise RankError where ranks made collectives that do not match, and nobody noticed."""
+    made = [getattr(answer, "_content", {}).get("collectives", ()) for answer in answers]
+    reports = [Report(r, "finished", recent=made) for r, made in zip(result._targets, made)]
+    if said := mismatch.sentences(reports):
+        raise RankError("\n\n".join([*said, "Gloo did not notice: the results are wrong."]))
 
 
 def _names_in_kernel():
@@ -97,6 +107,7 @@ def _wait(ranks, result, limit, vigil):
         if vigil.freed and deadline is None:
             deadline = time.monotonic() + MARGIN
         if deadline is not None and time.monotonic() > deadline:
+            vigil.give_up()
             return
 
 
@@ -109,7 +120,7 @@ def _with_cause_of_death(ranks, failure):
     if failure.kind != "died" or failure.rank >= len(ranks.pids):
         return failure
     cause = cluster.cause_of_death(ranks.cluster, ranks.pids[failure.rank])
-    report = doctor.last_words(ranks, failure.rank, ranks.first_line)
+    report = doctor.last_words(ranks, failure.rank, ranks.cell.first_line)
     cause = mismatch.why_aborted(cause, report) or cause
     return Failure(failure.rank, "died", cause, report.place)
 

@@ -11,14 +11,29 @@ import os
 import re
 import signal
 import time
+from dataclasses import dataclass, replace
 
 import psutil
 
+from . import cluster
 from .diagnosis import STUCK, Diagnosis, Report
 from .failure import KERNEL_CELL, NOT_THE_READERS
 
 REQUEST = "ranklab_request"
 PATIENCE = 1.0  # seconds that a rank has to answer; one that is merely stuck takes milliseconds
+
+
+@dataclass(frozen=True)
+class LastCell:
+    """The last `%%px` cell, for ranks that can say no more than a number of a line."""
+
+    text: str = ""
+    first_line: int = 2  # what the reader's editor calls the first line
+
+    def line(self, number):
+        """Return the line that Python counts as `number`, from 1."""
+        lines = self.text.lstrip("\n").splitlines()  # IPython drops empty lines ahead
+        return lines[number - 1].strip() if 0 < number <= len(lines) else ""
 
 
 def where(ranks, ended=None, first_line=2, request="where"):
@@ -34,7 +49,9 @@ def where(ranks, ended=None, first_line=2, request="where"):
     reports = []
     for rank in range(len(ranks)):
         if ended.get(rank) == "died":
-            reports.append(last_words(ranks, rank, first_line))
+            cause = cluster.cause_of_death(ranks.cluster, ranks.pids[rank])
+            report = last_words(ranks, rank, first_line)
+            reports.append(replace(report, note=f"    {cause}".rstrip()))
         else:
             reports.append(_report(ranks, rank, said.get(rank), ended.get(rank), first_line))
     return Diagnosis(reports, patience=min(STUCK, ranks.timeout / 3))
@@ -50,6 +67,23 @@ def free(ranks, ended=None, first_line=2):
     if any(call["kind"] == "meeting" for call in calls) and isinstance(ranks.meeting, str):
         _interrupt_meeting(ranks.meeting)
     return diagnosis
+
+
+def free_when_one_dies(ranks):
+    """Have the others freed as soon as the hub tells that a rank died, whatever the kernel does.
+
+    While the kernel waits for a cell, its vigil does it, which first looks where everybody was.
+    """
+    client = ranks.client
+    forget = client._notification_handlers["unregistration_notification"]
+
+    def handle(message):
+        forget(message)
+        if ranks.client is client and not ranks.watched:
+            with contextlib.suppress(OSError):  # it is being closed
+                _send(client, "free", range(len(ranks)))
+
+    client._notification_handlers["unregistration_notification"] = handle
 
 
 def _interrupt_meeting(meeting):
@@ -69,8 +103,19 @@ def _interrupt_meeting(meeting):
 
 def _ask(ranks, what, targets):
     """Return {rank: its reply}, from those that answer in time."""
-    client = ranks.client
-    waiting = {
+    waiting = _send(ranks.client, what, targets)
+    deadline = time.monotonic() + PATIENCE
+    said = {}
+    for rank, future in waiting.items():
+        future.wait(max(0.0, deadline - time.monotonic()))
+        if future.done():
+            said[rank] = future.result()["content"]
+    return said
+
+
+def _send(client, what, targets):
+    """Send a request to the control threads; return {rank: the future of its reply}."""
+    return {
         rank: client._send(
             client._control_stream,
             REQUEST,
@@ -80,13 +125,6 @@ def _ask(ranks, what, targets):
         for rank in targets
         if rank in client._engines
     }
-    deadline = time.monotonic() + PATIENCE
-    said = {}
-    for rank, future in waiting.items():
-        future.wait(max(0.0, deadline - time.monotonic()))
-        if future.done():
-            said[rank] = future.result()["content"]
-    return said
 
 
 def _report(ranks, rank, said, ended, first_line):
@@ -133,8 +171,12 @@ def _silent(ranks, rank, first_line):
     if status == psutil.STATUS_STOPPED:
         note = "    its process is stopped (SIGSTOP); SIGCONT lets it go on"
         return Report(rank, "silent", note=note)
-    place = _places(_stack(ranks, pid), first_line) if status else ""
-    return Report(rank, "silent", place, note="" if place else "    nothing is known of it")
+    places = _stack(ranks, pid) if status else []
+    for place in places:
+        if KERNEL_CELL.search(place["file"]):
+            place["source"] = ranks.cell.line(place["line"])
+    note = "    a long call that lets nothing else of Python run" if places else ""
+    return Report(rank, "silent", _places(places, first_line), note=note)
 
 
 FRAME = re.compile(r'  File "(.+)", line (\d+) in (.+)')

@@ -70,6 +70,7 @@ class Failure:
 
 SAYS = {  # causes before consequences
     "died": "died",
+    "mismatch": "was told so",
     "error": "failed",
     "waited": "waited for another rank in vain",
     "interrupted": "got the interrupt",
@@ -78,6 +79,7 @@ SAYS = {  # causes before consequences
     "aborted": "did not start on this, because an earlier cell failed there",
 }
 FIRST_CONSEQUENCE = "waited"
+TOLD_BY_PLACE = ("waited", "mismatch")  # each rank has words of its own for the same thing
 CONSEQUENCES = ("waited", "interrupted", "busy")
 
 
@@ -88,8 +90,9 @@ def from_remote(rank, remote, first_line=None):
     if remote.ename == "EngineError":
         return Failure(rank, "died")
     text = COLOR.sub("", remote.traceback or "")
-    message = mismatch.found_by_torch(str(remote.evalue)) or str(remote.evalue)
-    message = NOISE.sub("", message).strip()
+    if said := mismatch.found_by_torch(str(remote.evalue)):
+        return Failure(rank, "mismatch", said, place_of(text, first_line), text)
+    message = NOISE.sub("", str(remote.evalue)).strip()
     if remote.ename == "SyntaxError":
         message = re.sub(r" \(\d+\.py, line \d+\)$", "", message)
     from_torch = remote.ename == "RuntimeError" or remote.ename.startswith("Dist")
@@ -158,11 +161,14 @@ def error_from(failures, name, names_in_kernel=(), account=None):
         alike = {}  # ranks that waited at one place waited for one thing, whatever each was told
         for failure in failures:
             if failure.kind == kind and not (kind in CONSEQUENCES and failure.rank in told):
-                key = (failure.place, "" if kind == "waited" else failure.error)
+                key = (failure.place, failure.error if kind not in TOLD_BY_PLACE else "")
                 alike.setdefault(key, []).append(failure)
         if account and kind == FIRST_CONSEQUENCE:
             paragraphs += account.paragraphs()
-        paragraphs += [_paragraph(kind, group) for group in alike.values()]
+        if kind == "mismatch" and alike:
+            paragraphs += _of_mismatch(alike.values())
+        else:
+            paragraphs += [_paragraph(kind, group) for group in alike.values()]
     waited = [f.error for f in failures if f.kind == "waited" and f.rank in told]
     if waited and not account.freed:
         paragraphs.append(f"PyTorch's own words: {_most_telling(waited)}")
@@ -173,9 +179,16 @@ def error_from(failures, name, names_in_kernel=(), account=None):
     return RankError("\n\n".join(filter(None, paragraphs)), tracebacks)
 
 
+def _of_mismatch(groups):
+    """Say once what torch's checks told every rank, and where each of them was."""
+    first = min((failure for group in groups for failure in group), key=lambda f: f.rank)
+    where = [f"{named(f.rank for f in group)}:\n{group[0].place}" for group in groups]
+    return [first.error, *where]
+
+
 def _most_telling(errors):
     # "Timed out" says more than "connection closed", which only says that another one timed out.
-    return max(errors, key=lambda error: "Timed out" in error)
+    return max(errors, key=lambda error: ("Timed out" in error, -len(error)))
 
 
 def _paragraph(kind, group):
@@ -213,7 +226,7 @@ def what_next(kinds, name):
     """Return the sentence that says what to call next."""
     if kinds & {"died", "busy"}:
         return f"Call {name}.restart(): it starts fresh processes, without the variables of these."
-    if "waited" in kinds:
+    if kinds & {"waited", "mismatch"}:
         return (
             f"The process group does not work any more. Call {name}.reset() for a new one: "
             "the variables stay."

@@ -14,6 +14,7 @@ from ipyparallel.client.magics import ParallelMagics
 from IPython.core.magic_arguments import parse_argstring
 
 from . import answers
+from .doctor import LastCell
 from .failure import ArgumentError, RankError
 
 
@@ -39,7 +40,7 @@ class RankMagics(ParallelMagics):
         is_cell = "stream_output" in options  # ipyparallel passes it for %%px alone
         # Line 1 of such a cell is `%%px`. IPython drops empty lines ahead.
         first_line = 2 + len(cell) - len(cell.lstrip("\n")) if is_cell else 1
-        self.ranks.first_line = first_line
+        self.ranks.cell = LastCell(cell, first_line)
         result = self.view.execute(cell, silent=False, block=False)
         result._fname = "%px"
         self.last_result = result

@@ -97,6 +97,7 @@ def found_by_torch(message):
 
 
 def _fingerprint(text):
+    text = text.replace("OpType", ", OpType")  # torch forgets this comma
     known = dict(re.findall(r"(\w+)=(\[.*?\]|[^,\]]*)", text))
     name = {"ALLREDUCE": "all_reduce", "ALLGATHER": "all_gather"}.get(known.get("OpType"))
     name = name or known.get("OpType", "a collective").lower()

@@ -90,12 +90,14 @@ class Ranks:
         began = time.perf_counter()
         self.cluster = self.client = self.view = None
         self.pids = []
-        self.first_line = 2  # of the last %%px cell, as the reader's editor counts
+        self.watched = 0  # by how many vigils
+        self.cell = doctor.LastCell()
         self._meetings = itertools.count()
         self._guardian = Guardian()
         try:
             self.cluster, self.client = cluster.start(self._plan, self._guardian.folder)
             answers.keep_unreadable(self.client)
+            doctor.free_when_one_dies(self)
             self.view = self.client[:]
             self.view.block = True
             self.folder = self._guardian.folder
@@ -204,7 +206,7 @@ class Ranks:
         communication and its peer, for how long, and, where ranks wait in a circle, that circle.
         """
         self.check_alive(targets=())
-        return doctor.where(self, first_line=self.first_line)
+        return doctor.where(self, first_line=self.cell.first_line)
 
     def _on_all(self, function, *args, limit):
         self.check_alive()

@@ -34,12 +34,13 @@ class Vigil:
 
     def __init__(self, ranks, result, first_line=None):
         self.freed = False  # were waiting ranks freed?
-        self.interrupted = False
+        self.interrupted = self.gave_up = False
         self._ranks, self._result, self._first_line = ranks, result, first_line or 1
         self._began = time.monotonic()
         self._diagnosis, self._notice = None, None
         self._moved = 0  # looks since, at which nobody was stuck
         self._first = min(FIRST, ranks.timeout / 4)
+        ranks.watched += 1
 
     def until_next_look(self):
         """Return how many seconds to wait for the result: the longer it runs, the longer."""
@@ -66,7 +67,10 @@ class Vigil:
         if diagnosis.waits_in_vain(("failed",)):
             self._free(ended)
         elif self._notice is None:
-            self._notice = Notice(f"No progress:\n\n{diagnosis}")
+            self._notice = Notice(
+                f"No progress. The ranks give up after {self._ranks.timeout:g} s; to end this at "
+                f"once, interrupt the kernel.\n\n{diagnosis}"
+            )
 
     def _take_back(self):
         if self._notice:
@@ -85,8 +89,15 @@ class Vigil:
             self._free(self._ended(), seen=self._diagnosis)
             self._result.wait(2 * TO_STOP)
 
+    def give_up(self):
+        """Note where the ranks are that still have not answered."""
+        if self._diagnosis is None:
+            self.gave_up = True
+            self._diagnosis = doctor.where(self._ranks, self._ended(), self._first_line)
+
     def end(self):
         """Shorten what stands below the cell: the error, if there is one, says it all."""
+        self._ranks.watched -= 1
         if self._notice:
             self._notice.update("The ranks were stuck.")
 
@@ -94,7 +105,15 @@ class Vigil:
         """Return the Account of the last look, if ranks were stuck then; else None."""
         if self._diagnosis is None:
             return None
-        return Account(self._diagnosis, self._ranks.timeout, self.freed, self.interrupted)
+        if self.interrupted:
+            began = "Interrupted. Before that:"
+        elif self.freed:
+            began = "The others could not go on, and were freed:"
+        elif self.gave_up:
+            began = "No answer came. This is where the ranks are:"
+        else:
+            began = f"The ranks were stuck, until they had waited for {self._ranks.timeout:g} s:"
+        return Account(self._diagnosis, began, self.freed)
 
     def _free(self, ended, seen=None):
         self.freed = True
@@ -121,9 +140,8 @@ class Account:
     """What an error has to say of ranks that waited."""
 
     diagnosis: Diagnosis
-    timeout: float
+    began: str  # how the waiting ended
     freed: bool
-    interrupted: bool
 
     @property
     def tells_of(self):
@@ -132,15 +150,9 @@ class Account:
 
     def paragraphs(self):
         """Say how the waiting ended, where each rank was, and why nobody went on."""
-        if self.interrupted:
-            began = "Interrupted. Before that:"
-        elif self.freed:
-            began = "The others could not go on, and were freed:"
-        else:
-            began = f"The ranks were stuck, until they had waited for {self.timeout:g} s:"
-        untold = [r for r, report in self.diagnosis.reports.items() if report.state == "finished"]
-        where = self.diagnosis.paragraphs({*self.tells_of, *untold})
-        return [began, *where, *self.diagnosis.conclusions()]
+        finished = [r for r, report in self.diagnosis.reports.items() if report.state == "finished"]
+        where = self.diagnosis.paragraphs({*self.tells_of, *finished})
+        return [self.began, *where, *self.diagnosis.conclusions()]
 
 
 class Notice:

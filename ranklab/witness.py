@@ -15,6 +15,7 @@ Python's lock, `faulthandler` writes the stack to a file when it gets SIGUSR1.
 
 import ctypes
 import faulthandler
+import functools
 import json
 import linecache
 import os
@@ -67,6 +68,7 @@ class Witness:
         kernel.control_handlers[REQUEST] = self._answer
         loop = kernel.control_thread.io_loop
         loop.add_callback(lambda: PeriodicCallback(self._sample, 1e3 * SAMPLE).start())
+        kernel.do_execute = self._telling_of_collectives(kernel.do_execute)
         self._leave_last_words(folder)
 
     async def _answer(self, stream, ident, request):
@@ -106,8 +108,10 @@ class Witness:
         if mark != self._mark:
             self._mark, self._since = mark, time.monotonic()
 
-    def _recent_collectives(self):
+    def _recent_collectives(self, since=0):
         """Return torch's own record of the last collectives of each group, oldest first.
+
+        since: nanoseconds since 1970.
 
         Each with its group, its number in that group (from 1), name, sizes and dtypes, and whether
         it is over.
@@ -124,8 +128,21 @@ class Witness:
                 "over": entry["retired"],
             }
             for entry in entries
-            if not entry["is_p2p"] and entry["time_created_ns"] >= self.group_began
+            if not entry["is_p2p"] and entry["time_created_ns"] >= max(since, self.group_began)
         ]
+
+    def _telling_of_collectives(self, do_execute):
+        """Let the reply to a cell carry the collectives that the cell made, for comparison."""
+
+        @functools.wraps(do_execute)
+        async def telling(*args, **kwargs):
+            before, began = calls.count(), time.time_ns()
+            reply = await do_execute(*args, **kwargs)
+            if calls.count() != before:
+                reply["collectives"] = self._recent_collectives(began)
+            return reply
+
+        return telling
 
     def _shut_connections(self):
         # Each connection of Gloo was accepted by one of its two ends, at a port on which that
