@@ -181,9 +181,9 @@ def error_from(failures, name, names_in_kernel=(), account=None):
 
 def _of_mismatch(groups):
     """Say once what torch's checks told every rank, and where each of them was."""
-    first = min((failure for group in groups for failure in group), key=lambda f: f.rank)
+    calls = {failure.rank: failure.error for group in groups for failure in group}
     where = [f"{named(f.rank for f in group)}:\n{group[0].place}" for group in groups]
-    return [first.error, *where]
+    return [mismatch.sentence_of_calls(calls), *where]
 
 
 def _most_telling(errors):

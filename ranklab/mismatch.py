@@ -25,9 +25,10 @@ TYPES = {
     "byte": "uint8",
 }
 ABORTED = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
+# What torch's checks say on each rank: what this one calls, and then, not always rightly (a barrier
+# is called something else), what another one does.
 FOUND_BY_TORCH = re.compile(
-    r"Rank (\d+) is running collective: CollectiveFingerPrint\((.*?)\), but Rank (\d+) is running "
-    r"collective: CollectiveFingerPrint\((.*?)\)\.? ?Collectives differ",
+    r"Rank \d+ is running collective: CollectiveFingerPrint\((.*?)\), but Rank \d+ is running ",
     re.S,
 )
 
@@ -88,12 +89,18 @@ def _sentence(first, one, second, other, number=None):
 
 
 def found_by_torch(message):
-    """Shorten what torch's own checks say; None where `message` is something else."""
+    """Return what the rank called on which torch's own checks said `message`, or None."""
     found = FOUND_BY_TORCH.search(message)
-    if not found:
-        return None
-    first, one, second, other = found.groups()
-    return _sentence(int(first), _fingerprint(one), int(second), _fingerprint(other))
+    return _fingerprint(found[1]) if found else None
+
+
+def sentence_of_calls(calls):
+    """Return the sentence for {rank: what it called}."""
+    first = min(calls)
+    other = next((rank for rank in sorted(calls) if calls[rank] != calls[first]), None)
+    if other is None:  # those that called something else did not live to say so
+        return f"The collectives do not match: rank {first} calls {calls[first]}. {RULE}"
+    return _sentence(first, calls[first], other, calls[other])
 
 
 def _fingerprint(text):
