@@ -1,6 +1,7 @@
 """The lab of *Many Ranks, One Model*: real processes as the ranks of a notebook.
 
     from ranklab import Ranks, result
+    from ranklab import messages, save, timeline, trace, traffic
 
 Importing it in a notebook also gives figures the book's look (`ranklab.look`).
 """
@@ -10,9 +11,17 @@ import importlib
 from ranklab import look
 
 # Loaded at first use, so that importing one name does not import torch and ipyparallel for all.
-_HOME = {"Ranks": "ranklab.ranks", "result": "ranklab.results"}
+_HOME = {
+    "Ranks": "ranklab.ranks",
+    "messages": "ranklab.traces.messages",
+    "result": "ranklab.results",
+    "save": "ranklab.traces.saving",
+    "timeline": "ranklab.traces.timeline",
+    "trace": "ranklab.traces.recording",
+    "traffic": "ranklab.traces.traffic",
+}
 
-__all__ = ["Ranks", "result"]
+__all__ = ["Ranks", "messages", "result", "save", "timeline", "trace", "traffic"]
 
 look.apply_in_notebook()
 

@@ -1,0 +1,128 @@
+"""Messages and collectives, from their calls and from what the backend did."""
+
+from collections import defaultdict
+
+from .data import COLLECTIVE, RECV, SEND, Event
+
+MESSAGES = {"c10d::send": SEND, "c10d::recv_": RECV, "c10d::recv_any_source_": RECV}
+
+# The profiler's name of a collective: the name in torch.distributed, and which input is its root.
+COLLECTIVES = {
+    "allreduce_": ("all_reduce", None),
+    "allreduce_coalesced_": ("all_reduce", None),
+    "broadcast_": ("broadcast", 2),
+    "reduce_": ("reduce", 3),
+    "allgather_": ("all_gather", None),
+    "_allgather_base_": ("all_gather", None),
+    "allgather_coalesced_": ("all_gather", None),
+    "allgather_into_tensor_coalesced_": ("all_gather", None),
+    "gather_": ("gather", 3),
+    "scatter_": ("scatter", 3),
+    "reduce_scatter_": ("reduce_scatter", None),
+    "_reduce_scatter_base_": ("reduce_scatter", None),
+    "reduce_scatter_tensor_coalesced_": ("reduce_scatter", None),
+    "alltoall_": ("all_to_all", None),
+    "alltoall_base_": ("all_to_all", None),
+    "barrier": ("barrier", None),
+    "monitored_barrier_": ("barrier", None),
+}
+
+
+def message_calls(calls, backend, group_of):
+    """Return an Event for each message that this rank posted to send or to receive.
+
+    calls, backend: Raw events in order; group_of: gives the ranks of a call's group.
+    """
+    inside = _by_thread(backend)
+    found = []
+    for call in calls:
+        kind = MESSAGES.get(call.name)
+        if not kind:
+            continue
+        group = group_of(call)
+        peer = call.inputs[2] if len(call.inputs) == 4 else None
+        event = Event(kind, kind, call.start, call.end, group=group, thread=call.thread)
+        event.peer = _global(group, peer)
+        event.tag = call.inputs[-1] or 0
+        did = _take(inside[call.thread], lambda e, call=call, kind=kind: _belongs(call, e, kind))
+        if did:
+            event.end, event.nbytes, event.dtype = did.end, did.nbytes, did.dtype
+            event.state = "done" if did.ended else "unfinished"
+        else:
+            event.state = "failed"
+        found.append(event)
+    return found
+
+
+def _belongs(call, event, kind):
+    return call.holds(event) and event.backend.startswith(kind)
+
+
+def collective_calls(calls, backend, group_of):
+    """Return an Event for each collective that this rank took part in."""
+    waiting = [event for event in backend if not event.backend.startswith((SEND, RECV))]
+    found = []
+    for call in calls:
+        name, root = COLLECTIVES.get(call.name.removeprefix("c10d::"), ("", None))
+        if not name:
+            continue
+        group = group_of(call)
+        event = Event(COLLECTIVE, name, call.start, call.end, group=group, thread=call.thread)
+        event.peer = _global(group, call.inputs[root]) if root else None
+        event.background = any(value is True for value in call.inputs)
+        did = _taken_for(call, name, len(group or ()), waiting)
+        _describe(event, did)
+        found.append(event)
+    return found
+
+
+def _taken_for(call, name, ranks, waiting):
+    """Take from `waiting` what the backend did for a call, in the order of the calls."""
+    did = _take(waiting, lambda e: e.start >= call.start and _plain(e.backend) == name)
+    if did or name != "reduce_scatter":
+        return [did] if did else []
+    # Gloo has no reduce-scatter: one all-reduce of everything, or one for each rank's part.
+    parts = ranks if call.name == "c10d::reduce_scatter_" else 1
+    some = (
+        _take(waiting, lambda e: e.start >= call.start and e.backend == "all_reduce")
+        for _ in range(parts)
+    )
+    return [event for event in some if event]
+
+
+def _describe(event, did):
+    if not did:
+        event.state = "unfinished" if event.background else "failed"
+        return
+    event.end = max(event.end, *(one.end for one in did))
+    event.nbytes = sum(one.nbytes or 0 for one in did)
+    event.dtype = did[0].dtype
+    event.ran_as = tuple((_plain(one.backend), one.nbytes or 0) for one in did)
+    if not all(one.ended for one in did):
+        event.state = "unfinished"
+
+
+def _plain(name):
+    return name.removeprefix("_").removesuffix("_base").removesuffix("_coalesced")
+
+
+def _by_thread(events):
+    found = defaultdict(list)
+    for event in events:
+        found[event.thread].append(event)
+    return found
+
+
+def _take(events, fits):
+    """Remove and return the first of `events` that fits, or None."""
+    for number, event in enumerate(events):
+        if fits(event):
+            return events.pop(number)
+    return None
+
+
+def _global(group, number):
+    """The rank in the whole world of rank `number` of a group; None if not known."""
+    if group is None or not isinstance(number, int) or not 0 <= number < len(group):
+        return None
+    return group[number]

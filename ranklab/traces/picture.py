@@ -1,0 +1,91 @@
+"""A figure that a notebook shows as SVG, with its description for those who cannot see it."""
+
+import html
+import io
+
+import matplotlib
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+
+from ranklab.plots import RANK_COLORS, STYLE, Drawing
+
+GREY = "#767676"
+
+
+class Picture(Drawing):
+    """A figure as a cell's last value: shown as SVG, or saved beside a script.
+
+    figure, axes: matplotlib's, for whoever wants to change something. alt: what is to be seen.
+    """
+
+    def __init__(self, figure, axes, name, alt):
+        self.figure, self.axes, self.name, self.alt = figure, axes, name, alt
+
+    @property
+    def svg(self):
+        with matplotlib.rc_context(STYLE):
+            file = io.StringIO()
+            self.figure.savefig(file, format="svg", metadata={"Date": None})
+        svg = file.getvalue()
+        svg = svg[svg.index("<svg") :]
+        label = f'<svg role="img" aria-label="{html.escape(self.alt)}"'
+        return svg.replace("<svg", label, 1)
+
+    def savefig(self, *args, **kwargs):
+        """Save it to a file, as matplotlib does."""
+        with matplotlib.rc_context(STYLE):
+            self.figure.savefig(*args, **kwargs)
+
+    def __repr__(self):
+        return f"{self.name}: {self.alt}"
+
+
+def canvas(ax, height):
+    """Return (figure, axes): those of `ax`, or new ones in the book's look.
+
+    The new figure is not one of pyplot's, which would show it a second time. height: in inches.
+    """
+    if ax is not None:
+        return ax.figure, ax
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(5.2, height), layout="constrained")
+        FigureCanvasSVG(figure)
+        return figure, figure.subplots()
+
+
+def color(rank):
+    return RANK_COLORS[rank % len(RANK_COLORS)]
+
+
+def rank_axis(ax, traces, below=0.5):
+    """Name the rows of `ax`: one for each rank, rank 0 on top. below: room under the last one."""
+    rows = len(traces)
+    ax.set_ylim(rows - 1 + below, -0.6)
+    named = [f"rank {t.rank}" if rows <= 8 else str(t.rank) for t in traces]
+    ax.set_yticks(range(rows), named)
+    if rows > 8:
+        ax.set_ylabel("rank")
+    for label, trace in zip(ax.get_yticklabels(), traces):
+        label.set_color(color(trace.rank))
+        label.set_fontweight("bold")
+    ax.grid(False, axis="y")
+    ax.tick_params(axis="y", length=0)
+
+
+def note(ax, sentences):
+    """Write what the figure leaves out, or does not know, below its time axis."""
+    if sentences:
+        text = "\n".join(_wrapped("; ".join(sentences)))
+        ax.set_xlabel(f"{ax.get_xlabel()}\n{text}", fontsize="small", linespacing=1.3)
+
+
+def _wrapped(text, width=64):
+    import textwrap
+
+    return textwrap.wrap(text, width)
+
+
+def listed(parts):
+    """Return "a", "a and b", "a, b and c"."""
+    parts = list(parts)
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

@@ -1,0 +1,97 @@
+"""`trace()`: record what this rank does."""
+
+import os
+import time
+from contextlib import contextmanager, nullcontext
+
+from . import clocks, groups, reading
+from .data import Trace, TraceError
+
+_running = False
+
+
+@contextmanager
+def trace(align=None):
+    """Record what this rank computes, sends and receives in a `with` block.
+
+        with trace() as t:
+            dist.all_reduce(x)
+
+    After the block, `t` is a `Trace` of plain data, also where an error (a timeout, say) ended
+    it. It is made of what PyTorch's profiler records; nothing of yours is replaced. An operation
+    of Python's own (a loop, `time.sleep`) is not recorded unless it stands in a
+    `with torch.profiler.record_function("name"):`.
+
+    align: compare this host's clock with rank 0's first. **All ranks must then call trace
+        together**, for they exchange messages. By default it is done where the launcher says
+        that the ranks run on several hosts (torchrun, MPI, Slurm).
+
+    What it costs: see `benchmarks/trace.py`.
+
+    Raises TraceError if this process is being traced or profiled already.
+    """
+    global _running
+    import torch
+
+    # The profiler writes a line about probes to stderr that concerns nobody here.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    if _running or torch.autograd._profiler_enabled():
+        what = "trace" if _running else "profiler of PyTorch's"
+        raise TraceError(f"A {what} is running on this rank already. End it before this one.")
+    _running = True
+    try:
+        yield from _record(align)
+    finally:
+        _running = False
+
+
+def _record(align):
+    import torch
+
+    result = Trace(**_who())
+    clock = clocks.this_clock()
+    if align or (align is None and result.world_size > 1 and clocks.several_hosts()):
+        clocks.compare(clock)
+    watcher = groups.watcher() if groups.several() else nullcontext()
+    profile = _profiler()
+    begin, error = 0, None
+    try:
+        with profile, watcher:
+            begin = time.time_ns()
+            try:
+                yield result
+            except BaseException as caught:  # the trace of what went wrong matters most
+                error = caught
+                raise
+            finally:
+                if torch.cuda.is_available() and torch.cuda.is_initialized():
+                    torch.cuda.synchronize()
+                end = time.time_ns()
+    finally:
+        calls = getattr(watcher, "calls", None)
+        world = groups.all_ranks() if groups.in_a_group() else tuple(range(result.world_size))
+        raw = profile.kineto_results.events()
+        result.events = reading.events_of(raw, world, calls, error)
+        result.error = type(error).__name__ if error else ""
+        result.begin, result.end = begin - clock.offset, end - clock.offset
+        for event in result.events:
+            event.start -= clock.offset
+            event.end -= clock.offset
+        result.clock = clock
+
+
+def _who():
+    import torch.distributed as dist
+
+    if not groups.in_a_group():
+        return {"rank": 0, "world_size": 1}
+    return {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
+
+
+def _profiler():
+    """PyTorch's profiler. (torch.profiler.profile around it loads sympy, 0.9 s, for nothing.)"""
+    import torch
+    from torch.autograd.profiler import profile
+
+    device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+    return profile(use_cpu=True, use_device=device, record_shapes=True)

@@ -1,0 +1,167 @@
+"""`timeline()`: a row for each rank, with computation and communication over time."""
+
+import matplotlib
+from matplotlib.patches import Patch
+
+from ranklab.plots import STYLE, pale
+
+from . import picture, tally
+from .data import OP, OPTIMIZER, RECV, REGION, SEND, in_order
+from .matching import match
+from .waiting import busy, union, waits
+
+HATCH = "//////"
+COMPUTE, TALK = (-0.36, 0.34), (0.02, 0.30)  # lanes of a row: (top, height), the row being at 0
+FINEST = 1500  # the figure shows this many parts of its time; shorter gaps vanish
+LETTER = 0.017  # the width of a letter of a label, as a share of the figure
+
+
+def timeline(traces, ax=None, name="timeline"):
+    """Draw what each rank did over time: computation above, communication, hatched, below.
+
+    An empty box is the part of a communication in which the rank waited for another rank. Regions
+    of `record_function`, forward, backward and optimizer's steps stand above, with their names.
+
+    traces: `ranks["t"]`, where a `%%px` cell set `t` by `with trace() as t:`; or one trace.
+    ax: draw there, and return it. By default: a figure of its own, a `Picture`, which a notebook
+        shows, and a script saves under `name`. Its `alt` says what is to be seen.
+
+    Raises TraceError where there are no traces.
+    """
+    traces = in_order(traces)
+    messages = match(traces)
+    height = 1.25 + len(traces) * (0.62 if len(traces) <= 8 else 0.4)
+    with matplotlib.rc_context(STYLE):
+        figure, axes = picture.canvas(ax, height)
+        sentences = _draw(axes, traces) + tally.caveats(traces, messages)
+        picture.note(axes, sentences)
+    if ax is not None:
+        return ax
+    alt = tally.alternative(
+        f"Timeline: {tally.opening(traces, messages)}",
+        tally.waiting(traces),
+        tally.lost(messages),
+        sentences,
+    )
+    return picture.Picture(figure, axes, name, alt)
+
+
+def _draw(ax, traces):
+    """Draw all rows; return what is to be said of them."""
+    time_of, unit, last = tally.scale(traces)
+    begin, end = tally.span(traces)
+    gap = (end - begin) // FINEST
+    waited = waits(traces)
+    sentences = set()
+    for row, trace in enumerate(traces):
+        color = picture.color(trace.rank)
+        talks = union((e.start, e.end) for e in trace.communication if e.end > e.start)
+        lanes = [
+            (busy(trace), COMPUTE, {"facecolor": color, "edgecolor": color, "linewidth": 0.4}),
+            (talks, TALK, _hatched(color)),
+            (waited[trace.rank], TALK, _empty(color)),
+        ]
+        for intervals, (top, tall), look in lanes:
+            drawn = union(intervals, gap)
+            if len(drawn) < len(intervals):
+                sentences.add(f"gaps shorter than {_short(gap)} are closed")
+            bars = [(time_of(a), time_of(b) - time_of(a)) for a, b in drawn]
+            ax.broken_barh(bars, (row + top, tall), **look)
+        _name_regions(ax, trace, row, time_of, last)
+        _name_communication(ax, trace, row, time_of, last)
+    picture.rank_axis(ax, traces)
+    ax.set_xlim(0, last or 1)
+    ax.set_xlabel(f"time ({unit})")
+    _explain(ax)
+    return sorted(sentences)
+
+
+def _hatched(color):
+    return {
+        "facecolor": pale(color, 0.25),
+        "edgecolor": color,
+        "hatch": HATCH,
+        "linewidth": 0.4,
+    }
+
+
+def _empty(color):
+    return {"facecolor": "white", "edgecolor": color, "linewidth": 0.8, "zorder": 2}
+
+
+def _short(nanoseconds):
+    from .data import duration
+
+    return duration(nanoseconds / 1e9)
+
+
+def _explain(ax):
+    grey = picture.GREY
+    handles = [
+        Patch(facecolor=grey, edgecolor=grey, label="computes"),
+        Patch(**_hatched(grey), label="sends, receives"),
+        Patch(**_empty(grey), label="waits"),
+    ]
+    ax.legend(
+        handles=handles,
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=3,
+        fontsize="small",
+        borderpad=0.1,
+        columnspacing=1.2,
+        handlelength=1.4,
+    )
+
+
+def _name_regions(ax, trace, row, time_of, last):
+    """Draw a line above the computation for each region, with its name where there is room."""
+    taken = -1.0
+    for name, start, end in _regions(trace):
+        left, right = time_of(start), time_of(end)
+        ax.hlines(row - 0.42, left, right, color=picture.GREY, linewidth=1.2)
+        if left >= taken and right - left > len(name) * LETTER * last:
+            _label(ax, (left + right) / 2, row - 0.42, name)
+        taken = max(taken, right)
+
+
+def _regions(trace):
+    """The named parts of a trace: (name, start, end), the outer ones first."""
+    found = [(e.name, e.start, e.end) for e in trace.events if e.kind == REGION]
+    found += [(e.name, e.start, e.end) for e in trace.events if e.kind == OPTIMIZER]
+    phase, start, end = "", 0, 0
+    for event in trace.events:
+        if event.kind != OP or (not event.phase and event.start < end):
+            continue
+        if event.phase != phase:
+            if phase:
+                found.append((phase, start, end))
+            phase, start = event.phase, event.start
+        end = event.end
+    if phase:
+        found.append((phase, start, end))
+    return sorted(found, key=lambda region: (region[1], -region[2]))
+
+
+def _name_communication(ax, trace, row, time_of, last):
+    """Name each communication that is long enough for its name."""
+    free_from = 0.0
+    for event in trace.communication:
+        left, right = time_of(event.start), time_of(event.end)
+        name = _what(event)
+        if left < free_from or right - left < len(name) * LETTER * last:
+            continue
+        _label(ax, (left + right) / 2, row + TALK[0] + TALK[1] / 2, name)
+        free_from = right
+
+
+def _what(event):
+    other = "anyone" if event.peer is None else event.peer
+    if event.kind == SEND:
+        return f"send to {other}"
+    return f"recv from {other}" if event.kind == RECV else event.name
+
+
+def _label(ax, x, y, text):
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+    ax.text(x, y, text, ha="center", va="center", fontsize=8, bbox=box, zorder=4, clip_on=True)

@@ -1,0 +1,105 @@
+"""What follows from several traces together: who waited, and for how long."""
+
+from collections import defaultdict
+
+from .data import OP, OPTIMIZER
+from .matching import match, meetings
+
+# In these, a rank has to wait for the root only, or the root for all others.
+FROM_ROOT, TO_ROOT = ("broadcast", "scatter"), ("reduce", "gather")
+
+
+def waits(traces):
+    """Return {rank: intervals} (ns) in which a rank's communication waited for another rank.
+
+    A receive waits until its message is sent, a large send until the receive is posted, and a
+    collective until the last rank that it needs has called it. What never got an answer waited
+    all the time.
+    """
+    found = defaultdict(list)
+    for message in match(traces):
+        _message_waits(message, found)
+    for events in meetings(traces):
+        for rank, event in events.items():
+            needed = [e for r, e in events.items() if _needs(event, rank, r)]
+            came = max((e.start for e in needed), default=event.start)
+            _add(found, rank, event.start, min(event.end, came))
+    met = {id(event) for events in meetings(traces) for event in events.values()}
+    for trace in traces:
+        for event in trace.communication:
+            if event.kind == "collective" and event.state == "failed" and id(event) not in met:
+                _add(found, trace.rank, event.start, event.end)
+    return {trace.rank: union(found[trace.rank]) for trace in traces}
+
+
+def _message_waits(message, found):
+    send, recv = message.send, message.recv
+    if message.matched:
+        _add(found, message.dst, recv.start, min(recv.end, send.start))
+        if send.end > recv.start:
+            _add(found, message.src, send.start, recv.start)
+    elif send is not None and send.state == "failed":
+        _add(found, message.src, send.start, send.end)
+    elif recv is not None and recv.state == "failed":
+        _add(found, message.dst, recv.start, recv.end)
+
+
+def _needs(event, rank, other):
+    if event.name in FROM_ROOT and event.peer is not None:
+        return other == event.peer
+    if event.name in TO_ROOT and event.peer is not None:
+        return rank == event.peer
+    return True
+
+
+def _add(found, rank, start, end):
+    if rank is not None and end > start:
+        found[rank].append((start, end))
+
+
+def busy(trace):
+    """The intervals (ns) in which a rank computed."""
+    return union((e.start, e.end) for e in trace.events if e.kind in (OP, OPTIMIZER))
+
+
+def waiting_share(traces):
+    """Return {rank: share of its trace} in which a rank waited and did not compute."""
+    waited = waits(traces)
+    shares = {}
+    for trace in traces:
+        idle = without(waited[trace.rank], busy(trace))
+        shares[trace.rank] = length(idle) / max(1, trace.end - trace.begin)
+    return shares
+
+
+def union(intervals, gap=0):
+    """Return intervals joined where they overlap, or are at most `gap` apart."""
+    joined = []
+    for start, end in sorted(intervals):
+        if joined and start <= joined[-1][1] + gap:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def without(intervals, others):
+    """Return the parts of `intervals` that no interval of `others` covers; both joined."""
+    left, number = [], 0
+    for start, end in intervals:
+        while number and others[number - 1][1] > start:
+            number -= 1
+        while number < len(others) and others[number][0] < end:
+            begins, ends = others[number]
+            if ends > start:
+                if begins > start:
+                    left.append((start, begins))
+                start = max(start, ends)
+            number += 1
+        if start < end:
+            left.append((start, end))
+    return left
+
+
+def length(intervals):
+    return sum(end - start for start, end in intervals)
