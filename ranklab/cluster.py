@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import signal
+import time
 
 import ipyparallel
 import psutil
@@ -13,6 +14,7 @@ from traitlets.config import Config
 from . import launcher
 from .arguments import ONE_MACHINE, mpiexec
 from .failure import RankError
+from .guardian import has_ended
 
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # An engine counts as there at its first heartbeat, and a stock hub asks for one every 3 s. As it is
@@ -52,7 +54,7 @@ def start(plan, folder):
         started.all_launchers = list(getattr(started, "launchers", {}).values())
         client = cluster.connect_client_sync()
         patience = 600 if batch else 60  # a queue takes its time
-        client.wait_for_engines(plan.world_size, timeout=patience, interactive=False)
+        _wait_for_engines(cluster, client, patience)
     except BaseException as error:  # Ctrl-C, too: a job must not stay in the queue
         if client is not None:
             client.close(linger=0)
@@ -62,6 +64,19 @@ def start(plan, folder):
             raise
         raise RankError(f"The ranks did not start: {error}\n{_last_words(cluster)}") from error
     return cluster, client
+
+
+def _wait_for_engines(cluster, client, patience):
+    """Return when all engines are registered; raise an error as soon as they cannot be."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            return client.wait_for_engines(cluster.n, timeout=1, interactive=False)
+        except TimeoutError:
+            if not _runs(cluster.engine_set):
+                raise RuntimeError("their processes have ended.") from None
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"they were not there after {patience} s.") from None
 
 
 def is_batch(plan):
@@ -99,10 +114,12 @@ def _silent_log():
 
 def controller_runs(cluster):
     """Is the controller there, which carries everything between the kernel and the ranks?"""
-    process = getattr(cluster.controller, "process", None)
-    if process is None:
-        return True  # it runs elsewhere
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return _runs(cluster.controller)
+
+
+def _runs(launcher):
+    process = getattr(launcher, "process", None)
+    return process is None or not has_ended(process)  # without a process, it runs elsewhere
 
 
 def cause_of_death(cluster, pid):

@@ -40,7 +40,7 @@ def main(order):
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # as an engine does
     gc.disable()  # nothing of what is imported is ever thrown away
     for name in (*ALWAYS, *order["preload"]):
-        importlib.import_module(name)
+        _import(name)
     _wait_for_the_controller(order["connection_file"])
     gc.collect()
     gc.freeze()  # a collection would write to pages that the engines share
@@ -62,7 +62,14 @@ def main(order):
             theirs.close()
             children[pid] = (ours, i)
             _say(report, engine=i, pid=pid)
-        return _be_nanny(children, report)
+        return _be_nanny(children, report, order["nannies"])
+
+
+def _import(name):
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        sys.exit(f"{name}, which the engines are to start with: {type(error).__name__}: {error}")
 
 
 def _wait_for_the_controller(file):
@@ -111,13 +118,14 @@ def _say(report, **what):
     report.write(json.dumps(what).encode() + b"\n")
 
 
-def _be_nanny(children, report):
+def _be_nanny(children, report, addresses):
     """Look after the engines `children`, {process id: (socket, number)}, until the last has ended.
 
-    Returns 0 if all ended in order, else 1.
+    The nanny of engine i listens at addresses[i]. Returns 0 if all ended in order, else 1.
     """
     from ranklab.forked_engine import Nanny
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the engines
     nannies, codes = {}, {}
     loop = asyncio.new_event_loop()
 
@@ -138,11 +146,12 @@ def _be_nanny(children, report):
 
         def meet(pid):
             """An engine has registered and asks for its nanny: where is it to listen?"""
-            channel = children[pid][0]
+            channel, i = children[pid]
             loop.remove_reader(channel)
             if said := channel.recv(2**20):
-                nannies[pid] = Nanny(pid=pid, pipe=None, **pickle.loads(said))
-                channel.sendall(nannies[pid].listen().encode())
+                nanny = nannies[pid] = Nanny(pid=pid, pipe=None, **pickle.loads(said))
+                _say(report, engine=i, id=nanny.engine_id)
+                channel.sendall(nanny.listen(addresses[i]).encode())
 
         for pid, (channel, _) in children.items():
             loop.add_reader(channel, meet, pid)

@@ -45,8 +45,8 @@ class ForkedEngine(IPEngine):
 class Nanny(KernelNanny):
     """The nanny of one engine, in the process that forked it and sees it end."""
 
-    def listen(self):
-        """Connect to the controller and listen for the engine; return the engine's address."""
+    def listen(self, address):
+        """Connect to the controller, and listen for the engine; return at which address."""
         self.context = zmq.Context.instance()
         self.control_socket = self.context.socket(zmq.ROUTER)
         self.control_socket.identity = self.identity
@@ -57,10 +57,10 @@ class Nanny(KernelNanny):
         if self.curve_secretkey:
             self.parent_socket.CURVE_SERVER = 1
             self.parent_socket.CURVE_SECRETKEY = self.curve_secretkey
-        port = self.parent_socket.bind_to_random_port("tcp://127.0.0.1")
+        self.parent_socket.bind(address)
         self.parent_stream = ZMQStream(self.parent_socket)
         self.parent_stream.on_recv_stream(self.dispatch_parent)
-        return f"tcp://127.0.0.1:{port}"
+        return self.parent_socket.LAST_ENDPOINT.decode().rstrip("\0")
 
     def notify_exit(self):
         """Tell the hub that the engine has ended."""

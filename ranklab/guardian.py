@@ -10,11 +10,17 @@ How does it know what belongs to the ranks? ipyparallel starts the controller an
 `IPP_PROFILE_DIR` in their environment, which names the private folder of these ranks; every process
 that they start inherits it. So nobody has to report process ids, and a start that failed halfway
 is cleaned up like any other.
+
+Where kernel and guardian are killed together, nobody is left to clean up. The next start does it
+then: a kernel holds a lock on a file in its folder, and the system lets go of the lock when the
+kernel dies, of whatever.
 """
 
 import contextlib
+import glob
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -23,6 +29,14 @@ import time
 
 import psutil
 
+try:
+    import fcntl
+except ImportError:  # on Windows, where a start does not clean up after another one
+    fcntl = None
+
+PREFIX = "ranklab-"  # of the folders' names
+LOCK = "kernel.lock"
+GRACE = 600.0  # seconds that a folder may be without a lock: its kernel is just making it
 MARK = "IPP_PROFILE_DIR"  # set by ipyparallel for all that it starts
 GOODBYE = b"."  # what an orderly kernel says last
 
@@ -65,6 +79,34 @@ def clean(folder, patience=10.0):
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def hold(folder):
+    """Lock `folder` for as long as this process lives; return the open file that is the lock."""
+    # It gets its name when it is locked, so that nobody ever sees it there and free.
+    unlocked = os.path.join(folder, f"{LOCK}.new")
+    file = os.open(unlocked, os.O_WRONLY | os.O_CREAT, 0o600)
+    fcntl.flock(file, fcntl.LOCK_EX)
+    os.rename(unlocked, os.path.join(folder, LOCK))
+    return file
+
+
+def clean_after_the_dead():
+    """Clean up after kernels of this user that died together with their guardian."""
+    for folder in glob.glob(os.path.join(tempfile.gettempdir(), f"{PREFIX}*")):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as held:  # or it is gone by now
+            about = os.lstat(folder)
+            if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
+                continue
+            try:
+                file = held.enter_context(open(os.path.join(folder, LOCK)))
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except FileNotFoundError:
+                if time.time() - about.st_mtime < GRACE:
+                    continue
+            except BlockingIOError:
+                continue  # its kernel lives
+            clean(folder)
+
+
 def watch(kernel_pid, folder):
     """Wait until the kernel lets go of the pipe or is no more, then clean up."""
     said = []
@@ -85,7 +127,10 @@ class Guardian:
     """The kernel's side: makes the private folder and starts the process that watches over it."""
 
     def __init__(self):
-        self.folder = tempfile.mkdtemp(prefix="ranklab-")  # mode 0700: for this user alone
+        if fcntl:
+            clean_after_the_dead()
+        self.folder = tempfile.mkdtemp(prefix=PREFIX)  # mode 0700: for this user alone
+        self._lock = hold(self.folder) if fcntl else None
         # -P: the folder of this file holds modules with names that the standard library has, too.
         self._process = subprocess.Popen(
             [sys.executable, "-P", __file__, str(os.getpid()), self.folder],
@@ -107,6 +152,9 @@ class Guardian:
             self._process.kill()
             self._process.wait()
         clean(self.folder)  # finds nothing, unless the guardian was killed
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
 
 if __name__ == "__main__":

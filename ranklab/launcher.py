@@ -24,8 +24,13 @@ from pathlib import Path
 from textwrap import indent
 
 import psutil
+import zmq
 from ipyparallel.cluster.launcher import LocalEngineLauncher, LocalEngineSetLauncher
-from traitlets import Bool, Dict, List, Unicode
+from ipyparallel.util import connect, disambiguate_url
+from jupyter_client.session import Session
+from traitlets import Dict, List, Unicode
+
+LONGEST_SOCKET = 100  # bytes in the path of a Unix socket; Linux has room for 107
 
 
 def can_fork():
@@ -46,7 +51,6 @@ class RankEngineSetLauncher(LocalEngineLauncher):
         touch a GPU: neither survives a fork.""",
     )
     stop_data = Dict()
-    restored = Bool(False)
 
     def find_args(self):
         """Return the command that starts the fork server, with all that it has to know."""
@@ -57,8 +61,17 @@ class RankEngineSetLauncher(LocalEngineLauncher):
             "engine_args": self.cluster_args + self.engine_args,
             "report": str(self.report_file),
             "outputs": [str(self._output_of(i)) for i in range(self.n)],
+            "nannies": [self._nanny_address(i) for i in range(self.n)],
         }
         return [sys.executable, "-m", "ranklab.fork_server", json.dumps(order)]
+
+    def _nanny_address(self, i):
+        """Return where nanny and engine meet: a socket in a folder that is closed to others.
+
+        Where the path is too long for a socket, it is a port that the system chooses.
+        """
+        path = os.path.join(self.profile_dir, "security", f"nanny-{self.engine_set_id}-{i}")
+        return f"ipc://{path}" if len(path) <= LONGEST_SOCKET else "tcp://127.0.0.1:*"
 
     def start(self, n):
         """Start the fork server, which starts `n` engines."""
@@ -81,9 +94,10 @@ class RankEngineSetLauncher(LocalEngineLauncher):
         return self._log(f"{i}.log")
 
     def report(self):
-        """Return what is known of each engine, {number: {"pid": ..., "exit_code": ...}}.
+        """Return what is known of each engine, {number: {"pid": ..., "id": ..., "exit_code": ...}}.
 
-        An engine without an exit code is alive; that of one which a signal killed is negative.
+        It has an id once it is registered, and an exit code once it has ended, which is negative
+        where a signal killed it.
         """
         engines = {}
         with contextlib.suppress(FileNotFoundError):
@@ -106,6 +120,15 @@ class RankEngineSetLauncher(LocalEngineLauncher):
         return code, "" if i is None else _read(self._output_of(i))
 
     # The end
+
+    def _wait(self):
+        """Wait for the end of the fork server, in a thread of its own."""
+        super()._wait()
+        # Killed, it could not say that its engines ended with it.
+        lost = [engine for engine in self.report().values() if "exit_code" not in engine]
+        if ids := [engine["id"] for engine in lost if "id" in engine]:
+            with contextlib.suppress(OSError):  # its file is gone, and so is the controller
+                _unregister(ids, self.connection_files["engine"])
 
     def signal(self, sig):
         """Send a signal to every engine. SIGTERM and SIGKILL end the fork server with them."""
@@ -152,6 +175,24 @@ class RankEngineSetLauncher(LocalEngineLauncher):
 
     def _log_output(self, stop_data=None):
         pass  # the files stay until the set is removed: what an engine died of is read there
+
+
+def _unregister(ids, connection_file):
+    """Tell the hub that the engines with these ids have ended."""
+    info = json.loads(Path(connection_file).read_text())
+    session = Session(
+        key=info["key"].encode(),
+        signature_scheme=info["signature_scheme"],
+        packer=info["pack"],
+        unpacker=info["unpack"],
+    )
+    server_key = (info.get("curve_serverkey") or "").encode() or None
+    with zmq.Context() as context, context.socket(zmq.DEALER) as hub:
+        hub.LINGER = 1000  # milliseconds
+        url = disambiguate_url(f"{info['interface']}:{info['registration']}", info["location"])
+        connect(hub, url, curve_serverkey=server_key)
+        for engine in ids:
+            session.send(hub, "unregistration_request", content={"id": engine})
 
 
 def _read(file):
