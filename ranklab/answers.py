@@ -45,7 +45,7 @@ def values(ranks, result, first_line=None, limit=None, signal="SIGINT"):
     where it is a cell. limit: seconds after which a silent rank counts as stuck; without it, a rank
     may compute for as long as it likes. signal: what Ctrl-C sends to the ranks.
     """
-    vigil = Vigil(ranks, result, first_line)
+    vigil = Vigil(ranks, result)
     interrupt = None
     try:
         _wait(ranks, result, limit, vigil)
@@ -67,6 +67,8 @@ def values(ranks, result, first_line=None, limit=None, signal="SIGINT"):
             failures.append(from_remote(rank, answer, first_line))
         else:
             found.append(answer)
+    if any(failure.kind == "died" for failure in failures):
+        vigil.look_back()
     if failures or vigil.freed:
         failures = [_with_cause_of_death(ranks, failure) for failure in failures]
         raise error_from(failures, ranks.name, _names_in_kernel(), vigil.account()) from None
@@ -120,7 +122,7 @@ def _with_cause_of_death(ranks, failure):
     if failure.kind != "died" or failure.rank >= len(ranks.pids):
         return failure
     cause = cluster.cause_of_death(ranks.cluster, ranks.pids[failure.rank])
-    report = doctor.last_words(ranks, failure.rank, ranks.cell.first_line)
+    report = doctor.last_words(ranks, failure.rank)
     cause = mismatch.why_aborted(cause, report) or cause
     return Failure(failure.rank, "died", cause, report.place)
 

@@ -6,7 +6,9 @@ of C++ and has no frame: for these, `keep_track` notes what each handle was made
 `wait` leave a frame. Nothing else of torch is touched.
 """
 
+import collections
 import functools
+import time
 import weakref
 
 import torch
@@ -48,6 +50,7 @@ METHODS = {
     "barrier": "barrier",
 }
 
+_last = collections.deque(maxlen=64)  # (began, ended, what it said of op and root); ns since 1970
 _made_by = weakref.WeakKeyDictionary()  # handle: (name of the call, group, arguments)
 _calls = 0  # so many that make a handle, as every call but a meeting does
 
@@ -68,7 +71,9 @@ def _noted(method, name):
     def noted(group, *args, **kwargs):
         global _calls
         _calls += 1
+        began = time.time_ns()
         handle = method(group, *args, **kwargs)
+        _last.append((began, time.time_ns(), _op_and_root(args)))
         if handle is not None:
             _made_by[handle] = name, group, args
         return handle
@@ -85,6 +90,22 @@ def _waited(method):
         return method(handle, *args, **kwargs)
 
     return wait
+
+
+def _op_and_root(args):
+    options = next((a for a in args if hasattr(a, "reduceOp") or hasattr(a, "rootRank")), None)
+    op = _op(options.reduceOp) if hasattr(options, "reduceOp") else ""
+    return {"op": op, "root": getattr(options, "rootRank", None)}
+
+
+def _op(op):
+    """Return "SUM" for dist.ReduceOp.SUM, in whichever of its two forms."""
+    return str(getattr(op, "op", op)).rpartition(".")[2]
+
+
+def op_and_root(moment):
+    """Return {"op": ..., "root": rank in the group} of the call that went on at `moment` (ns)."""
+    return next((said for began, ended, said in _last if began <= moment <= ended), {})
 
 
 def count():
@@ -127,7 +148,7 @@ def _message(name, arguments):
 def _collective(name, arguments):
     group, op = arguments.get("group"), ""
     if "op" in arguments and "reduce" in name:
-        op = str(arguments["op"]).rpartition(".")[2]
+        op = _op(arguments["op"])
     end = next((end for end in ("src", "dst") if end in arguments), None)
     root = arguments.get(end) if end else None
     if end and root is None and arguments.get(f"group_{end}") is not None:

@@ -61,7 +61,9 @@ class Diagnosis:
     @cached_property
     def waiting(self):
         """The ranks that wait in a communication."""
-        return [rank for rank, report in self.reports.items() if report.call]
+        return [
+            r for r, report in self.reports.items() if report.call and report.state not in ENDED
+        ]
 
     @cached_property
     def waits_for(self):
@@ -151,8 +153,11 @@ class Diagnosis:
 
     # In words
 
-    def paragraphs(self, only=None):
-        """Say where the ranks are (all, or those in `only`), those at the same place together."""
+    def paragraphs(self, only=None, seconds=True):
+        """Say where the ranks are (all, or those in `only`), those at the same place together.
+
+        seconds: say for how long, too.
+        """
         alike = {}
         for report in self.reports.values():
             if only is not None and report.rank not in only:
@@ -162,21 +167,48 @@ class Diagnosis:
         said = []
         for (state, place, note), group in alike.items():
             who = named(report.rank for report in group)
-            seconds = max(report.seconds for report in group)
+            longest = max(report.seconds for report in group)
             verb = _plural(state) if len(group) > 1 else state
-            how_long = f", for {seconds:.1f} s" if group[0].state == "running" else ""
+            timed = seconds and group[0].state == "running"
+            how_long = f", for {longest:.1f} s" if timed else ""
             said.append("\n".join(filter(None, [f"{who} {verb}{how_long}", place, note])))
         return said
 
     def conclusions(self):
         """Say why nobody goes on, one sentence for each reason."""
         said = mismatch.sentences(self.reports.values())
-        if self.circle and not (said and self._all_in_collectives(self.circle)):
+        if self.crossed:
+            said.insert(0, self._crossed_in_words())
+        elif self.circle and not (said and self._all_in_collectives(self.circle)):
             said.insert(0, self._circle_in_words())
         return said or self._in_vain()
 
     def _all_in_collectives(self, ranks):
         return all(self.reports[rank].call["kind"] == "collective" for rank in ranks)
+
+    @cached_property
+    def crossed(self):
+        """(sender, receiver) who wait for each other, and whose message does not fit; or ()."""
+        for rank in self.waiting:
+            call = self.reports[rank].call
+            other = self.reports.get(call["peer"], Report(-1, "silent")).call
+            facing = other and (call["kind"], other["kind"], other["peer"]) == (
+                "send",
+                "recv",
+                rank,
+            )
+            if facing and any(call[what] != other[what] for what in ("tag", "group")):
+                return rank, call["peer"]
+        return ()
+
+    def _crossed_in_words(self):
+        sender, receiver = (self.reports[rank] for rank in self.crossed)
+        what = "tag" if sender.call["tag"] != receiver.call["tag"] else "group"
+        return (
+            f"Rank {sender.rank} sends to rank {receiver.rank} with {what} {sender.call[what]} "
+            f"({sender.line}), and rank {receiver.rank} receives from rank {sender.rank} with "
+            f"{what} {receiver.call[what]} ({receiver.line}): that is another message."
+        )
 
     def _circle_in_words(self):
         links = [

@@ -21,6 +21,7 @@ from .failure import KERNEL_CELL, NOT_THE_READERS
 
 REQUEST = "ranklab_request"
 PATIENCE = 1.0  # seconds that a rank has to answer; one that is merely stuck takes milliseconds
+FOR_A_STACK = 0.3  # seconds that `faulthandler` has to write
 
 
 @dataclass(frozen=True)
@@ -36,33 +37,33 @@ class LastCell:
         return lines[number - 1].strip() if 0 < number <= len(lines) else ""
 
 
-def where(ranks, ended=None, first_line=2, request="where"):
+def where(ranks, ended=None, request="where", patience=PATIENCE, but=()):
     """Return the Diagnosis of `ranks`.
 
     ended: {rank: "finished", "failed" or "died"}, as far as the kernel knows already.
-    first_line: the number that the reader's editor gives to the first line of the cell that runs.
     request: "where"; or "free", to end every wait after it was noted.
+    patience: seconds that a rank has to answer. but: ranks not to ask.
     """
     ended = dict(ended or {})
     ended.update((rank, "died") for rank in ranks.gone())
-    said = _ask(ranks, request, [r for r in range(len(ranks)) if ended.get(r) != "died"])
+    asked = [r for r in range(len(ranks)) if ended.get(r) != "died" and r not in but]
+    said = _ask(ranks, request, asked, patience)
     reports = []
     for rank in range(len(ranks)):
         if ended.get(rank) == "died":
             cause = cluster.cause_of_death(ranks.cluster, ranks.pids[rank])
-            report = last_words(ranks, rank, first_line)
-            reports.append(replace(report, note=f"    {cause}".rstrip()))
+            reports.append(replace(last_words(ranks, rank), note=f"    {cause}".rstrip()))
         else:
-            reports.append(_report(ranks, rank, said.get(rank), ended.get(rank), first_line))
+            reports.append(_report(ranks, rank, said.get(rank), ended.get(rank)))
     return Diagnosis(reports, patience=min(STUCK, ranks.timeout / 3))
 
 
-def free(ranks, ended=None, first_line=2):
+def free(ranks, ended=None, patience=PATIENCE, but=()):
     """End every communication that ranks wait in; return the Diagnosis from just before.
 
     The process group does not work any more after that; processes and variables live on.
     """
-    diagnosis = where(ranks, ended, first_line, request="free")
+    diagnosis = where(ranks, ended, "free", patience, but)
     calls = [report.call for report in diagnosis.reports.values() if report.call]
     if any(call["kind"] == "meeting" for call in calls) and isinstance(ranks.meeting, str):
         _interrupt_meeting(ranks.meeting)
@@ -101,10 +102,10 @@ def _interrupt_meeting(meeting):
         os.rename(aside, meeting)
 
 
-def _ask(ranks, what, targets):
+def _ask(ranks, what, targets, patience):
     """Return {rank: its reply}, from those that answer in time."""
     waiting = _send(ranks.client, what, targets)
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + patience
     said = {}
     for rank, future in waiting.items():
         future.wait(max(0.0, deadline - time.monotonic()))
@@ -127,20 +128,18 @@ def _send(client, what, targets):
     }
 
 
-def _report(ranks, rank, said, ended, first_line):
+def _report(ranks, rank, said, ended):
     if said is None or said.get("state") == "silent":
-        if ended:
-            return Report(rank, ended)
-        return _silent(ranks, rank, first_line)
+        return Report(rank, ended) if ended else _silent(ranks, rank)
     recent = tuple(said.get("recent", ()))
     if ended:
         return Report(rank, ended, recent=recent)
-    place = _places(said.get("places", ()), first_line)
+    place = _places(said.get("places", ()), ranks.cell)
     seconds = said.get("seconds", 0.0)
     return Report(rank, said["state"], place, said.get("call"), seconds, recent)
 
 
-def _places(places, first_line):
+def _places(places, cell):
     """Return the reader's lines, outermost first, as an error of a cell would show them."""
     said, this_cell = [], None
     for place in places:
@@ -149,7 +148,8 @@ def _places(places, first_line):
         suffix = ""
         if KERNEL_CELL.search(file) and not source:  # a %%px cell: only the rank knows it
             this_cell = this_cell or file
-            line += (first_line if file == this_cell else 2) - 1
+            source = place["source"] or (cell.line(line) if file == this_cell else "")
+            line += (cell.first_line if file == this_cell else 2) - 1
             suffix = "" if file == this_cell else " of an earlier cell"
         elif not KERNEL_CELL.search(file):
             suffix = f" of {os.path.basename(file)}"
@@ -161,7 +161,7 @@ def _places(places, first_line):
 # Ranks that cannot answer
 
 
-def _silent(ranks, rank, first_line):
+def _silent(ranks, rank):
     """Say what can be known of a rank whose process is there and does not answer."""
     pid = ranks.pids[rank] if rank < len(ranks.pids) else None
     try:
@@ -172,11 +172,8 @@ def _silent(ranks, rank, first_line):
         note = "    its process is stopped (SIGSTOP); SIGCONT lets it go on"
         return Report(rank, "silent", note=note)
     places = _stack(ranks, pid) if status else []
-    for place in places:
-        if KERNEL_CELL.search(place["file"]):
-            place["source"] = ranks.cell.line(place["line"])
     note = "    a long call that lets nothing else of Python run" if places else ""
-    return Report(rank, "silent", _places(places, first_line), note=note)
+    return Report(rank, "silent", _places(places, ranks.cell), note=note)
 
 
 FRAME = re.compile(r'  File "(.+)", line (\d+) in (.+)')
@@ -190,7 +187,7 @@ def _stack(ranks, pid):
         os.kill(pid, signal.SIGUSR1)
     except (OSError, AttributeError):
         return []
-    deadline = time.monotonic() + PATIENCE / 2
+    deadline = time.monotonic() + FOR_A_STACK
     text = ""
     while "(most recent call first)" not in text and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -211,7 +208,7 @@ def _readers_frames(text):
     return found[::-1]
 
 
-def last_words(ranks, rank, first_line=2):
+def last_words(ranks, rank):
     """Return the Report of a rank that died, from what its process left behind, if anything."""
     pid = ranks.pids[rank] if rank < len(ranks.pids) else None
     try:
@@ -223,4 +220,4 @@ def last_words(ranks, rank, first_line=2):
     if not places:  # a fault such as SIGSEGV: faulthandler wrote the stack
         with contextlib.suppress(OSError), open(os.path.join(ranks.folder, f"stack-{pid}")) as file:
             places = _readers_frames(file.read().rpartition("Fatal Python error")[2])
-    return Report(rank, "died", _places(places, first_line), said.get("call"), recent=recent)
+    return Report(rank, "died", _places(places, ranks.cell), said.get("call"), recent=recent)

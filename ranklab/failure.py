@@ -28,7 +28,9 @@ WAITED = re.compile(
 )
 # Parts of Gloo's messages that say nothing to a reader, and differ from rank to rank.
 NOISE = re.compile(
-    r"\[/\S*\.(?:cc|cpp|h):\d+\] | \[[0-9a-f.:]+\]:\d+| This is typically caused by.*", re.S
+    r"\[/\S*\.(?:cc|cpp|h):\d+\] | \[[0-9a-f.:]+\]:\d+| This is typically caused by.*"
+    r"|\[enforce fail at \S+\] err == 0\. ",
+    re.S,
 )
 
 

@@ -53,7 +53,7 @@ def sentences(reports):
 
 
 def _match(one, other):
-    if one["name"] != other["name"]:
+    if any(one.get(what) != other.get(what) for what in ("name", "op", "root")):
         return False
     if one["name"] not in SAME_PAYLOAD:
         return True
@@ -73,7 +73,11 @@ def _count(entry):
 
 def _said(entry):
     tensors = [f"{_type(d)}{s}" for d, s in zip(entry["dtypes"], entry["sizes"])]
-    return f"{entry['name']} of {' and '.join(tensors)}" if tensors else entry["name"]
+    of = f" of {' and '.join(tensors)}" if tensors else ""
+    root = entry.get("root")
+    details = [entry.get("op"), None if root is None else f"root {root}"]
+    details = ", ".join(filter(None, details))
+    return f"{entry['name']}{of}{f' ({details})' if details else ''}"
 
 
 def _type(name):
@@ -113,16 +117,15 @@ def _fingerprint(text):
 
 
 def why_aborted(what, report):
-    """Say why Gloo aborted a process, from its message and last words; None if that is unknown."""
-    found = ABORTED.search(what)
-    if not found:
+    """Say what a process was aborted in, from its last words, and why, if Gloo said so; or None."""
+    call, found = report.call, ABORTED.search(what)
+    if "SIGABRT" not in what or not call:
         return None
-    came, fits = found.groups()
-    call = report.call if report else None
-    doing = "in a communication"
-    if call:
-        source = "" if call["peer"] is None else f" from rank {call['peer']}"
-        doing = f"in {call['name']}{source}" + (f" of {call['payload']}" if call["payload"] else "")
-    return (
-        f"Gloo ended its process, {doing}: a message of {came} bytes came where {fits} bytes fit."
-    )
+    of = f" of {call['payload']}" if call["payload"] else ""
+    doing = f"its process was aborted (SIGABRT) in {call['name']}{of}"
+    if not found:
+        return f"{doing}."
+    if call["kind"] == "collective":  # the bytes are those of a part that Gloo made
+        return f"{doing}: Gloo got a message that does not fit."
+    peer = "" if call["peer"] is None else f" from rank {call['peer']}"
+    return f"{doing}: Gloo got a message{peer} of {found[1]} bytes, and {found[2]} fit."

@@ -31,6 +31,7 @@ import ipyparallel
 from IPython import get_ipython
 
 from . import answers, arguments, cluster, doctor, engine, magics
+from .diagnosis import ENDED
 from .failure import ArgumentError, MissingOnRanks, RankError, named
 from .guardian import Guardian
 
@@ -132,8 +133,31 @@ class Ranks:
         self.check_alive()
         if doctor.where(self).waiting:
             doctor.free(self)
+        self._check_idle()
         self._on_all(engine.leave, limit=self.timeout + answers.MARGIN)
         self._join()
+
+    def _check_idle(self):
+        """Raise RankError where ranks still run an earlier cell, after a moment to end it."""
+        deadline = time.monotonic() + 1
+        while True:
+            diagnosis = doctor.where(self)
+            busy = [r for r, report in diagnosis.reports.items() if report.state not in ENDED]
+            if not busy:
+                return
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.02)
+        raise RankError(
+            "\n\n".join(
+                [
+                    "There is no new process group yet, as an earlier cell still runs:",
+                    *diagnosis.paragraphs(busy),
+                    f"Wait for its end, or call {self.name}.restart(): it starts fresh processes, "
+                    "without the variables of these.",
+                ]
+            )
+        )
 
     def restart(self):
         """Start fresh processes in place of these. Variables are gone; `%%px` stays valid."""
@@ -206,7 +230,7 @@ class Ranks:
         communication and its peer, for how long, and, where ranks wait in a circle, that circle.
         """
         self.check_alive(targets=())
-        return doctor.where(self, first_line=self.cell.first_line)
+        return doctor.where(self)
 
     def _on_all(self, function, *args, limit):
         self.check_alive()

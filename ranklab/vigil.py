@@ -21,7 +21,9 @@ from . import doctor
 from .diagnosis import ENDED, Diagnosis
 
 FIRST, LONGEST = 0.5, 5.0  # seconds until the first look, and at most between two
-TO_STOP = 0.4  # seconds that a rank which runs Python has to hear an interrupt
+# Of the two seconds in which an interrupt ends a cell: for a rank that runs Python to hear it (and
+# for a silent one to say where it is), and for one that was freed to end its cell.
+TO_STOP, TO_END = 0.3, 1.0
 
 
 def parts(result):
@@ -32,12 +34,13 @@ def parts(result):
 class Vigil:
     """Watches over `result`, which is under way on `ranks`."""
 
-    def __init__(self, ranks, result, first_line=None):
+    def __init__(self, ranks, result):
         self.freed = False  # were waiting ranks freed?
         self.interrupted = self.gave_up = False
-        self._ranks, self._result, self._first_line = ranks, result, first_line or 1
+        self._ranks, self._result = ranks, result
         self._began = time.monotonic()
         self._diagnosis, self._notice = None, None
+        self._seen = 0.0  # when that was
         self._moved = 0  # looks since, at which nobody was stuck
         self._first = min(FIRST, ranks.timeout / 4)
         ranks.watched += 1
@@ -46,7 +49,8 @@ class Vigil:
         """Return how many seconds to wait for the result: the longer it runs, the longer."""
         if self._ended_badly():
             return self._first
-        return min(max(self._first, (time.monotonic() - self._began) / 10), LONGEST)
+        longest = min(LONGEST, self._ranks.timeout / 4)  # no wait may begin and end unseen
+        return min(max(self._first, (time.monotonic() - self._began) / 10), longest)
 
     def look(self):
         """See where the ranks are, and act on it."""
@@ -54,56 +58,88 @@ class Vigil:
             return
         ended = self._ended()
         if "died" in ended.values():
-            self._free(ended)
+            self._free()
             return
-        diagnosis = doctor.where(self._ranks, ended, self._first_line)
-        if not diagnosis.stuck:
+        diagnosis = self._ask(doctor.where)
+        if diagnosis.waits_in_vain(("failed",)) and diagnosis.stuck:
+            self._free()
+        elif diagnosis.stuck or self._waits_for_long(diagnosis):
+            self._diagnosis, self._seen, self._moved = diagnosis, time.monotonic(), 0
+            self._say(self._headline(diagnosis), diagnosis)
+        elif "failed" in ended.values():
+            self._say(
+                "Some ranks have failed, and others still run. To end it, interrupt the kernel.",
+                diagnosis,
+            )
+        else:
             # Right after their time was up, ranks are no longer stuck, and not yet done.
             self._moved += 1
-            if self._moved > 1 and not self._ended_badly():
+            if self._moved > 1:
                 self._take_back()
-            return
-        self._diagnosis, self._moved = diagnosis, 0
-        if diagnosis.waits_in_vain(("failed",)):
-            self._free(ended)
-        elif self._notice is None:
-            self._notice = Notice(
-                f"No progress. The ranks give up after {self._ranks.timeout:g} s; to end this at "
-                f"once, interrupt the kernel.\n\n{diagnosis}"
-            )
+
+    def _waits_for_long(self, diagnosis):
+        """Does a rank wait for one that does something else, and may run out of time?"""
+        longest = max((diagnosis.reports[r].seconds for r in diagnosis.waiting), default=0)
+        return longest > self._ranks.timeout / 2
+
+    def _headline(self, diagnosis):
+        what = "No progress." if diagnosis.stuck else "Ranks wait for others that still run."
+        return (
+            f"{what} Who waits gives up after {self._ranks.timeout:g} s; to end this at once, "
+            "interrupt the kernel."
+        )
+
+    def _say(self, headline, diagnosis):
+        text = f"{headline}\n\n{diagnosis}"
+        if self._notice is None:
+            self._notice = Notice(text)
+        else:
+            self._notice.update(text)
 
     def _take_back(self):
         if self._notice:
-            self._notice.update("The ranks were stuck for a while, and went on.")
-        self._diagnosis = self._notice = None
+            self._notice.update("The ranks waited for a while, and went on.")
+        self._notice = None
 
     def interrupt(self, signal):
         """End the cell on all ranks, within two seconds."""
         self.interrupted = True
         there = [rank for rank, part in parts(self._result) if not part.ready()]
         there = [rank for rank in there if rank not in self._ranks.gone()]
-        self._diagnosis = doctor.where(self._ranks, self._ended(), self._first_line)
+        self._diagnosis = self._ask(doctor.where)
         self._ranks.client.send_signal(signal, targets=there, block=False)
         self._result.wait(TO_STOP)
-        if not self._result.ready():
-            self._free(self._ended(), seen=self._diagnosis)
-            self._result.wait(2 * TO_STOP)
+        silent = [r for r, report in self._diagnosis.reports.items() if report.state == "silent"]
+        if self._diagnosis.waiting and not self._result.ready():
+            self._free(seen=self._diagnosis, but=silent)
+        self._wait_for_all(but=silent)
+
+    def _wait_for_all(self, but):
+        deadline = time.monotonic() + TO_END
+        hearing = [part for rank, part in parts(self._result) if rank not in but]
+        while not all(part.ready() for part in hearing) and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def look_back(self):
+        """Compare, after a death that ended the waiting by itself, what the ranks had called."""
+        if self._diagnosis is None:
+            self._diagnosis = self._ask(doctor.where)
 
     def give_up(self):
         """Note where the ranks are that still have not answered."""
         if self._diagnosis is None:
             self.gave_up = True
-            self._diagnosis = doctor.where(self._ranks, self._ended(), self._first_line)
+            self._diagnosis = self._ask(doctor.where)
 
     def end(self):
         """Shorten what stands below the cell: the error, if there is one, says it all."""
         self._ranks.watched -= 1
         if self._notice:
-            self._notice.update("The ranks were stuck.")
+            self._notice.update("The ranks waited in vain.")
 
     def account(self):
         """Return the Account of the last look, if ranks were stuck then; else None."""
-        if self._diagnosis is None:
+        if self._diagnosis is None or self._is_old():
             return None
         if self.interrupted:
             began = "Interrupted. Before that:"
@@ -112,13 +148,22 @@ class Vigil:
         elif self.gave_up:
             began = "No answer came. This is where the ranks are:"
         else:
-            began = f"The ranks were stuck, until they had waited for {self._ranks.timeout:g} s:"
+            began = f"No progress, until those who waited gave up after {self._ranks.timeout:g} s:"
         return Account(self._diagnosis, began, self.freed)
 
-    def _free(self, ended, seen=None):
+    def _is_old(self):
+        """Was it another wait, which ended well?"""
+        since = time.monotonic() - self._seen
+        return self._seen and not self.freed and since > self._ranks.timeout + LONGEST
+
+    def _free(self, seen=None, but=()):
         self.freed = True
-        diagnosis = doctor.free(self._ranks, ended, self._first_line)
+        diagnosis = self._ask(doctor.free, but=but)
         self._diagnosis = seen or diagnosis
+
+    def _ask(self, question, **options):
+        patience = TO_STOP if self.interrupted else doctor.PATIENCE
+        return question(self._ranks, self._ended(), patience=patience, **options)
 
     def _ended(self):
         """Return {rank: "finished" | "failed" | "died"} for those that are no longer at it."""
@@ -150,8 +195,10 @@ class Account:
 
     def paragraphs(self):
         """Say how the waiting ended, where each rank was, and why nobody went on."""
+        if not self.tells_of:
+            return self.diagnosis.conclusions()
         finished = [r for r, report in self.diagnosis.reports.items() if report.state == "finished"]
-        where = self.diagnosis.paragraphs({*self.tells_of, *finished})
+        where = self.diagnosis.paragraphs({*self.tells_of, *finished}, seconds=False)
         return [self.began, *where, *self.diagnosis.conclusions()]
 
 

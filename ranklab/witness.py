@@ -24,6 +24,7 @@ import socket
 import sys
 import threading
 import time
+import warnings
 
 import psutil
 import torch
@@ -63,11 +64,12 @@ class Witness:
         self._main = threading.main_thread().ident
         self._before = {port for _, port in _listening()}  # ipyparallel's own
         self._mark, self._since = None, 0.0
-        self.group_began = 0  # nanoseconds since 1970
+        self.group_began = self._cell_began = 0  # nanoseconds since 1970
         calls.keep_track()
         kernel.control_handlers[REQUEST] = self._answer
         loop = kernel.control_thread.io_loop
         loop.add_callback(lambda: PeriodicCallback(self._sample, 1e3 * SAMPLE).start())
+        warnings.filterwarnings("ignore", "To exit: use", UserWarning)  # a rank is no terminal
         kernel.do_execute = self._telling_of_collectives(kernel.do_execute)
         self._leave_last_words(folder)
 
@@ -108,16 +110,15 @@ class Witness:
         if mark != self._mark:
             self._mark, self._since = mark, time.monotonic()
 
-    def _recent_collectives(self, since=0):
-        """Return torch's own record of the last collectives of each group, oldest first.
+    def _recent_collectives(self):
+        """Return torch's own record of the last collectives of each group in this cell.
 
-        since: nanoseconds since 1970.
-
-        Each with its group, its number in that group (from 1), name, sizes and dtypes, and whether
-        it is over.
+        Each with its group, its number in that group (from 1), name, sizes and dtypes, and, where
+        Python made it, its operation and root.
         """
         dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)
         entries = json.loads(dump()).get("entries", []) if dump else []
+        since = max(self._cell_began, self.group_began)
         return [
             {
                 "group": entry["process_group"][0],
@@ -125,10 +126,10 @@ class Witness:
                 "name": entry["profiling_name"].partition(":")[2],
                 "sizes": entry["input_sizes"],
                 "dtypes": entry["input_dtypes"],
-                "over": entry["retired"],
+                **calls.op_and_root(entry["time_created_ns"]),
             }
             for entry in entries
-            if not entry["is_p2p"] and entry["time_created_ns"] >= max(since, self.group_began)
+            if not entry["is_p2p"] and entry["time_created_ns"] >= since
         ]
 
     def _telling_of_collectives(self, do_execute):
@@ -136,13 +137,21 @@ class Witness:
 
         @functools.wraps(do_execute)
         async def telling(*args, **kwargs):
-            before, began = calls.count(), time.time_ns()
+            before, self._cell_began = calls.count(), time.time_ns()
             reply = await do_execute(*args, **kwargs)
+            if reply.get("ename") == "SystemExit":  # of which IPython tells no line
+                reply["traceback"] = self._whole_traceback()
             if calls.count() != before:
-                reply["collectives"] = self._recent_collectives(began)
+                reply["collectives"] = self._recent_collectives()
             return reply
 
         return telling
+
+    def _whole_traceback(self):
+        error = sys.last_value
+        return self._kernel.shell.InteractiveTB.structured_traceback(
+            type(error), error, error.__traceback__, tb_offset=1
+        )
 
     def _shut_connections(self):
         # Each connection of Gloo was accepted by one of its two ends, at a port on which that
@@ -171,6 +180,7 @@ class Witness:
             # Gloo aborts in a thread of its own, while the main thread waits: Python can run.
             with open(path, "w") as file:
                 json.dump(self.where(), file)
+            time.sleep(0.2)  # what C++ said of it goes through a pipe, which a thread has to read
 
         self._speak = speak  # C does not keep it alive
         handler = ctypes.cast(speak, ctypes.c_void_p)

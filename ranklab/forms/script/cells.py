@@ -93,7 +93,7 @@ def _code_cell(place: Place, source: str, tags: frozenset[str]) -> Cell:
             raise place.refuse("spaces stand before `%%`; IPython wants it at the left margin.")
         magic, line, body = _cell_magic(place, source)
         if magic == "px":
-            on_ranks, targets = True, px_options(place, line)
+            on_ranks, targets = True, Targets() if left_out else px_options(place, line)
         elif not left_out:
             raise place.refuse(
                 f"`%%{magic}` means nothing to Python. Write it without the magic, or tag the "
