@@ -5,6 +5,9 @@ answering: it waits for a message that never comes (the group's timeout ends tha
 nanny tells the hub at once), or the controller between the notebook and the ranks is gone.
 """
 
+import contextlib
+import signal as signals
+import threading
 import time
 
 from ipyparallel import AsyncResult, RemoteError
@@ -16,6 +19,7 @@ from .diagnosis import Report
 from .failure import UNREADABLE, Failure, RankError, error_from, from_remote
 from .vigil import Vigil, parts
 
+GRACE = 0.3  # seconds that the news of a death may come after what it led to
 MARGIN = 5.0  # seconds that a rank gets beyond its timeout before it counts as stuck
 
 
@@ -51,7 +55,8 @@ def values(ranks, result, first_line=None, limit=None, signal="SIGINT"):
         _wait(ranks, result, limit, vigil)
     except KeyboardInterrupt as error:
         interrupt = error
-        vigil.interrupt(signal)
+        with _deaf_to_ctrl_c():  # who is impatient presses twice
+            vigil.interrupt(signal)
     finally:
         vigil.end()
     found, failures = [], []
@@ -67,6 +72,7 @@ def values(ranks, result, first_line=None, limit=None, signal="SIGINT"):
             failures.append(from_remote(rank, answer, first_line))
         else:
             found.append(answer)
+    failures += _deaths(ranks, failures)
     if any(failure.kind == "died" for failure in failures):
         vigil.look_back()
     if failures or vigil.freed:
@@ -84,6 +90,31 @@ def _check_collectives(result, answers):
     reports = [Report(r, "finished", recent=made) for r, made in zip(result._targets, made)]
     if said := mismatch.sentences(reports):
         raise RankError("\n\n".join([*said, "Gloo did not notice: the results are wrong."]))
+
+
+@contextlib.contextmanager
+def _deaf_to_ctrl_c():
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signals.signal(signals.SIGINT, signals.SIG_IGN)
+    try:
+        yield
+    finally:
+        signals.signal(signals.SIGINT, before)
+
+
+def _deaths(ranks, failures):
+    """Return a Failure for each rank that died after it had answered, as others waited for it."""
+    echoes = [failure for failure in failures if failure.kind == "waited"]
+    if not echoes:
+        return []
+    deadline = time.monotonic() + GRACE
+    lost = all("Timed out" not in failure.error for failure in echoes)
+    while lost and not ranks.gone() and time.monotonic() < deadline:
+        time.sleep(0.02)  # a closed connection is noticed before the hub tells of the death
+    known = {failure.rank for failure in failures}
+    return [Failure(rank, "died") for rank in sorted(ranks.gone() - known)]
 
 
 def _names_in_kernel():

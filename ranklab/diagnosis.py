@@ -65,6 +65,11 @@ class Diagnosis:
             r for r, report in self.reports.items() if report.call and report.state not in ENDED
         ]
 
+    @property
+    def silent(self):
+        """The ranks that did not even say where they were."""
+        return [rank for rank, report in self.reports.items() if report.state == "silent"]
+
     @cached_property
     def waits_for(self):
         """{rank: the ranks of whom each (or, where it waits for anyone, one) must act first}"""
@@ -231,7 +236,7 @@ class Diagnosis:
         said = []
         for (waits, ended), ranks in alike.items():
             states = {ENDED[self.reports[r].state] for r in ended}
-            state = states.pop() if len(states) == 1 else "is no longer there"
+            state = states.pop() if len(states) == 1 else "has ended"
             who, whom = named(ranks).capitalize(), named(ended)
             waits = _plural(waits) if len(ranks) > 1 else waits
             state = _plural(state) if len(ended) > 1 else state

@@ -17,7 +17,7 @@ import psutil
 
 from . import cluster
 from .diagnosis import STUCK, Diagnosis, Report
-from .failure import KERNEL_CELL, NOT_THE_READERS
+from .failure import KERNEL_CELL, NOT_THE_READERS, shortened
 
 REQUEST = "ranklab_request"
 PATIENCE = 1.0  # seconds that a rank has to answer; one that is merely stuck takes milliseconds
@@ -97,7 +97,7 @@ def _interrupt_meeting(meeting):
     with contextlib.suppress(OSError):
         os.rename(meeting, aside)
         os.mkdir(meeting)
-        time.sleep(0.1)
+        time.sleep(0.2)
         os.rmdir(meeting)
         os.rename(aside, meeting)
 
@@ -155,7 +155,7 @@ def _places(places, cell):
             suffix = f" of {os.path.basename(file)}"
         inside = f", in {place['in']}" if place["in"] else ""
         said.append(f"    line {line}{suffix}{inside}: {source or place['source']}")
-    return "\n".join(said)
+    return "\n".join(shortened(said))
 
 
 # Ranks that cannot answer

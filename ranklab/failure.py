@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from . import mismatch
 
+SHOWN = 3  # places at each end of a long way
+LONGEST_MESSAGE = 2000  # characters
 UNREADABLE = "Unreadable"  # stands where the name of a rank's error stands
 LACKING = re.compile(
     r"NameError: name '(\w+)' is not defined|Can't get attribute '(\w+)' on <module '__main__'"
@@ -95,6 +97,8 @@ def from_remote(rank, remote, first_line=None):
     if said := mismatch.found_by_torch(str(remote.evalue)):
         return Failure(rank, "mismatch", said, place_of(text, first_line), text)
     message = NOISE.sub("", str(remote.evalue)).strip()
+    if len(message) > LONGEST_MESSAGE:
+        message = f"{message[:LONGEST_MESSAGE]} ... ({len(message):,} characters)"
     if remote.ename == "SyntaxError":
         message = re.sub(r" \(\d+\.py, line \d+\)$", "", message)
     from_torch = remote.ename == "RuntimeError" or remote.ename.startswith("Dist")
@@ -133,7 +137,15 @@ def place_of(traceback, first_line=None):
         function = FUNCTION.search(header)
         inside = f", in {function[1]}" if function else ""
         places.append(f"    line {number}{where}{inside}: {source}")
-    return "\n".join(places)
+    return "\n".join(shortened(places))
+
+
+def shortened(places):
+    """Leave out the middle of a long way through the reader's functions, as in a recursion."""
+    if len(places) <= 2 * SHOWN:
+        return places
+    left_out = f"    ... and {len(places) - 2 * SHOWN} more"
+    return [*places[:SHOWN], left_out, *places[-SHOWN:]]
 
 
 def _source(lines):
@@ -176,6 +188,8 @@ def error_from(failures, name, names_in_kernel=(), account=None):
         paragraphs.append(f"PyTorch's own words: {_most_telling(waited)}")
     paragraphs.append(elsewhere(failures, name, names_in_kernel))
     kinds = {failure.kind for failure in failures} | ({"waited"} if account else set())
+    if account and not account.diagnosis.silent and not account.gave_up:
+        kinds.discard("busy")  # they were freed a moment ago
     paragraphs.append(what_next(kinds, name))
     tracebacks = {failure.rank: failure.traceback for failure in failures}
     return RankError("\n\n".join(filter(None, paragraphs)), tracebacks)

@@ -109,7 +109,7 @@ class Vigil:
         self._diagnosis = self._ask(doctor.where)
         self._ranks.client.send_signal(signal, targets=there, block=False)
         self._result.wait(TO_STOP)
-        silent = [r for r, report in self._diagnosis.reports.items() if report.state == "silent"]
+        silent = self._diagnosis.silent
         if self._diagnosis.waiting and not self._result.ready():
             self._free(seen=self._diagnosis, but=silent)
         self._wait_for_all(but=silent)
@@ -149,7 +149,7 @@ class Vigil:
             began = "No answer came. This is where the ranks are:"
         else:
             began = f"No progress, until those who waited gave up after {self._ranks.timeout:g} s:"
-        return Account(self._diagnosis, began, self.freed)
+        return Account(self._diagnosis, began, self.freed, self.gave_up)
 
     def _is_old(self):
         """Was it another wait, which ended well?"""
@@ -187,6 +187,7 @@ class Account:
     diagnosis: Diagnosis
     began: str  # how the waiting ended
     freed: bool
+    gave_up: bool
 
     @property
     def tells_of(self):

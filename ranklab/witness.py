@@ -29,6 +29,7 @@ import warnings
 import psutil
 import torch
 import torch.distributed as dist
+from IPython.core import ultratb
 from tornado.ioloop import PeriodicCallback
 
 from . import calls
@@ -70,6 +71,7 @@ class Witness:
         loop = kernel.control_thread.io_loop
         loop.add_callback(lambda: PeriodicCallback(self._sample, 1e3 * SAMPLE).start())
         warnings.filterwarnings("ignore", "To exit: use", UserWarning)  # a rank is no terminal
+        _show_the_line_that_raised()
         kernel.do_execute = self._telling_of_collectives(kernel.do_execute)
         self._leave_last_words(folder)
 
@@ -187,6 +189,18 @@ class Witness:
         c_signal = ctypes.CDLL(None).signal
         c_signal.argtypes, c_signal.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
         c_signal(signal.SIGABRT, handler)
+
+
+def _show_the_line_that_raised():
+    """Let IPython name the line that raised, not the one that a `finally` ran last.
+
+    It confuses the two where a frame's file is on no disk, which goes for every cell.
+    """
+    length_of_file = getattr(ultratb, "get_line_number_of_frame", None)
+    if length_of_file is not None:
+        ultratb.get_line_number_of_frame = lambda frame: (
+            0 if frame.f_code.co_filename in linecache.cache else length_of_file(frame)
+        )
 
 
 def _is_readers(frame):
