@@ -30,6 +30,7 @@ def several():
 
 def watcher():
     """Return a context manager with `calls`: (thread, operation, ranks of its group) in order."""
+    import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Watcher(TorchDispatchMode):
@@ -43,7 +44,10 @@ def watcher():
                 self.calls.append((threading.get_native_id(), name, _group_of(args)))
             return func(*args, **(kwargs or {}))
 
-    return Watcher()
+    watching = Watcher()
+    with watching:
+        torch.empty(0)  # the first operation under any dispatch mode loads torch._dynamo, 1 to 2 s
+    return watching
 
 
 def _group_of(args):

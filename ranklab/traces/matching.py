@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from .clocks import agreement
 from .data import COLLECTIVE, RECV, SEND, Event
 
+MOST_SHIFT = 50  # messages by which a trace may have begun late
+
 
 @dataclass(slots=True)
 class Message:
@@ -53,65 +55,82 @@ def match(traces):
     """
     traced = {trace.rank for trace in traces}
     slack, _ = agreement(traces)
-    sends, recvs, from_anyone = defaultdict(list), defaultdict(list), []
+    boxes = defaultdict(_Box)
     for trace in traces:
         for event in trace.events:
             if event.kind == SEND:
-                sends[trace.rank, event.peer, event.group, event.tag].append(event)
-            elif event.kind == RECV and event.peer is None:
-                from_anyone.append((trace.rank, event))
+                box = boxes[event.peer, event.group, event.tag]
+                box.sends[trace.rank].append(event)
             elif event.kind == RECV:
-                recvs[event.peer, trace.rank, event.group, event.tag].append(event)
-    found, left = [], {}
-    for row in sends.keys() | recvs.keys():
-        matched, over = _match_row(row, sends[row], recvs[row], slack, bool(from_anyone))
-        found += matched
-        left[row] = over
-    found += _match_anyone(from_anyone, left, slack)
-    for (src, dst, _, _), over in left.items():
-        found += [Message(src, dst, send=event, why=_no_receive(dst, traced)) for event in over]
+                box = boxes[trace.rank, event.group, event.tag]
+                box.recvs[event.peer].append(event)
+    found = []
+    for (dst, _, _), box in boxes.items():
+        found += box.in_any_order(dst, slack) if None in box.recvs else box.in_rows(dst, slack)
     for message in found:
-        if message.send is None:
+        if message.recv is None:
+            message.why = _no_receive(message.dst, traced)
+        elif message.send is None:
             message.why = _no_send(message, traced)
     return sorted(found, key=lambda m: (m.send or m.recv).start)
 
 
-def _match_row(row, sends, recvs, slack, others_may_take):
-    """Return (Messages of one row, sends that are left over)."""
-    src, dst = row[:2]
-    shift = _shift(sends, recvs, slack, others_may_take)
-    if shift is None:
-        pairs = _one_by_one(sends, recvs, slack)
-    else:
-        pairs = {i: i + shift for i in range(len(recvs)) if 0 <= i + shift < len(sends)}
-    found = [
-        Message(src, dst, sends[pairs[i]] if i in pairs else None, recv)
-        for i, recv in enumerate(recvs)
-    ]
-    taken = set(pairs.values())
-    return found, [send for i, send in enumerate(sends) if i not in taken]
+class _Box:
+    """What is sent to one rank in one group with one tag, by sender, and what it receives."""
+
+    def __init__(self):
+        self.sends, self.recvs = defaultdict(list), defaultdict(list)
+
+    def in_rows(self, dst, slack):
+        """Match each sender's row."""
+        found = []
+        for src in self.sends.keys() | self.recvs.keys():
+            sends, recvs = self.sends[src], self.recvs[src]
+            shift = _shift(sends, recvs, slack)
+            if shift is None:
+                pairs = _one_by_one(sends, recvs, slack)
+            else:
+                pairs = {i: i + shift for i in range(len(recvs)) if 0 <= i + shift < len(sends)}
+            for i, recv in enumerate(recvs):
+                found.append(Message(src, dst, sends[pairs[i]] if i in pairs else None, recv))
+            taken = set(pairs.values())
+            left = (send for i, send in enumerate(sends) if i not in taken)
+            found += [Message(src, dst, send) for send in left]
+        return found
+
+    def in_any_order(self, dst, slack):
+        """Match where a receive from anyone may take each message: the first one sent is first."""
+        found = []
+        recvs = [(src, recv) for src, row in self.recvs.items() for recv in row]
+        for src, recv in sorted(recvs, key=lambda pair: pair[1].start):
+            rows = [r for r, row in self.sends.items() if row and src in (None, r)]
+            rows = [r for r in rows if _possible(self.sends[r][0], recv, slack)]
+            if not rows or (src is None and recv.state != "done"):
+                found.append(Message(src, dst, recv=recv))
+                continue
+            first = min(rows, key=lambda r: self.sends[r][0].start)
+            found.append(Message(first, dst, self.sends[first].pop(0), recv))
+            found[-1].guessed = len(rows) > 1
+        return found + [Message(r, dst, send) for r, row in self.sends.items() for send in row]
 
 
-def _shift(sends, recvs, slack, others_may_take):
-    """By how much the row of the sends is ahead of that of the receives; None if nothing fits."""
+def _shift(sends, recvs, slack):
+    """By how much the row of the sends is ahead of that of the receives; None if nothing fits.
 
-    def fits(shift):
-        pairs = [(sends[i + shift], r) for i, r in enumerate(recvs) if 0 <= i + shift < len(sends)]
-        return bool(pairs) and all(_possible(send, recv, slack) for send, recv in pairs), pairs
-
+    Of several that are possible: one at which all sizes are equal, then the smallest.
+    """
     if not sends or not recvs:
         return 0
     best = None
-    for shift in sorted(range(1 - len(recvs), len(sends)), key=lambda s: (abs(s), s)):
-        good, pairs = fits(shift)
-        if not good or (others_may_take and shift > 0 and best is not None):
+    for shift in range(1 - min(len(recvs), MOST_SHIFT), min(len(sends), MOST_SHIFT)):
+        first, end = max(0, -shift), min(len(recvs), len(sends) - shift)
+        pairs = [(sends[i + shift], recvs[i]) for i in range(first, end)]
+        if not pairs or not all(_possible(send, recv, slack) for send, recv in pairs):
             continue
-        if all(send.nbytes == recv.nbytes for send, recv in pairs) and (best is None or shift == 0):
-            return shift
-        best = shift if best is None else best
-        if abs(shift) > 50:  # a window cut so badly is matched one by one
-            break
-    return best
+        unequal = any(send.nbytes != recv.nbytes for send, recv in pairs)
+        if best is None or (unequal, abs(shift)) < best[0]:
+            best = (unequal, abs(shift)), shift
+    return best[1] if best else None
 
 
 def _one_by_one(sends, recvs, slack):
@@ -129,27 +148,6 @@ def _possible(send, recv, slack):
     if send.nbytes is not None and recv.nbytes is not None and send.nbytes > recv.nbytes:
         return False
     return recv.state != "done" or recv.end + slack >= send.start
-
-
-def _match_anyone(receives, left, slack):
-    """Receives from anyone take what is left, in the order in which it was sent."""
-    found = []
-    for dst, recv in sorted(receives, key=lambda pair: pair[1].start):
-        rows = [
-            (row, over[0])
-            for row, over in left.items()
-            if over
-            and row[1:] == (dst, recv.group, recv.tag)
-            and recv.state == "done"
-            and _possible(over[0], recv, slack)
-        ]
-        if not rows:
-            found.append(Message(None, dst, recv=recv))
-            continue
-        row, send = min(rows, key=lambda pair: pair[1].start)
-        left[row].pop(0)
-        found.append(Message(row[0], dst, send, recv, guessed=len(rows) > 1))
-    return found
 
 
 def _no_receive(dst, traced):

@@ -39,7 +39,7 @@ def messages(traces, ax=None, name="messages"):
     with matplotlib.rc_context(STYLE):
         figure, axes = picture.canvas(ax, height)
         sentences = _draw(axes, traces, found) + tally.caveats(traces, found)
-        picture.note(axes, tally.lost(found) + sentences)
+        picture.time_axis(axes, tally.scale(traces)[1], tally.lost(found) + sentences)
     if ax is not None:
         return ax
     alt = tally.alternative(
@@ -53,7 +53,7 @@ def messages(traces, ax=None, name="messages"):
 
 def _draw(ax, traces, found):
     """Draw lines and arrows; return what is to be said of them."""
-    time_of, unit, last = tally.scale(traces)
+    time_of, _, last = tally.scale(traces)
     rows = {trace.rank: row for row, trace in enumerate(traces)}
     _lifelines(ax, traces, rows, time_of)
     _collectives(ax, traces, rows, time_of)
@@ -67,18 +67,21 @@ def _draw(ax, traces, found):
     else:
         ax.add_collection(LineCollection(lines, colors=colors, linewidths=0.7, zorder=3))
         tips = [line[1] for line in lines]
-        ax.scatter(*zip(*tips), s=3, c=colors, zorder=4)
-    if len(found) <= WITH_LABELS:
-        _labels(ax, shown, lines)
+        ax.scatter(*zip(*tips), s=1, c=colors, zorder=4)
+    sentences = []
+    told = {_told(m) for m in found}
+    if len(told) == 1 and found:
+        sentences.append(f"each message: {told.pop()}")
+    elif len(found) <= WITH_LABELS:
+        _labels(ax, shown, lines, last, len(traces))
     broken = [m for m in found if not m.matched]
     for message in thinned(broken, MOST // 4):
-        _broken(ax, message, rows, time_of, last)
+        _broken(ax, message, rows, time_of, last, named=len(broken) <= WITH_LABELS)
     picture.rank_axis(ax, traces, below=0.6)
     ax.set_xlim(-0.01 * last, 1.01 * last or 1)
-    ax.set_xlabel(f"time ({unit})")
     if len(shown) < len(matched):
-        return [f"{len(shown)} of {len(matched)} messages are drawn, as many of each pair"]
-    return []
+        sentences.append(f"{len(shown)} of {len(matched)} messages are drawn, evenly for all pairs")
+    return sentences
 
 
 def thinned(messages, most):
@@ -142,14 +145,22 @@ def _arrow(ax, line, color, to_itself):
     ax.annotate("", xy=line[1], xytext=line[0], arrowprops=look, zorder=3)
 
 
-def _labels(ax, shown, lines):
+def _labels(ax, shown, lines, last, rows):
+    """Say what each message is, wherever that does not cover what another one is."""
+    placed = []
     for message, ((x0, y0), (x1, y1)) in zip(shown, lines):
-        text = size(message.nbytes) if message.nbytes is not None else ""
-        if message.tag:
-            text += f" · tag {message.tag}"
-        if message.guessed:
-            text += " ?"
-        _label(ax, x0 + 0.42 * (x1 - x0), y0 + 0.42 * (y1 - y0), text)
+        x, y = x0 + 0.42 * (x1 - x0), y0 + 0.42 * (y1 - y0)
+        if all(abs(x - a) > 0.2 * last or abs(y - b) > 0.05 * rows for a, b in placed):
+            _label(ax, x, y, _told(message))
+            placed.append((x, y))
+
+
+def _told(message):
+    """Return "64 KiB · tag 7"."""
+    text = "size unknown" if message.nbytes is None else size(message.nbytes)
+    if message.tag:
+        text += f" · tag {message.tag}"
+    return text + " · from anyone" if message.guessed else text
 
 
 def _label(ax, x, y, text):
@@ -157,7 +168,7 @@ def _label(ax, x, y, text):
     ax.text(x, y, text, fontsize=8, ha="center", va="center", bbox=box, zorder=5, clip_on=True)
 
 
-def _broken(ax, message, rows, time_of, last):
+def _broken(ax, message, rows, time_of, last, named):
     """An arrow with one end: a cross where the other one should be."""
     if message.send is not None:
         here, other, at = message.src, message.dst, time_of(message.send.start)
@@ -167,7 +178,15 @@ def _broken(ax, message, rows, time_of, last):
         cross_at = time_of(message.recv.start)
         at = cross_at + STUB * last
     row = rows[here]
-    towards = row + 0.5 if rows.get(other, row + 1) >= row else row - 0.5
+    towards = row + 0.3 if rows.get(other, row + 1) >= row else row - 0.3
     color = picture.color(message.src) if message.src is not None else picture.GREY
     ax.add_line(Line2D([at, cross_at], [row, towards], color=color, linewidth=1.3, linestyle=":"))
     ax.plot([cross_at], [towards], "x", color=CROSS, markersize=7, markeredgewidth=2, zorder=6)
+    if named:
+        ends = f"to {message.dst}" if message.send else f"from {_or_anyone(message.src)}"
+        side = {"ha": "left", "va": "center", "fontsize": 8, "clip_on": True}
+        ax.text(max(at, cross_at) + 0.015 * last, towards, ends, **side)
+
+
+def _or_anyone(rank):
+    return "anyone" if rank is None else rank

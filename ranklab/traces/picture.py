@@ -2,6 +2,7 @@
 
 import html
 import io
+import textwrap
 
 import matplotlib
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -72,17 +73,10 @@ def rank_axis(ax, traces, below=0.5):
     ax.tick_params(axis="y", length=0)
 
 
-def note(ax, sentences):
-    """Write what the figure leaves out, or does not know, below its time axis."""
-    if sentences:
-        text = "\n".join(_wrapped("; ".join(sentences)))
-        ax.set_xlabel(f"{ax.get_xlabel()}\n{text}", fontsize="small", linespacing=1.3)
-
-
-def _wrapped(text, width=64):
-    import textwrap
-
-    return textwrap.wrap(text, width)
+def time_axis(ax, unit, sentences):
+    """Name the time axis; below, what the figure leaves out, or does not know."""
+    lines = [f"time ({unit})", *textwrap.wrap("; ".join(sentences), 64)]
+    ax.set_xlabel("\n".join(lines), fontsize="small", linespacing=1.3)
 
 
 def listed(parts):

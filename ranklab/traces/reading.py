@@ -204,6 +204,8 @@ def _forward(some):
     """
     last, found = {}, set()
     for event in some:
+        if event.name.startswith(_EVALUATE):
+            continue
         if event.scope != _BACKWARD:
             last[event.link] = event
         elif event.link in last and event.link[0] >= 0:

@@ -50,6 +50,8 @@ def waiting(traces):
     percent = f"{most:.0%}".replace("%", " %")
     if len(who) == len(traces) > 1:
         return f"all ranks wait about {percent} of the time"
+    if len(who) > 3:
+        return f"ranks wait up to {percent} of the time"
     if len(who) > 1:
         return f"ranks {listed(map(str, who))} wait about {percent} of the time"
     return f"rank {who[0]} waits {percent} of the time"
@@ -78,6 +80,7 @@ def caveats(traces, messages):
     said = [agreement(traces)[1]]
     if errors := [trace for trace in traces if trace.error]:
         who = listed(f"rank {trace.rank}" for trace in errors)
+        who = "all ranks" if len(errors) == len(traces) > 1 else who
         said.append(f"{who} ended with an error ({listed(sorted({t.error for t in errors}))})")
     unfinished = sum(e.state == "unfinished" for t in traces for e in t.communication)
     if unfinished:

@@ -8,11 +8,12 @@ from ranklab.plots import STYLE, pale
 from . import picture, tally
 from .data import OP, OPTIMIZER, RECV, REGION, SEND, in_order
 from .matching import match
-from .waiting import busy, union, waits
+from .waiting import busy, union, waits, without
 
 HATCH = "//////"
 COMPUTE, TALK = (-0.36, 0.34), (0.02, 0.30)  # lanes of a row: (top, height), the row being at 0
-FINEST = 1500  # the figure shows this many parts of its time; shorter gaps vanish
+MOST = 400  # parts of a row; of more, no part can be seen
+SLICES = 120  # then, the figure shows shares of so many slices of time
 LETTER = 0.017  # the width of a letter of a label, as a share of the figure
 
 
@@ -34,7 +35,7 @@ def timeline(traces, ax=None, name="timeline"):
     with matplotlib.rc_context(STYLE):
         figure, axes = picture.canvas(ax, height)
         sentences = _draw(axes, traces) + tally.caveats(traces, messages)
-        picture.note(axes, sentences)
+        picture.time_axis(axes, tally.scale(traces)[1], sentences)
     if ax is not None:
         return ax
     alt = tally.alternative(
@@ -48,32 +49,72 @@ def timeline(traces, ax=None, name="timeline"):
 
 def _draw(ax, traces):
     """Draw all rows; return what is to be said of them."""
-    time_of, unit, last = tally.scale(traces)
-    begin, end = tally.span(traces)
-    gap = (end - begin) // FINEST
+    time_of, _, last = tally.scale(traces)
     waited = waits(traces)
-    sentences = set()
+    lanes = {trace.rank: _lanes(trace, waited[trace.rank]) for trace in traces}
+    many = max(sum(map(len, lane.values())) for lane in lanes.values()) > MOST
     for row, trace in enumerate(traces):
+        if many:
+            _shares(ax, row, trace, lanes[trace.rank], time_of, tally.span(traces))
+            continue
         color = picture.color(trace.rank)
-        talks = union((e.start, e.end) for e in trace.communication if e.end > e.start)
-        lanes = [
-            (busy(trace), COMPUTE, {"facecolor": color, "edgecolor": color, "linewidth": 0.4}),
-            (talks, TALK, _hatched(color)),
-            (waited[trace.rank], TALK, _empty(color)),
-        ]
-        for intervals, (top, tall), look in lanes:
-            drawn = union(intervals, gap)
-            if len(drawn) < len(intervals):
-                sentences.add(f"gaps shorter than {_short(gap)} are closed")
-            bars = [(time_of(a), time_of(b) - time_of(a)) for a, b in drawn]
-            ax.broken_barh(bars, (row + top, tall), **look)
+        ax.hlines(row, time_of(trace.begin), time_of(trace.end), color=pale(color), linewidth=1)
+        for (top, tall, look), intervals in lanes[trace.rank].items():
+            bars = [(time_of(a), time_of(b) - time_of(a)) for a, b in intervals]
+            ax.broken_barh(bars, (row + top, tall), **look(color))
         _name_regions(ax, trace, row, time_of, last)
         _name_communication(ax, trace, row, time_of, last)
     picture.rank_axis(ax, traces)
     ax.set_xlim(0, last or 1)
-    ax.set_xlabel(f"time ({unit})")
-    _explain(ax)
-    return sorted(sentences)
+    _explain(ax, any(e.phase == "forward" for trace in traces for e in trace.events) and not many)
+    if not many:
+        return []
+    return [f"each of {SLICES} slices shows the shares of its time, in full height"]
+
+
+def _lanes(trace, waited):
+    """What a row shows: {(top, height, look): intervals in ns}, the first one at the bottom."""
+    talks = union((e.start, e.end) for e in trace.communication if e.end > e.start)
+    forward = union((e.start, e.end) for e in trace.events if e.phase == "forward")
+    return {
+        (*COMPUTE, _full): busy(trace),
+        (*COMPUTE, _light): forward,
+        (*TALK, _hatched): talks,
+        (*TALK, _empty): waited,
+    }
+
+
+def _shares(ax, row, trace, lanes, time_of, whole):
+    """A row of too many parts: how much of each slice of time was spent on what."""
+    computed, _, talks, waited = lanes.values()
+    waits_only = without(waited, computed)
+    talks_only = without(without(talks, waited), computed)
+    begin, end = whole
+    edges = [begin + (end - begin) * k // SLICES for k in range(SLICES + 1)]
+    color, floor = picture.color(trace.rank), [row + 0.36] * (SLICES + 1)
+    for intervals, look in ((computed, _full), (talks_only, _hatched), (waits_only, _empty)):
+        parts = _per_slice(intervals, edges)
+        top = [y - 0.78 * part for y, part in zip(floor, [*parts, parts[-1]])]
+        times = [time_of(edge) for edge in edges]
+        ax.fill_between(times, floor, top, step="post", **look(color) | {"linewidth": 0.2})
+        floor = top
+
+
+def _per_slice(intervals, edges):
+    """Return the share of each slice of time that disjoint, ordered `intervals` fill."""
+    filled, number = [0] * (len(edges) - 1), 0
+    for start, end in intervals:
+        while number and edges[number] > start:
+            number -= 1
+        while number < len(filled) and edges[number] < end:
+            inside = min(end, edges[number + 1]) - max(start, edges[number])
+            filled[number] += max(0, inside)
+            number += 1
+    return [part / max(1, b - a) for part, a, b in zip(filled, edges, edges[1:])]
+
+
+def _full(color):
+    return {"facecolor": color, "edgecolor": color, "linewidth": 0.4}
 
 
 def _hatched(color):
@@ -85,20 +126,19 @@ def _hatched(color):
     }
 
 
+def _light(color):
+    return {"facecolor": pale(color, 0.55), "edgecolor": color, "linewidth": 0.4}
+
+
 def _empty(color):
     return {"facecolor": "white", "edgecolor": color, "linewidth": 0.8, "zorder": 2}
 
 
-def _short(nanoseconds):
-    from .data import duration
-
-    return duration(nanoseconds / 1e9)
-
-
-def _explain(ax):
+def _explain(ax, forward):
     grey = picture.GREY
     handles = [
-        Patch(facecolor=grey, edgecolor=grey, label="computes"),
+        Patch(**_full(grey), label="computes"),
+        *([Patch(**_light(grey), label="forward")] if forward else []),
         Patch(**_hatched(grey), label="sends, receives"),
         Patch(**_empty(grey), label="waits"),
     ]
@@ -106,7 +146,7 @@ def _explain(ax):
         handles=handles,
         loc="lower left",
         bbox_to_anchor=(0, 1),
-        ncols=3,
+        ncols=4,
         fontsize="small",
         borderpad=0.1,
         columnspacing=1.2,
