@@ -194,13 +194,18 @@ class Witness:
 def _show_the_line_that_raised():
     """Let IPython name the line that raised, not the one that a `finally` ran last.
 
-    It confuses the two where a frame's file is on no disk, which goes for every cell.
+    It confuses the two where a frame's file is on no disk, which goes for every cell. The way that
+    is right takes long, too long for the thousand frames of a recursion.
     """
     length_of_file = getattr(ultratb, "get_line_number_of_frame", None)
+
+    def length(frame):
+        is_cell = frame.f_code.co_filename in linecache.cache
+        long = isinstance(getattr(sys, "last_value", None), RecursionError)
+        return 0 if is_cell and not long else length_of_file(frame)
+
     if length_of_file is not None:
-        ultratb.get_line_number_of_frame = lambda frame: (
-            0 if frame.f_code.co_filename in linecache.cache else length_of_file(frame)
-        )
+        ultratb.get_line_number_of_frame = length
 
 
 def _is_readers(frame):
