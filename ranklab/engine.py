@@ -17,18 +17,17 @@ def prepare(folder):
     """Get ready to be a rank, and say which process this is: (host name, process id).
 
     From here on the rank can say where it is, also while it is stuck (witness.py). What it leaves
-    behind for after its death goes to `folder`, where that is a folder of this host.
+    behind for after its death goes to `folder`, if that is on this host.
     """
     import gc
     import os
     import socket
-    import tempfile
 
     import torch.distributed  # noqa: F401
 
     from ranklab import witness
 
-    witness.testify(folder if os.path.isdir(folder) else tempfile.gettempdir())
+    witness.testify(folder if os.path.isdir(folder) else None)
 
     gc.freeze()  # what stays loaded for good need not be searched by `leave`
     return socket.gethostname(), os.getpid()

@@ -49,7 +49,10 @@ def joined():
 
 
 def testify(folder):
-    """Make this process answer the requests above; its files go to `folder`. Twice does no harm."""
+    """Make this process answer the requests above. Twice does no harm.
+
+    folder: for what is to be read after its death; a private one, or None.
+    """
     global _witness
     if _witness is None:
         from IPython import get_ipython
@@ -73,7 +76,8 @@ class Witness:
         warnings.filterwarnings("ignore", "To exit: use", UserWarning)  # a rank is no terminal
         _show_the_line_that_raised()
         kernel.do_execute = self._telling_of_collectives(kernel.do_execute)
-        self._leave_last_words(folder)
+        if folder is not None:
+            self._leave_last_words(folder)
 
     async def _answer(self, stream, ident, request):
         try:
