@@ -16,8 +16,9 @@ from IPython import get_ipython
 
 from . import cluster, doctor, mismatch
 from .diagnosis import Report
+from .doctor import parts
 from .failure import UNREADABLE, Failure, RankError, error_from, from_remote
-from .vigil import Vigil, parts
+from .vigil import Vigil
 
 GRACE = 0.3  # seconds that the news of a death may come after what it led to
 MARGIN = 5.0  # seconds that a rank gets beyond its timeout before it counts as stuck

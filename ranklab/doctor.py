@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass, replace
 
 import psutil
+from ipyparallel import RemoteError
 
 from . import cluster
 from .diagnosis import STUCK, Diagnosis, Report
@@ -35,6 +36,23 @@ class LastCell:
         """Return the line that Python counts as `number`, from 1."""
         lines = self.text.lstrip("\n").splitlines()  # IPython drops empty lines ahead
         return lines[number - 1].strip() if 0 < number <= len(lines) else ""
+
+
+def parts(result):
+    """Return [(rank, the part of the result that comes from it), ...]."""
+    return list(zip(result._targets, result.split(), strict=True))
+
+
+def ended(ranks, result):
+    """Return {rank: "finished", "failed" or "died"} for those that are through with `result`."""
+    gone = ranks.gone()
+    known = dict.fromkeys(gone, "died")
+    for rank, part in parts(result):
+        if rank not in gone and part.ready():
+            answer = part.get(return_exceptions=True)
+            answer = answer if part._single_result else answer[0]
+            known[rank] = "failed" if isinstance(answer, RemoteError) else "finished"
+    return known
 
 
 def where(ranks, ended=None, request="where", patience=PATIENCE, but=()):

@@ -43,7 +43,7 @@ class RankMagics(ParallelMagics):
         self.ranks.cell = LastCell(cell, first_line)
         result = self.view.execute(cell, silent=False, block=False)
         result._fname = "%px"
-        self.last_result = result
+        self.last_result = self.ranks.last_result = result
         if save_name:
             self.shell.user_ns[save_name] = result
         if not (self.view.block if block is None else block):

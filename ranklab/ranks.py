@@ -92,7 +92,7 @@ class Ranks:
         self.cluster = self.client = self.view = None
         self.pids = []
         self.watched = 0  # by how many vigils
-        self.cell = doctor.LastCell()
+        self.cell, self.last_result = doctor.LastCell(), None  # of the last %%px
         self._meetings = itertools.count()
         self._guardian = Guardian()
         try:
@@ -131,15 +131,16 @@ class Ranks:
         Ranks that are stuck in a communication are freed first.
         """
         self.check_alive()
-        if doctor.where(self).waiting:
+        freed = doctor.where(self).waiting
+        if freed:
             doctor.free(self)
-        self._check_idle()
+        self._check_idle(patience=answers.MARGIN if freed else 1)
         self._on_all(engine.leave, limit=self.timeout + answers.MARGIN)
         self._join()
 
-    def _check_idle(self):
-        """Raise RankError where ranks still run an earlier cell, after a moment to end it."""
-        deadline = time.monotonic() + 1
+    def _check_idle(self, patience):
+        """Raise RankError where ranks still run an earlier cell, after `patience` seconds."""
+        deadline = time.monotonic() + patience
         while True:
             diagnosis = doctor.where(self)
             busy = [r for r, report in diagnosis.reports.items() if report.state not in ENDED]
@@ -230,7 +231,9 @@ class Ranks:
         communication and its peer, for how long, and, where ranks wait in a circle, that circle.
         """
         self.check_alive(targets=())
-        return doctor.where(self)
+        last = self.last_result
+        pending = last is not None and not last.ready()
+        return doctor.where(self, doctor.ended(self, last) if pending else None)
 
     def _on_all(self, function, *args, limit):
         self.check_alive()

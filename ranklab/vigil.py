@@ -13,7 +13,6 @@ import sys
 import time
 from dataclasses import dataclass
 
-from ipyparallel import RemoteError
 from IPython import get_ipython
 from IPython.display import display
 
@@ -24,11 +23,6 @@ FIRST, LONGEST = 0.5, 5.0  # seconds until the first look, and at most between t
 # Of the two seconds in which an interrupt ends a cell: for a rank that runs Python to hear it (and
 # for a silent one to say where it is), and for one that was freed to end its cell.
 TO_STOP, TO_END = 0.3, 1.0
-
-
-def parts(result):
-    """Return [(rank, the part of the result that comes from it), ...]."""
-    return list(zip(result._targets, result.split(), strict=True))
 
 
 class Vigil:
@@ -90,6 +84,8 @@ class Vigil:
         )
 
     def _say(self, headline, diagnosis):
+        if not any(report.place for report in diagnosis.reports.values()):
+            return  # it is none of the reader's lines that they are busy with
         text = f"{headline}\n\n{diagnosis}"
         if self._notice is None:
             self._notice = Notice(text)
@@ -104,7 +100,7 @@ class Vigil:
     def interrupt(self, signal):
         """End the cell on all ranks, within two seconds."""
         self.interrupted = True
-        there = [rank for rank, part in parts(self._result) if not part.ready()]
+        there = [rank for rank, part in doctor.parts(self._result) if not part.ready()]
         there = [rank for rank in there if rank not in self._ranks.gone()]
         self._diagnosis = self._ask(doctor.where)
         self._ranks.client.send_signal(signal, targets=there, block=False)
@@ -116,7 +112,7 @@ class Vigil:
 
     def _wait_for_all(self, but):
         deadline = time.monotonic() + TO_END
-        hearing = [part for rank, part in parts(self._result) if rank not in but]
+        hearing = [part for rank, part in doctor.parts(self._result) if rank not in but]
         while not all(part.ready() for part in hearing) and time.monotonic() < deadline:
             time.sleep(0.02)
 
@@ -166,15 +162,7 @@ class Vigil:
         return question(self._ranks, self._ended(), patience=patience, **options)
 
     def _ended(self):
-        """Return {rank: "finished" | "failed" | "died"} for those that are no longer at it."""
-        gone = self._ranks.gone()
-        ended = dict.fromkeys(gone, "died")
-        for rank, part in parts(self._result):
-            if part.ready() and rank not in gone:
-                answer = part.get(return_exceptions=True)
-                answer = answer if part._single_result else answer[0]
-                ended[rank] = "failed" if isinstance(answer, RemoteError) else "finished"
-        return ended
+        return doctor.ended(self._ranks, self._result)
 
     def _ended_badly(self):
         return bool({"failed", "died"} & set(self._ended().values()))
