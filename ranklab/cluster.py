@@ -98,7 +98,6 @@ def _config(plan):
         environment["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
     return Config(
         BaseLauncher={"environment": environment},
-        RankEngineSetLauncher={"preload": ["torch", "torch.distributed", "ranklab.witness"]},
         RankEngineSetLauncher={"preload": PRELOAD},
         LocalEngineSetLauncher={"delay": 0.0},
         MPILauncher={"mpi_cmd": [mpiexec() or "mpiexec"]},
