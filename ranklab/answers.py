@@ -159,6 +159,13 @@ def _with_cause_of_death(ranks, failure):
     return Failure(failure.rank, "died", cause, report.place)
 
 
+def forget(ranks, result):
+    """Drop what ipyparallel keeps of a result for good, large values and long errors included."""
+    with contextlib.suppress(RuntimeError, KeyError):  # where a rank still works on it
+        result.get(0, return_exceptions=True)
+        ranks.client.purge_local_results(result)
+
+
 def display(result, groupby):
     """Show what the ranks printed, as far as it has come; some may be stuck."""
     finished = [part for _, part in parts(result) if part.ready() and part.wait_for_output(0)]

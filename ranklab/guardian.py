@@ -130,9 +130,16 @@ class Guardian:
         if fcntl:
             clean_after_the_dead()
         self.folder = tempfile.mkdtemp(prefix=PREFIX)  # mode 0700: for this user alone
-        self._lock = hold(self.folder) if fcntl else None
+        try:
+            self._lock = hold(self.folder) if fcntl else None
+            self._process = self._start()
+        except BaseException:  # Ctrl-C, too
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
+
+    def _start(self):
         # -P: the folder of this file holds modules with names that the standard library has, too.
-        self._process = subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-P", __file__, str(os.getpid()), self.folder],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

@@ -59,6 +59,8 @@ class RankMagics(ParallelMagics):
                 result.wait_for_output(1)  # the end of the output may come after the result
                 if not stream:
                     answers.display(result, groupby)
+                if not save_name:
+                    answers.forget(self.ranks, result)
 
 
 def say_what_is_missing(shell):

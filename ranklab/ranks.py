@@ -94,8 +94,9 @@ class Ranks:
         self.watched = 0  # by how many vigils
         self.cell, self.last_result = doctor.LastCell(), None  # of the last %%px
         self._meetings = itertools.count()
-        self._guardian = Guardian()
+        self._guardian = None
         try:
+            self._guardian = Guardian()
             self.cluster, self.client = cluster.start(self._plan, self._guardian.folder)
             answers.keep_unreadable(self.client)
             doctor.free_when_one_dies(self)

@@ -128,10 +128,10 @@ class Vigil:
             self._diagnosis = self._ask(doctor.where)
 
     def end(self):
-        """Shorten what stands below the cell: the error, if there is one, says it all."""
+        """Clear what stands below the cell: the error says it all."""
         self._ranks.watched -= 1
         if self._notice:
-            self._notice.update("The ranks waited in vain.")
+            self._notice.update("")
 
     def account(self):
         """Return the Account of the last look, if ranks were stuck then; else None."""
@@ -140,11 +140,11 @@ class Vigil:
         if self.interrupted:
             began = "Interrupted. Before that:"
         elif self.freed:
-            began = "The others could not go on, and were freed:"
+            began = "The others could not go on, and were freed. Until then:"
         elif self.gave_up:
             began = "No answer came. This is where the ranks are:"
         else:
-            began = f"No progress, until those who waited gave up after {self._ranks.timeout:g} s:"
+            began = f"No progress: who waited gave up after {self._ranks.timeout:g} s. Until then:"
         return Account(self._diagnosis, began, self.freed, self.gave_up)
 
     def _is_old(self):
