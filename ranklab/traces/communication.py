@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 
+from . import flight
 from .data import COLLECTIVE, RECV, SEND, Event
 
 MESSAGES = {"c10d::send": SEND, "c10d::recv_": RECV, "c10d::recv_any_source_": RECV}
@@ -58,36 +59,56 @@ def _belongs(call, event, kind):
     return call.holds(event) and event.backend.startswith(kind)
 
 
-def collective_calls(calls, backend, group_of):
-    """Return an Event for each collective that this rank took part in."""
+def collective_calls(calls, backend, group_of, flown):
+    """Return an Event for each collective that this rank took part in.
+
+    flown: gives what the flight recorder knows; asked where several are in flight at once.
+    """
     waiting = [event for event in backend if not event.backend.startswith((SEND, RECV))]
+    mine = [call for call in calls if _collective(call)[0]]
+    usual = [(call, _usual_parts(call, group_of(call), waiting)) for call in mine]
+    doubtful = sum(_in_background(call) for call in mine) > 1
+    parts = flight.parts_of(usual, flown()) if doubtful else {}
     found = []
-    for call in calls:
-        name, root = COLLECTIVES.get(call.name.removeprefix("c10d::"), ("", None))
-        if not name:
-            continue
+    for call, operations in usual:
+        name, root = _collective(call)
         group = group_of(call)
         event = Event(COLLECTIVE, name, call.start, call.end, group=group, thread=call.thread)
         event.peer = _global(group, call.inputs[root]) if root else None
-        event.background = any(value is True for value in call.inputs)
-        did = _taken_for(call, name, len(group or ()), waiting)
-        _describe(event, did)
+        event.background = _in_background(call)
+        expected = parts.get(id(call)) or [(operation, None) for operation in operations]
+        did = [
+            _take(waiting, _is_part(call, *part)) or _take(waiting, _is_part(call, part[0]))
+            for part in expected
+        ]
+        _describe(event, [one for one in did if one])
         found.append(event)
     return found
 
 
-def _taken_for(call, name, ranks, waiting):
-    """Take from `waiting` what the backend did for a call, in the order of the calls."""
-    did = _take(waiting, lambda e: e.start >= call.start and _plain(e.backend) == name)
-    if did or name != "reduce_scatter":
-        return [did] if did else []
+def _collective(call):
+    return COLLECTIVES.get(call.name.removeprefix("c10d::"), ("", None))
+
+
+def _in_background(call):
+    return any(value is True for value in call.inputs)
+
+
+def _usual_parts(call, group, waiting):
+    """The operations that the backend makes of a call."""
+    name, _ = _collective(call)
+    if name != "reduce_scatter" or any(_plain(event.backend) == name for event in waiting):
+        return [name]
     # Gloo has no reduce-scatter: one all-reduce of everything, or one for each rank's part.
-    parts = ranks if call.name == "c10d::reduce_scatter_" else 1
-    some = (
-        _take(waiting, lambda e: e.start >= call.start and e.backend == "all_reduce")
-        for _ in range(parts)
-    )
-    return [event for event in some if event]
+    return ["all_reduce"] * (len(group or ()) if call.name == "c10d::reduce_scatter_" else 1)
+
+
+def _is_part(call, operation, nbytes=None):
+    def fits(event):
+        same_size = nbytes is None or event.nbytes == nbytes
+        return same_size and event.start >= call.start and _plain(event.backend) == operation
+
+    return fits
 
 
 def _describe(event, did):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import prod
 
+from . import flight
 from .communication import collective_calls, message_calls
 from .data import OP, OPTIMIZER, REGION, Event
 
@@ -65,11 +66,12 @@ class Raw:
         return self.thread == other.thread and self.start <= other.start and other.start <= self.end
 
 
-def events_of(profiled, world, watched=None, error=None):
+def events_of(profiled, world, watched=None, error=None, flown=flight.entries):
     """Return the Events, in order of their starts.
 
     profiled: the profiler's own events. world: the ranks of the default group. watched: what
     groups.watcher() saw, if there is more than that group. error: what ended the block, or None.
+    flown: gives what the flight recorder knows.
     """
     raw = sorted((_read(event) for event in profiled), key=lambda e: (e.start, -e.end))
     backend = [event for event in raw if event.backend]
@@ -77,7 +79,8 @@ def events_of(profiled, world, watched=None, error=None):
     if watched is not None:
         calls = _outermost(calls)
     group_of = _groups(calls, world, watched)
-    found = message_calls(calls, backend, group_of) + collective_calls(calls, backend, group_of)
+    found = message_calls(calls, backend, group_of)
+    found += collective_calls(calls, backend, group_of, flown)
     _mark_failure(found, error)
     workers = {e.thread for e in backend} - {call.thread for call in calls}
     found += _regions(raw) + _operations(raw, workers)
