@@ -161,7 +161,9 @@ def _with_cause_of_death(ranks, failure):
 
 def forget(ranks, result):
     """Drop what ipyparallel keeps of a result for good, large values and long errors included."""
-    with contextlib.suppress(RuntimeError, KeyError):  # where a rank still works on it
+    with contextlib.suppress(
+        RuntimeError, KeyError, TimeoutError
+    ):  # where a rank still works on it
         result.get(0, return_exceptions=True)
         ranks.client.purge_local_results(result)
 
