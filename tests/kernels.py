@@ -28,8 +28,11 @@ class Notebook:
     def start(self, code):
         return self.client.execute(code)
 
-    def outputs(self, message_id, timeout=60):
-        """Return (all that was shown as text, the error as "name: value" or None)."""
+    def outputs(self, message_id, timeout=60, until=None):
+        """Return (all that was shown as text, the error as "name: value" or None).
+
+        until: return as soon as that is shown; the error is None then, as the cell still runs.
+        """
         shown, error = [], None
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
@@ -49,6 +52,8 @@ class Notebook:
                 self.traceback = "\n".join(content["traceback"])
             elif content.get("execution_state") == "idle":
                 return "\n".join(shown), error
+            if until and any(until in text for text in shown):
+                return "\n".join(shown), None
         raise TimeoutError(f"the cell is still running after {timeout} s")
 
     def start_on_ranks(self, wait, folder, options=""):

@@ -1,0 +1,140 @@
+"""Ranks made with stock ipyparallel, as a reader would without ranklab: groups in one cluster.
+
+What the reader would not do is freed here by a thread on each rank: the connections of a group that
+hangs are shut, so that the next fault can be provoked in the same processes.
+"""
+
+import os
+import re
+import signal
+import time
+
+import psutil
+from kernels import Notebook
+
+PATIENCE = 8.0  # seconds after which a cell counts as hung; by itself it would end after 30 minutes
+NOISE = re.compile(r"\x1b\[[0-9;]*m|\r[^\n]*")  # colors, and progress bars
+MARK = "RANKLAB_TEST_STOCK"  # in the environment of all that belongs to a Stock
+
+SETUP = """%%px
+import contextlib, os, psutil, socket, threading, time
+import torch, torch.distributed as dist
+
+def listening():
+    found = psutil.Process().net_connections("tcp")
+    return {one.laddr.port for one in found if one.status == psutil.CONN_LISTEN}
+
+def shut_connections():
+    ports = listening() - before  # one end of each connection of Gloo
+    for one in psutil.Process().net_connections("tcp"):
+        if one.laddr.port in ports and one.status == psutil.CONN_ESTABLISHED:
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(one.fd)) as end:
+                end.shutdown(socket.SHUT_RDWR)
+
+def free_when_asked():
+    while True:
+        if os.path.exists(f"{folder}/free-{world}"):
+            shut_connections()
+        time.sleep(0.1)
+
+before, world = listening(), ""
+threading.Thread(target=free_when_asked, daemon=True).start()
+"""
+JOIN = """%%px --targets {targets}
+if dist.is_initialized():
+    dist.destroy_process_group()
+rank, world_size, world = ranks[engine]
+store = dist.FileStore(f"{{folder}}/store-{{world}}", world_size)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+"""
+
+
+class Stock:
+    """A notebook with a stock cluster, whose engines can be joined to several groups."""
+
+    def __init__(self, engines, folder):
+        """folder: where the groups meet."""
+        self.folder, self.joined = folder, 0
+        self.notebook = Notebook(**{"IPP_NONINTERACTIVE": "", MARK: str(folder)})
+        self.must("import ipyparallel as ipp, os, time")
+        self.must(f"cluster = ipp.Cluster(n={engines})")
+        self.must("rc = cluster.start_and_connect_sync(); rc.activate()", 150)
+        self.must(
+            f"for i in rc.ids: rc[i].push(dict(engine=i, folder={str(folder)!r}), block=True)"
+        )
+        self.must(SETUP, 150)
+        self.pids = self.value("rc[:].apply_sync(os.getpid)")
+
+    def must(self, code, timeout=60):
+        """Run a cell; return what it shows, without the noise."""
+        shown, error = self.notebook.run(code, timeout)
+        assert error is None, f"{error}\n{shown}"
+        return NOISE.sub("", shown).strip()
+
+    def value(self, expression):
+        return eval(self.must(f"print(repr({expression}))"))
+
+    def join(self, *groups):
+        """Make each list of engines a process group."""
+        ranks = {}
+        for group in groups:
+            self.joined += 1
+            ranks |= {e: (rank, len(group), f"w{self.joined}") for rank, e in enumerate(group)}
+        targets = ",".join(map(str, ranks))
+        self.must(f"rc[[{targets}]].push(dict(ranks={ranks}), block=True)")
+        self.must(JOIN.format(targets=targets))
+        self.world = {engine: world for engine, (_, _, world) in ranks.items()}
+
+    def free(self, group):
+        """End what the ranks of a group are in, if that can be done from outside."""
+        (self.folder / f"free-{self.world[group[0]]}").touch()
+        os.kill(self.pids[group[1]], signal.SIGCONT)
+        os.kill(self.pids[group[1]], signal.SIGINT)
+
+    def see(self, group, cell):
+        """Run a cell on a group as a reader does; return all it said, or None if it hung."""
+        message = self.notebook.start(f"%%px --targets {','.join(map(str, group))}\n{cell}")
+        self.notebook.traceback = ""
+        try:
+            shown, error = self.notebook.outputs(message, PATIENCE)
+        except TimeoutError:
+            return None
+        return NOISE.sub("", f"{shown}\n{self.notebook.traceback}\n{error or ''}")
+
+    def see_at_once(self, cells, final=False):
+        """Run a cell on each group, [(group, cell), ...]; return for each what it said, or None.
+
+        Those that hang are freed, unless that is `final`.
+        """
+        for i, (group, cell) in enumerate(cells):
+            self.must(f"r{i} = rc[{group}].execute({cell!r}, block=False)")
+        results = ", ".join(f"r{i}" for i in range(len(cells)))
+        self.must(f"end = time.time() + {PATIENCE}")
+        self.must(f"for r in [{results}]: r.wait(max(0, end - time.time()))")
+        said = self.value(
+            f"[r.ready() and repr(r.get(return_exceptions=True)) for r in [{results}]]"
+        )
+        if not final:
+            for group, _ in cells:
+                self.free(group)
+            self.must(f"for r in [{results}]: assert r.wait(20)", 200)
+        return [text or None for text in said]
+
+    def processes(self):
+        """Return all processes that belong to this notebook, as far as they are alive."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(MARK) == str(self.folder):
+                    found.append(process)
+            except (psutil.Error, OSError):
+                continue
+        return [p for p in found if p.status() != psutil.STATUS_ZOMBIE]
+
+    def close(self):
+        self.notebook.close()
+        deadline = time.monotonic() + 10
+        while (left := self.processes()) and time.monotonic() < deadline:
+            for process in left:
+                process.kill()
+            time.sleep(0.1)
