@@ -73,8 +73,8 @@ def _wait_for_engines(cluster, client, patience):
         try:
             return client.wait_for_engines(cluster.n, timeout=1, interactive=False)
         except TimeoutError:
-            if not _runs(cluster.engine_set):
-                raise RuntimeError("their processes have ended.") from None
+            if not _runs(cluster.engine_set) or _ended(cluster.engine_set):
+                raise RuntimeError("a process has ended.") from None
             if time.monotonic() > deadline:
                 raise RuntimeError(f"they were not there after {patience} s.") from None
 
@@ -120,6 +120,12 @@ def controller_runs(cluster):
 def _runs(launcher):
     process = getattr(launcher, "process", None)
     return process is None or not has_ended(process)  # without a process, it runs elsewhere
+
+
+def _ended(engines):
+    """Return those of ranklab's own engines that have ended; of others it is not known."""
+    report = engines.report() if hasattr(engines, "report") else {}
+    return [engine for engine in report.values() if "exit_code" in engine]
 
 
 def cause_of_death(cluster, pid):

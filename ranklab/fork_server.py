@@ -21,6 +21,7 @@ import signal
 import socket
 import sys
 import time
+from dataclasses import dataclass
 
 PATIENCE = 60.0  # seconds that the controller has to write its connection file
 PR_SET_PDEATHSIG = 1  # Linux: the signal that a process gets when its parent ends
@@ -45,24 +46,12 @@ def main(order):
     gc.collect()
     gc.freeze()  # a collection would write to pages that the engines share
     gc.enable()
-    children = {}
-    parent = os.getpid()
-    with open(order["report"], "ab", buffering=0) as report:
-        for i in range(order["n"]):
-            ours, theirs = socket.socketpair()
-            sys.stdout.flush()
-            sys.stderr.flush()
-            pid = os.fork()
-            if pid == 0:
-                for other, _ in children.values():
-                    other.close()
-                ours.close()
-                report.close()
-                return _be_engine(parent, order["outputs"][i], theirs, order["engine_args"])
-            theirs.close()
-            children[pid] = (ours, i)
-            _say(report, engine=i, pid=pid)
-        return _be_nanny(children, report, order["nannies"])
+    server = ForkServer(order)
+    me = server.fork()
+    if me is None:
+        return server.be_nanny()
+    _be_engine(order["outputs"][me.number], me.channel, order["engine_args"])
+    return 0
 
 
 def _import(name):
@@ -86,14 +75,10 @@ def _wait_for_the_controller(file):
         time.sleep(0.01)
 
 
-def _be_engine(parent, output, server, arguments):
+def _be_engine(output, server, arguments):
     """Become an engine in this process, just forked; return when it is told to end."""
     from ranklab.forked_engine import ForkedEngine
 
-    os.setsid()  # Ctrl-C in the terminal of the kernel is not for the engines
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)  # it ended before this engine could ask for the signal
     log = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -114,62 +99,106 @@ def _seed_anew():
         sys.modules["torch"].default_generator.seed()
 
 
-def _say(report, **what):
-    report.write(json.dumps(what).encode() + b"\n")
+@dataclass
+class Child:
+    """An engine as the fork server sees it."""
+
+    number: int
+    channel: socket.socket  # to the engine; in the engine itself, to the fork server
+    nanny: object = None  # once it is registered
+    exit_code: int | None = None  # once it has ended
 
 
-def _be_nanny(children, report, addresses):
-    """Look after the engines `children`, {process id: (socket, number)}, until the last has ended.
+class ForkServer:
+    """The engines that this process forks, and looks after until the last one has ended."""
 
-    The nanny of engine i listens at addresses[i]. Returns 0 if all ended in order, else 1.
-    """
-    from ranklab.forked_engine import Nanny
+    def __init__(self, order):
+        self.n = order["n"]
+        self.addresses = order["nannies"]  # where the nanny of each engine listens
+        self.report = os.open(order["report"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self.children = {}  # by process id
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the engines
-    nannies, codes = {}, {}
-    loop = asyncio.new_event_loop()
+    def fork(self):
+        """Fork the engines; return the Child that this process is, or None in the fork server."""
+        server = os.getpid()
+        for i in range(self.n):
+            # One that keeps messages apart.
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            pid = os.fork()
+            if pid == 0:
+                ours.close()
+                self._let_go(server)
+                return Child(i, theirs)
+            theirs.close()
+            self.children[pid] = Child(i, ours)
+            self._say(engine=i, pid=pid)
+        return None
 
-    async def serve():
-        done = loop.create_future()
+    def _let_go(self, server):
+        """In an engine: be a process of its own, which ends with the fork server all the same."""
+        os.setsid()  # Ctrl-C in the terminal of the kernel is not for the engines
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != server:
+            os._exit(1)  # it ended before this engine could ask for the signal
+        os.close(self.report)
+        for other in self.children.values():
+            other.channel.close()
 
-        def reap():
-            while len(codes) < len(children):
-                pid, status = os.waitpid(-1, os.WNOHANG)
-                if pid == 0:
-                    return
-                codes[pid] = os.waitstatus_to_exitcode(status)
-                _say(report, engine=children[pid][1], pid=pid, exit_code=codes[pid])
-                if pid in nannies:
-                    nannies[pid].notify_exit()
-            if not done.done():
-                done.set_result(None)
+    def _say(self, **what):
+        os.write(self.report, json.dumps(what).encode() + b"\n")
 
-        def meet(pid):
-            """An engine has registered and asks for its nanny: where is it to listen?"""
-            channel, i = children[pid]
-            loop.remove_reader(channel)
-            if said := channel.recv(2**20):
-                nanny = nannies[pid] = Nanny(pid=pid, pipe=None, **pickle.loads(said))
-                _say(report, engine=i, id=nanny.engine_id)
-                channel.sendall(nanny.listen(addresses[i]).encode())
+    def be_nanny(self):
+        """Look after the engines; return 0 if all ended in order, else 1."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the engines
+        self.loop = asyncio.new_event_loop()
+        self.loop.run_until_complete(self._until_the_last_has_ended())
+        nannies = [child.nanny for child in self.children.values() if child.nanny]
+        for nanny in nannies:
+            nanny.close()
+        if nannies:
+            nannies[0].context.term()  # returns when the hub knows
+        return int(any(child.exit_code for child in self.children.values()))
 
-        for pid, (channel, _) in children.items():
-            loop.add_reader(channel, meet, pid)
-        loop.add_signal_handler(signal.SIGCHLD, reap)
-        loop.add_signal_handler(signal.SIGTERM, end_all)
-        reap()
-        await done
+    async def _until_the_last_has_ended(self):
+        self.all_ended = asyncio.Event()
+        for pid, child in self.children.items():
+            self.loop.add_reader(child.channel, self._meet, pid, child)
+        self.loop.add_signal_handler(signal.SIGCHLD, self._reap)
+        self.loop.add_signal_handler(signal.SIGTERM, self._end_all)
+        self._reap()  # those that ended before
+        await self.all_ended.wait()
 
-    def end_all():
-        for pid in children.keys() - codes.keys():
+    def _meet(self, pid, child):
+        """An engine has registered and asks where its nanny is."""
+        from ranklab.forked_engine import Nanny
+
+        self.loop.remove_reader(child.channel)
+        if said := child.channel.recv(2**20):  # else it has ended
+            child.nanny = Nanny(pid=pid, pipe=None, **pickle.loads(said))
+            self._say(engine=child.number, id=child.nanny.engine_id)
+            child.channel.sendall(child.nanny.listen(self.addresses[child.number]).encode())
+
+    def _alive(self):
+        return [pid for pid, child in self.children.items() if child.exit_code is None]
+
+    def _reap(self):
+        """Report the engines that have ended, to the launcher and to the hub."""
+        while self._alive():
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            child = self.children[pid]
+            child.exit_code = os.waitstatus_to_exitcode(status)
+            self._say(engine=child.number, pid=pid, exit_code=child.exit_code)
+            if child.nanny:
+                child.nanny.notify_exit()
+        self.all_ended.set()
+
+    def _end_all(self):
+        for pid in self._alive():
             os.kill(pid, signal.SIGTERM)
-
-    loop.run_until_complete(serve())
-    for nanny in nannies.values():
-        nanny.close()
-    if nannies:
-        nanny.context.term()  # returns when the hub knows
-    return int(any(codes.values()))
 
 
 if __name__ == "__main__":

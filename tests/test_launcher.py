@@ -65,7 +65,8 @@ def new_cluster(folder, n=N, **options):
         n=n,
         profile_dir=str(folder),
         delay=0,
-        controller_args=["--HeartMonitor.period=100"],
+        # Nobody is missed for his heart alone: that would hide that the hub was not told.
+        controller_args=["--HeartMonitor.period=100", "--HeartMonitor.max_heartmonitor_misses=600"],
         log=silent,
         shutdown_atexit=False,
         **options,
@@ -255,7 +256,7 @@ def test_however_an_engine_ends_the_hub_learns_it_and_the_launcher_knows_how(tmp
         for i, (end, code) in enumerate(ENDS):
             end(client, i)
             assert there(cluster, *range(i + 1, len(ENDS) + 1))
-            assert engines.end_of(pids[i])[0] == code
+            assert engines.end_of(pids[i], patience=SOON)[0] == code
         with pytest.raises(ipyparallel.RemoteError, match="Engine 0 died while running"):
             busy.get(timeout=SOON + 10)  # the hub gives a late answer some time
         assert engines.end_of(pids[len(ENDS)], patience=0)[0] is None
@@ -268,8 +269,11 @@ def test_engines_stop_and_start_again(cluster):
     assert there(cluster, 3, 4, 5)
     after = on_all(cluster, os.getpid)
     assert not set(before.values()) & set(after.values())
-    cluster.stop_engines_sync()
+    cluster.signal_engines_sync(signal.SIGTERM)
     assert there(cluster)
+    codes = [engine["exit_code"] for engine in cluster.engine_set.report().values()]
+    assert -signal.SIGKILL not in codes  # they had time to end in order
+    cluster.stop_engines_sync()
     assert wait_until(lambda: not any(map(psutil.pid_exists, after.values())))
 
 
