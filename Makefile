@@ -13,7 +13,7 @@ export IPYTHONDIR := $(CURDIR)/_build/ipython
 export JUPYTER_CONFIG_DIR := $(CURDIR)/_build/jupyter
 export MPLCONFIGDIR := $(CURDIR)/_build/matplotlib
 
-.PHONY: book test lab forms bench lint clean
+.PHONY: book test lab forms bench soak lint clean
 
 book: $(VENV)/.installed  ## execute every chapter, build the site into _build/html
 	@$(PY) -m ranklab.site
@@ -28,7 +28,10 @@ forms: $(VENV)/.installed  ## book/*.md -> notebooks/, scripts/, ranklab/taught/
 	@$(PY) -m ranklab.forms
 
 bench: $(VENV)/.installed  ## what the lab and the chapters' code cost, beside what one would use instead
-	@for each in benchmarks/*.py; do $(PY) $$each || failed=1; done; exit $${failed:-0}
+	@for each in $(filter-out benchmarks/soak.py,$(wildcard benchmarks/*.py)); do $(PY) $$each || failed=1; done; exit $${failed:-0}
+
+soak: $(VENV)/.installed  ## 200 random faults in one notebook, a chapter 30 times in a row (half an hour)
+	@$(PY) benchmarks/soak.py $(ARGS)
 
 lint: $(VENV)/.installed
 	@$(BIN)/ruff check ranklab tests benchmarks
