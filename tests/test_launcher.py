@@ -26,7 +26,7 @@ pytestmark = [
 ]
 
 N = 3
-SOON = 10  # seconds; what a test waits for takes milliseconds
+SOON = 30  # seconds; what a test waits for takes milliseconds
 
 
 @pytest.fixture(scope="module")

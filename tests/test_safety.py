@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(120)
 
 N = 3
 LOOPBACK = {"127.0.0.1", "::1"}
-SOON = 10  # seconds
+SOON = 30  # seconds
 ZEROS = b"\0" * 5000
 
 
