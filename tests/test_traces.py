@@ -1,7 +1,10 @@
 """Traces of real ranks: what is recorded, how it is put together, and what it adds up to."""
 
+import importlib.util
 import json
 import pickle
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -388,7 +391,8 @@ def test_figures_of_real_traces(ranks):
 
 def test_saved_traces_are_what_perfetto_reads(ranks, tmp_path):
     traces = ranks.run(ring)
-    document = json.loads(save(traces, tmp_path / "x.json").read_text())
+    save(traces, tmp_path / "x.json")
+    document = json.loads((tmp_path / "x.json").read_text())
     events = document["traceEvents"]
     assert {e["pid"] for e in events} == set(range(N))
     names = [e["args"]["name"] for e in events if e["name"] == "process_name"]
@@ -463,3 +467,21 @@ def test_clocks_of_hosts_are_compared_within_the_stated_uncertainty(ranks):
 def test_on_one_host_no_clock_is_compared(ranks):
     for _, trace in ranks.run(compare_clocks, [0] * N, None):
         assert (trace.clock.offset, trace.clock.uncertainty) == (0, None)
+
+
+def load_benchmark():
+    path = Path(__file__).parents[1] / "benchmarks" / "trace.py"
+    spec = importlib.util.spec_from_file_location("benchmark_of_traces", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a socket sent")
+def test_formulas_are_what_gloo_really_sends(ranks):
+    benchmark = load_benchmark()
+    for collective in benchmark.WIRE:
+        sent, traces = zip(*ranks.run(benchmark.bytes_on_the_wire, collective))
+        for nbytes, row in zip(sent, traffic(list(traces))):
+            # Some kilobytes are Gloo's own headers, and the barrier after it.
+            assert nbytes == pytest.approx(row.moved_bytes, rel=0.01, abs=20_000), collective

@@ -12,6 +12,7 @@ from ranklab.traces import clocks
 from ranklab.traces.data import Clock, Event, Trace, TraceError, duration, size
 from ranklab.traces.matching import match, meetings
 from ranklab.traces.messages import thinned
+from ranklab.traces.timeline import per_slice
 from ranklab.traces.traffic import would_send
 from ranklab.traces.waiting import length, union, waiting_share, waits, without
 
@@ -168,6 +169,13 @@ def test_intervals():
     assert length([(0, 2), (5, 6)]) == 3
 
 
+def test_shares_of_slices_of_time():
+    edges = [0, 10, 20, 40]
+    assert per_slice([(0, 5), (8, 12), (25, 40)], edges) == [0.7, 0.2, 0.75]
+    assert per_slice([(-5, 50)], edges) == [1, 1, 1]
+    assert per_slice([], edges) == [0, 0, 0]
+
+
 # Traffic
 
 
@@ -216,6 +224,7 @@ def test_thinning_keeps_every_pair():
     found = match(ring(16, 300))
     kept = thinned(found, 600)
     assert 300 <= len(kept) <= 616
+    assert len({id(m) for m in kept}) == len(kept)
     assert {(m.src, m.dst) for m in kept} == {(m.src, m.dst) for m in found}
 
 

@@ -26,7 +26,11 @@ def trace(align=None):
         together**, for they exchange messages. By default it is done where the launcher says
         that the ranks run on several hosts (torchrun, MPI, Slurm).
 
-    What it costs: see `benchmarks/trace.py`.
+    What it costs (November 2026, two ranks on a shared 2-core machine; `benchmarks/trace.py`
+    measures yours): an addition takes 1.3 times as long (0.3 µs more), a ping-pong of 64 bytes 1.1
+    to 1.4 times, a small all-reduce no longer than its own spread. The end of the block takes 20
+    to 40 ms for a thousand events. With process groups other than the default one, each
+    operation takes some 3 µs more, and the first such trace loads torch._dynamo, 1 to 2 s.
 
     Raises TraceError if this process is being traced or profiled already.
     """

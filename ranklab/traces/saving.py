@@ -16,7 +16,7 @@ def save(traces, path):
     """Write traces to the file `path`, to be opened in Perfetto: a process for each rank.
 
     It is the Trace Event Format: complete events in microseconds, and a flow from each send to
-    its receive. Returns the path. Raises TraceError where there are no traces.
+    its receive. Raises TraceError where there are no traces.
     """
     traces = in_order(traces)
     begin, _ = span(traces)
@@ -25,14 +25,13 @@ def save(traces, path):
     for number, message in enumerate(match(traces)):
         if message.matched and message.src is not None:
             events += _flow(number, message, begin, lanes)
-    hosts = [vars_of(trace) for trace in traces]
+    hosts = [_whole(trace) for trace in traces]
     about = {"ranks": hosts, "clocks": agreement(traces)[1] or "one host, one clock"}
     text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "otherData": about})
     Path(path).write_text(text, encoding="utf-8")
-    return Path(path)
 
 
-def vars_of(trace):
+def _whole(trace):
     """What there is to say of a trace as a whole."""
     clock = trace.clock
     return {

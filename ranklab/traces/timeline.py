@@ -93,14 +93,14 @@ def _shares(ax, row, trace, lanes, time_of, whole):
     edges = [begin + (end - begin) * k // SLICES for k in range(SLICES + 1)]
     color, floor = picture.color(trace.rank), [row + 0.36] * (SLICES + 1)
     for intervals, look in ((computed, _full), (talks_only, _hatched), (waits_only, _empty)):
-        parts = _per_slice(intervals, edges)
+        parts = per_slice(intervals, edges)
         top = [y - 0.78 * part for y, part in zip(floor, [*parts, parts[-1]])]
         times = [time_of(edge) for edge in edges]
         ax.fill_between(times, floor, top, step="post", **look(color) | {"linewidth": 0.2})
         floor = top
 
 
-def _per_slice(intervals, edges):
+def per_slice(intervals, edges):
     """Return the share of each slice of time that disjoint, ordered `intervals` fill."""
     filled, number = [0] * (len(edges) - 1), 0
     for start, end in intervals:
