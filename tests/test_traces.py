@@ -485,3 +485,28 @@ def test_formulas_are_what_gloo_really_sends(ranks):
         for nbytes, row in zip(sent, traffic(list(traces))):
             # Some kilobytes are Gloo's own headers, and the barrier after it.
             assert nbytes == pytest.approx(row.moved_bytes, rel=0.01, abs=20_000), collective
+
+
+@on_ranks
+def bracketed():
+    """Regions, each with the system's time before and after it."""
+    import time
+
+    from ranklab import trace
+
+    times = []
+    with trace() as t:
+        for _ in range(20):
+            before = time.time_ns()
+            with torch.profiler.record_function("here"):  # noqa: F821
+                pass
+            times.append((before, time.time_ns()))
+    return times, t
+
+
+def test_times_are_those_of_the_systems_clock(ranks):
+    """All processes of a host share it: this is why their traces fit together."""
+    for times, trace in ranks.run(bracketed):
+        regions = [e for e in trace.events if e.kind == "region"]
+        off = [max(a - e.start, e.end - b, 0) for (a, b), e in zip(times, regions, strict=True)]
+        assert sorted(off)[len(off) // 2] < 50_000  # ns
