@@ -60,6 +60,7 @@ def start(plan, folder):
             client.close(linger=0)
         if batch:
             cluster.stop_cluster_sync()
+        let_go(cluster)
         if not isinstance(error, Exception):
             raise
         raise RankError(f"The ranks did not start: {error}\n{_last_words(cluster)}") from error
@@ -77,6 +78,20 @@ def _wait_for_engines(cluster, client, patience):
                 raise RuntimeError("a process has ended.") from None
             if time.monotonic() > deadline:
                 raise RuntimeError(f"they were not there after {patience} s.") from None
+
+
+def let_go(cluster):
+    """End the thread in which ipyparallel, in a notebook, starts and stops the processes.
+
+    Left alone, it lives as long as the kernel, and goes on with a start that was interrupted.
+    """
+    loop = vars(cluster).get("_thread_loop")
+    if loop is None or not cluster._async_thread.is_alive():
+        return
+    loop.add_callback(loop.stop)
+    cluster._async_thread.join(5)
+    if not cluster._async_thread.is_alive():
+        loop.close(all_fds=True)
 
 
 def is_batch(plan):

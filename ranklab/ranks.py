@@ -177,6 +177,8 @@ class Ranks:
         with contextlib.ExitStack() as steps:  # the last one first, each even if another one fails
             if guardian is not None:
                 steps.callback(guardian.end)
+            if engines is not None:
+                steps.callback(cluster.let_go, engines)
             if engines is not None and cluster.is_batch(self._plan):
                 steps.callback(engines.stop_cluster_sync)
             if client is not None:
