@@ -72,6 +72,8 @@ def _noted(method, name):
         global _calls
         _calls += 1
         began = time.time_ns()
+        if method.__name__ in ("send", "recv") and len(args) > 1:
+            _check_peer(args[1], group.size())
         handle = method(group, *args, **kwargs)
         _last.append((began, time.time_ns(), _op_and_root(args)))
         if handle is not None:
@@ -79,6 +81,12 @@ def _noted(method, name):
         return handle
 
     return noted
+
+
+def _check_peer(peer, size):
+    """Refuse a rank that is not there: Gloo would wait for it, or crash."""
+    if not 0 <= peer < size:
+        raise ValueError(f"there is no rank {peer}: the ranks of this group are 0 to {size - 1}")
 
 
 def _waited(method):
