@@ -2,18 +2,11 @@
 
 Each `Fault` is one row. Most are a cell for three ranks: with ranklab `Ranks(3)` makes the process
 group (test_faults.py), with stock ipyparallel the reader does (test_faults_stock.py). Where a cell
-alone does not provoke one, each of the two files has a test of its name. To write the table into
-the page:
-
-    python tests/fault_table.py
+alone does not provoke one, each of the two files has a test of its name. fault_page.py writes the
+table into the page.
 """
 
-import re
 from dataclasses import dataclass
-from pathlib import Path
-
-PAGE = Path(__file__).parent.parent / "book" / "stuck.md"
-HEADING = "## The table"
 
 
 @dataclass(frozen=True)
@@ -395,8 +388,6 @@ READERS = [
         "",
         "own",
         "These ranks are closed. Call ranks.restart() to start others.",
-        stock="NoEnginesRegistered",
-        in_words="*NoEnginesRegistered*, or hangs",
     ),
     Fault(
         "kernel_killed",
@@ -419,31 +410,3 @@ GROUPS = {
 FAULTS = [fault for group in GROUPS.values() for fault in group]
 CELLS = [fault for fault in FAULTS if fault.cell]
 BY_NAME = {fault.name: fault for fault in FAULTS}
-
-
-def table():
-    """Return the table as the page has it."""
-    lines = []
-    for title, group in GROUPS.items():
-        lines += [f"### {title}", "", "| | stock ipyparallel | ranklab |", "| --- | --- | --- |"]
-        lines += [f"| {f.what} | {f.in_words or f.stock} | {_said(f)} |" for f in group] + [""]
-    return "\n".join(lines)
-
-
-def _said(fault):
-    if not fault.excerpt:
-        return "no process is left, and no file"
-    return "*" + " ".join(fault.excerpt.replace("*", r"\*").split()) + "*"
-
-
-def write():
-    """Put the table into the page, in place of what stands below its heading."""
-    before, _, after = PAGE.read_text().partition(f"{HEADING}\n")
-    rest = re.search(r"^## .*", after, re.MULTILINE | re.DOTALL)
-    PAGE.write_text(f"{before}{HEADING}\n\n{INTRODUCTION}\n\n{table()}\n{rest[0] if rest else ''}")
-
-
-INTRODUCTION = ""
-
-if __name__ == "__main__":
-    write()

@@ -14,6 +14,7 @@ class Notebook:
     """A kernel, and cells run in it one after the other."""
 
     def __init__(self, **environment):
+        self.on_screen = {}  # {display: its text}, of those that may be replaced
         self.manager = KernelManager(kernel_name="python3")
         self.manager.start_kernel(env={**os.environ, **environment})
         self.client = self.manager.client()
@@ -47,6 +48,8 @@ class Notebook:
                 shown.append(content["text"])
             elif message["msg_type"] in ("display_data", "execute_result", "update_display_data"):
                 shown.append(content["data"].get("text/plain", ""))
+                if display := content.get("transient", {}).get("display_id"):
+                    self.on_screen[display] = shown[-1]
             elif message["msg_type"] == "error":
                 error = f"{content['ename']}: {content['evalue']}"
                 self.traceback = "\n".join(content["traceback"])

@@ -9,6 +9,7 @@ import os
 import time
 
 import pytest
+from fault_page import EXAMPLE
 from fault_table import BY_NAME, FAULTS
 from kernels import Notebook, wait_until
 from memory_limit import limited
@@ -22,7 +23,7 @@ PATIENCE = 8  # of ranks that are to be freed before that
 # Seconds, as the issue has them. "notice": how long a stuck cell says nothing.
 BOUNDS = {"freed": 3.0, "interrupt": 2.0, "reset": 1.0, "restart": 3.0}
 WORKS = "%%px\nx = torch.ones(1)\ndist.all_reduce(x)\nassert x.item() == world_size"
-VARIABLES = "%%px\nassert kept == 7"
+THE_SAME = "\nassert kept == 7\nimport os\nassert os.getpid() == pid"
 SCARCE = "if rank == 1:\n    x = torch.ones(2**29)\ndist.all_reduce(torch.ones(1))"
 measured = {what: [] for what in BOUNDS}
 tested = set()  # the names of faults that a test of this file has as parameters
@@ -79,17 +80,19 @@ class Ranked(Notebook):
         return self
 
     def be_well(self):
-        _, error = self.run("%%px\nkept = 7")
+        _, error = self.run("%%px\nimport os\nkept, pid = 7, os.getpid()")
         assert error is None, error
         self.pids = self.value("ranks.pids")
         self.well = True
 
     def reset(self):
-        """Reset, in time; then the ranks work, in the same processes, with their variables."""
+        """Reset, in time, after which the ranks work."""
         assert timed("reset", self.run, "ranks.reset()") == ("", None)
-        assert self.run(WORKS)[1] is None
-        assert self.run(VARIABLES)[1] is None
-        assert self.value("ranks.run(__import__('os').getpid)") == self.pids
+        self.still_works()
+
+    def still_works(self):
+        """Assert that the ranks work, in the same processes, with their variables."""
+        assert self.run(WORKS + THE_SAME)[1] is None
         self.well = True
 
     def restart(self):
@@ -105,9 +108,10 @@ class Ranked(Notebook):
         if "Call ranks.restart()" in error:
             assert "Call ranks.reset()" not in error
             self.restart()
-        else:
-            assert "ranks.reset()" in error
+        elif "ranks.reset()" in error:
             self.reset()
+        else:  # nobody waited
+            self.still_works()
 
     def stuck(self, fault, says="No progress."):
         """Start the cell of `fault`; return its message once the notebook has said so by itself."""
@@ -183,10 +187,13 @@ def test_the_timeout_ends_it_with_a_diagnosis(quick, fault):
 
 
 def test_the_report_below_the_cell_gives_way_to_the_error(quick):
+    quick.on_screen.clear()
     message, _ = quick.stuck(BY_NAME["two_receive"])
-    shown, error = quick.outputs(message, 20)
-    assert error
-    assert shown.strip().splitlines()[-1] == "The ranks waited in vain."
+    (before,) = quick.on_screen.values()
+    assert before.startswith("No progress. Who waits gives up after 3 s")
+    _, error = quick.outputs(message, 20)
+    assert error.startswith(f"RankError: {EXAMPLE}")
+    assert list(quick.on_screen.values()) == [""]
     quick.reset()
 
 
@@ -283,7 +290,7 @@ def test_cell_after_failure(quick):
     for _ in range(2):
         _, error = timed("freed", quick.run, WORKS, 20)
         assert BY_NAME["cell_after_failure"].excerpt in error
-    assert quick.run(VARIABLES)[1] is None  # what needs nobody else still works
+    assert quick.run("%%px\nassert kept == 7")[1] is None  # what needs nobody else still works
     quick.reset()
 
 
@@ -296,7 +303,7 @@ def test_where_after_noblock(patient):
     assert patient.value(f"{facts} for r in ranks.where().reports.values()]") == [
         ("running", "line 4", ("recv", 1, True)),
         ("running", "line 4", ("recv", 0, True)),
-        ("idle", "", None),
+        ("finished", "", None),
     ]
     shown, error = patient.run("ranks.where()")
     assert error is None

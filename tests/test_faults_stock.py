@@ -8,6 +8,7 @@ import os
 import signal
 
 import pytest
+from fault_page import PAGE, whole
 from fault_table import BY_NAME, CELLS, FAULTS, HANGS, SILENT
 from memory_limit import limited
 from stock import Stock
@@ -133,3 +134,8 @@ def test_every_row_is_tested_with_and_without_ranklab():
     assert [name for name in own if f"test_{name}" not in globals()] == []
     assert [name for name in own if not hasattr(test_faults, f"test_{name}")] == []
     assert test_faults.tested == {fault.name for fault in CELLS}
+
+
+def test_the_page_has_the_table():
+    text = PAGE.read_text()
+    assert text == whole(text), "the table has changed: run python tests/fault_page.py"
