@@ -6,6 +6,7 @@ from contextlib import contextmanager, nullcontext
 
 from . import clocks, groups, reading
 from .data import Trace, TraceError
+from .settling import settle
 
 _running = False
 
@@ -31,6 +32,9 @@ def trace(align=None):
     to 1.4 times, a small all-reduce no longer than its own spread. The end of the block takes 20
     to 40 ms for a thousand events. With process groups other than the default one, each
     operation takes some 3 µs more, and the first such trace loads torch._dynamo, 1 to 2 s.
+
+    Wait in the block for what you start there: a handle that is left for the next `trace()` may
+    bring the process down, for PyTorch's profiler forgets it, and it does not forget the profiler.
 
     Raises TraceError if this process is being traced or profiled already.
     """
@@ -59,6 +63,7 @@ def _record(align):
     watcher = groups.watcher() if groups.several() else nullcontext()
     profile = _profiler()
     begin, error = 0, None
+    settle()
     try:
         with profile, watcher:
             begin = time.time_ns()
@@ -71,7 +76,7 @@ def _record(align):
                 if torch.cuda.is_available() and torch.cuda.is_initialized():
                     torch.cuda.synchronize()
                 end = time.time_ns()
-                time.sleep(0.001)  # a backend notes an end only after it has told who waits
+                settle()
     finally:
         calls = getattr(watcher, "calls", None)
         world = groups.all_ranks() if groups.in_a_group() else tuple(range(result.world_size))
@@ -94,9 +99,17 @@ def _who():
 
 
 def _profiler():
-    """PyTorch's profiler. (torch.profiler.profile around it loads sympy, 0.9 s, for nothing.)"""
+    """PyTorch's profiler. (torch.profiler.profile around it loads sympy, 0.9 s, for nothing.)
+
+    It records all threads, whoever started them: the other way, an operation that ends after the
+    profiler writes its end into memory that is not the profiler's any more.
+    """
     import torch
+    from torch._C._profiler import _ExperimentalConfig
     from torch.autograd.profiler import profile
 
     device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else None
-    return profile(use_cpu=True, use_device=device, record_shapes=True)
+    everywhere = _ExperimentalConfig(profile_all_threads=True)
+    return profile(
+        use_cpu=True, use_device=device, record_shapes=True, experimental_config=everywhere
+    )
