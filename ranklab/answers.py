@@ -161,11 +161,12 @@ def _with_cause_of_death(ranks, failure):
 
 def forget(ranks, result):
     """Drop what ipyparallel keeps of a result for good, large values and long errors included."""
-    with contextlib.suppress(
-        RuntimeError, KeyError, TimeoutError
-    ):  # where a rank still works on it
+    # A rank may still work on it, and the ranks may be closed by now.
+    with contextlib.suppress(RuntimeError, KeyError, TimeoutError, AttributeError):
         result.get(0, return_exceptions=True)
         ranks.client.purge_local_results(result)
+    for cached in (AsyncResult.split, AsyncResult.__len__, AsyncResult._count_chunks):
+        cached.cache_clear()  # each has the last 128 in it
 
 
 def display(result, groupby):

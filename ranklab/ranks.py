@@ -124,7 +124,7 @@ class Ranks:
         plan, loopback = self._plan, LOOPBACK if self.one_host else None
         group = (plan.world_size, plan.backend, plan.devices, self.meeting, plan.timeout, loopback)
         results = [self.client[r].apply_async(engine.join, r, *group) for r in range(len(self))]
-        answers.values(self, ipyparallel.AsyncResult.join(*results), limit=90)
+        self._values(ipyparallel.AsyncResult.join(*results), limit=90)
 
     def reset(self):
         """Give the same processes a new process group. Variables live on.
@@ -197,7 +197,7 @@ class Ranks:
         _check_name(name)
         self.check_alive()
         try:
-            return answers.values(self, self.client[:].pull(name, block=False))
+            return self._values(self.client[:].pull(name, block=False))
         except RankError as error:
             lacking = [r for r, text in error.tracebacks.items() if f"name '{name}' is not" in text]
             if not lacking:
@@ -216,7 +216,7 @@ class Ranks:
             pushed = self.client[:].push({name: value}, block=False)
         except (TypeError, AttributeError, pickle.PicklingError) as error:
             raise ArgumentError(f"`{name}` cannot go to another process: {error}.") from None
-        answers.values(self, pushed)
+        self._values(pushed)
 
     def run(self, function, *args, **kwargs):
         """Call `function(*args, **kwargs)` on every rank; return the results in rank order."""
@@ -225,7 +225,7 @@ class Ranks:
                 f"ranks.run calls a function on every rank; {function!r} is not one."
             )
         self.check_alive()
-        return answers.values(self, self.client[:].apply_async(function, *args, **kwargs))
+        return self._values(self.client[:].apply_async(function, *args, **kwargs))
 
     def where(self):
         """Return a Diagnosis, which says where each rank is and what it waits for.
@@ -238,9 +238,15 @@ class Ranks:
         pending = last is not None and not last.ready()
         return doctor.where(self, doctor.ended(self, last) if pending else None)
 
+    def _values(self, result, limit=None):
+        try:
+            return answers.values(self, result, limit=limit)
+        finally:
+            answers.forget(self, result)
+
     def _on_all(self, function, *args, limit):
         self.check_alive()
-        return answers.values(self, self.client[:].apply_async(function, *args), limit=limit)
+        return self._values(self.client[:].apply_async(function, *args), limit=limit)
 
     # Who is there
 
