@@ -60,10 +60,10 @@ def values(ranks, result, first_line=None, limit=None, signal="SIGINT"):
             vigil.interrupt(signal)
     finally:
         vigil.end()
-    found, failures = [], []
+    found, failures, all_there = [], [], result.ready()
     for rank, part in parts(result):
         # Asked once: ipyparallel's own thread may bring the answer at any moment.
-        if not part.ready():
+        if not (part.ready() or (all_there and part.wait(GRACE))):
             failures.append(Failure(rank, "busy"))
             continue
         answer = _answer(part)

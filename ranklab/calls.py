@@ -102,7 +102,7 @@ def _waited(method):
 
 def _op_and_root(args):
     options = next((a for a in args if hasattr(a, "reduceOp") or hasattr(a, "rootRank")), None)
-    op = _op(options.reduceOp) if hasattr(options, "reduceOp") else ""
+    op = _op(options.reduceOp) if hasattr(options, "reduceOp") else None
     return {"op": op, "root": getattr(options, "rootRank", None)}
 
 
@@ -114,6 +114,11 @@ def _op(op):
 def op_and_root(moment):
     """Return {"op": ..., "root": rank in the group} of the call that went on at `moment` (ns)."""
     return next((said for began, ended, said in _last if began <= moment <= ended), {})
+
+
+def left_open():
+    """Return the names of calls whose handles are still there and have not been waited for."""
+    return [name for handle, (name, *_) in _made_by.items() if not handle.is_completed()]
 
 
 def count():

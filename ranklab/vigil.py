@@ -60,15 +60,15 @@ class Vigil:
         elif diagnosis.stuck or self._waits_for_long(diagnosis):
             self._diagnosis, self._seen, self._moved = diagnosis, time.monotonic(), 0
             self._say(self._headline(diagnosis), diagnosis)
-        elif "failed" in ended.values():
-            self._say(
-                "Some ranks have failed, and others still run. To end it, interrupt the kernel.",
-                diagnosis,
-            )
         else:
             # Right after their time was up, ranks are no longer stuck, and not yet done.
             self._moved += 1
-            if self._moved > 1:
+            if "failed" in ended.values():
+                if self._moved > 2 and not diagnosis.waiting:  # else they will be freed
+                    self._say(
+                        "Some ranks failed; others still run. Interrupt to end it.", diagnosis
+                    )
+            elif self._moved > 1:
                 self._take_back()
 
     def _waits_for_long(self, diagnosis):

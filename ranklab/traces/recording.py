@@ -1,6 +1,7 @@
 """`trace()`: record what this rank does."""
 
 import os
+import sys
 import time
 from contextlib import contextmanager, nullcontext
 
@@ -9,6 +10,7 @@ from .data import Trace, TraceError
 from .settling import settle
 
 _running = False
+_left_open = False  # did the last trace end before all that began in it?
 
 
 @contextmanager
@@ -33,10 +35,9 @@ def trace(align=None):
     to 40 ms for a thousand events. With process groups other than the default one, each
     operation takes some 3 µs more, and the first such trace loads torch._dynamo, 1 to 2 s.
 
-    Wait in the block for what you start there: a handle that is left for the next `trace()` may
-    bring the process down, for PyTorch's profiler forgets it, and it does not forget the profiler.
-
-    Raises TraceError if this process is being traced or profiled already.
+    Raises TraceError if this process is being traced or profiled already, and, on the lab's ranks,
+    if a handle of the trace before has not been waited for: its end would be written into memory
+    that the profiler has given back.
     """
     global _running
     import torch
@@ -46,6 +47,7 @@ def trace(align=None):
     if _running or torch.autograd._profiler_enabled():
         what = "trace" if _running else "profiler of PyTorch's"
         raise TraceError(f"A {what} is running on this rank already. End it before this one.")
+    _check_left_open()
     _running = True
     try:
         yield from _record(align)
@@ -53,7 +55,19 @@ def trace(align=None):
         _running = False
 
 
+def _check_left_open():
+    global _left_open
+    calls = sys.modules.get("ranklab.calls")  # the lab's ranks keep track of their handles
+    names = calls.left_open() if calls and _left_open else []
+    if names:
+        raise TraceError(
+            f"A handle of {names[0]} is left from the trace before this one. Call its wait() first."
+        )
+    _left_open = False
+
+
 def _record(align):
+    global _left_open
     import torch
 
     result = Trace(**_who())
@@ -82,6 +96,7 @@ def _record(align):
         world = groups.all_ranks() if groups.in_a_group() else tuple(range(result.world_size))
         raw = profile.kineto_results.events()
         result.events = reading.events_of(raw, world, calls, error)
+        _left_open = any(event.state == "unfinished" for event in result.events)
         result.error = type(error).__name__ if error else ""
         result.begin, result.end = begin - clock.offset, end - clock.offset
         for event in result.events:
