@@ -119,8 +119,9 @@ def test_a_syntax_error(working):
 
 def test_a_deadlock_names_everybody_and_the_way_on(working):
     _, error = working.run("%%px\nx = torch.zeros(1)\ndist.recv(x, src=1 - rank)")
-    assert error.startswith("RankError: ranks 0 and 1 waited for another rank in vain:")
-    assert "line 3: dist.recv(x, src=1 - rank)" in error
+    assert error.startswith("RankError: No progress: who waited gave up after 2 s.")
+    assert "rank 0 waits to receive float32[1] from rank 1\n    line 3: dist.recv(x" in error
+    assert "Ranks 0 and 1 wait in a circle: " in error
     assert "Call ranks.reset()" in error
     assert working.run("ranks.reset()") == ("", None)
     assert working.run("%%px\ndist.barrier()")[1] is None
@@ -130,8 +131,8 @@ def test_an_interrupted_cell_fails(working, tmp_path):
     message = working.start_on_ranks(SLEEP, tmp_path)
     working.manager.interrupt_kernel()
     _, error = working.outputs(message, timeout=20)
-    assert error.startswith(f"RankError: ranks 0 and 1 got the interrupt:\n    line 3: {SLEEP}")
-    assert "KeyboardInterrupt" in error
+    assert error.startswith("RankError: Interrupted. Before that:\n\nranks 0 and 1 run\n")
+    assert f"    line 3: {SLEEP}" in error
     assert "ranks.reset()" in error
     assert working.run("%%px\ndist.barrier()")[1] is None
 
@@ -148,7 +149,7 @@ def test_the_signal_of_an_interrupt_may_be_another(working, tmp_path):
     assert "RuntimeError: heard it" in error
 
 
-def test_an_interrupted_deadlock_says_who_does_not_listen(working, tmp_path):
+def test_an_interrupted_deadlock_says_where_everybody_was(working, tmp_path):
     """A group with a longer timeout, so that the interrupt comes first."""
     slow = "from datetime import timedelta\nslow = dist.new_group(timeout=timedelta(seconds=5))"
     assert working.run(f"%%px\n{slow}")[1] is None
@@ -156,7 +157,8 @@ def test_an_interrupted_deadlock_says_who_does_not_listen(working, tmp_path):
     message = working.start_on_ranks(wait, tmp_path)
     working.manager.interrupt_kernel()
     _, error = working.outputs(message, timeout=20)
-    assert error.startswith("RankError: Interrupted, but ranks 0 and 1 did not hear it.")
+    assert error.startswith("RankError: Interrupted. Before that:\n\nrank 0 waits to receive")
+    assert "Ranks 0 and 1 wait in a circle: " in error
     assert "ranks.reset()" in error
     assert working.run("ranks.reset()") == ("", None)
     assert working.run("%%px\ndist.barrier()")[1] is None
@@ -210,7 +212,7 @@ def test_a_reader_sees_the_same_while_output_streams(reader, tmp_path):
     message = reader.start_on_ranks(SLEEP, tmp_path, "--progress-after 0")
     reader.manager.interrupt_kernel()
     shown, error = reader.outputs(message, timeout=20)
-    assert "KeyboardInterrupt" in error
+    assert error.startswith("RankError: Interrupted.")
     assert shown == ""
 
 
@@ -276,7 +278,7 @@ def test_a_hanging_notebook_is_reported_as_failed():
     client = nbclient.NotebookClient(
         book, timeout_func=lambda cell: patience[cell.source], interrupt_on_timeout=True
     )
-    with pytest.raises(nbclient.exceptions.CellExecutionError, match="KeyboardInterrupt"):
+    with pytest.raises(nbclient.exceptions.CellExecutionError, match="Interrupted"):
         client.execute()
 
 
