@@ -117,14 +117,8 @@ class Diagnosis:
     def _blockers(self, rank):
         """Those that keep `rank` from going on; nobody, if anyone may send and somebody runs."""
         awaited = self.waits_for.get(rank, [])
-        anyone = (
-            self.reports[rank].call["peer"] is None and self.reports[rank].call["kind"] == "recv"
-        )
-        if anyone and any(
-            self.reports[r].state == "running" and not self.reports[r].call
-            for r in awaited
-            if r in self.reports
-        ):
+        runs = [r for r in awaited if r in self.reports and self.reports[r].state == "running"]
+        if self._receives_from_anyone(rank) and any(not self.reports[r].call for r in runs):
             return []
         return awaited
 
@@ -132,29 +126,26 @@ class Diagnosis:
         """Return {rank: those that it waits for and that have ended, in one of `states`}."""
         found = {}
         for rank in self.waiting:
-            ended = [
-                r
-                for r in self.waits_for[rank]
-                if r in self.reports and self.reports[r].state in states
-            ]
-            anyone = (
-                self.reports[rank].call["kind"] == "recv"
-                and self.reports[rank].call["peer"] is None
-            )
-            if ended and not (anyone and len(ended) < len(self.waits_for[rank])):
+            awaited = self.waits_for[rank]
+            ended = [r for r in awaited if r in self.reports and self.reports[r].state in ENDED]
+            enough = len(awaited) if self._receives_from_anyone(rank) else 1
+            if len(ended) >= enough > 0:
                 found[rank] = ended
         return found
 
+    def _receives_from_anyone(self, rank):
+        call = self.reports[rank].call
+        return call["kind"] == "recv" and call["peer"] is None
+
     @cached_property
     def stuck(self):
-        """Has nobody a way on: in a circle, for a rank that has ended, in calls that differ?"""
-        patient = [r for r in self.waiting if self.reports[r].seconds >= self.patience]
-        unfinished = [r for r, report in self.reports.items() if report.state not in ENDED]
-        if patient and set(patient) == set(unfinished):
-            return True
-        return any(
-            set(group) <= set(patient) for group in (self.circle, self.waits_in_vain()) if group
-        )
+        """Has somebody no way on: in a circle, for a rank that has ended, or as nobody runs?"""
+        patient = {r for r in self.waiting if self.reports[r].seconds >= self.patience}
+        unfinished = {r for r, report in self.reports.items() if report.state not in ENDED}
+        if not patient:
+            return False
+        in_a_circle = bool(self.circle) and set(self.circle) <= patient
+        return patient == unfinished or in_a_circle or bool(patient & set(self.waits_in_vain()))
 
     # In words
 

@@ -57,17 +57,16 @@ def ended(ranks, result):
     return known
 
 
-def where(ranks, ended=None, request="where", patience=PATIENCE, but=()):
+def where(ranks, ended=None, patience=PATIENCE, but=()):
     """Return the Diagnosis of `ranks`.
 
     ended: {rank: "finished", "failed" or "died"}, as far as the kernel knows already.
-    request: "where"; or "free", to end every wait after it was noted.
     patience: seconds that a rank has to answer. but: ranks not to ask.
     """
     ended = dict(ended or {})
     ended.update((rank, "died") for rank in ranks.gone())
     asked = [r for r in range(len(ranks)) if ended.get(r) != "died" and r not in but]
-    said = _ask(ranks, request, asked, patience)
+    said = _ask(ranks, "where", asked, patience)
     reports = []
     for rank in range(len(ranks)):
         if ended.get(rank) == "died":
@@ -78,16 +77,34 @@ def where(ranks, ended=None, request="where", patience=PATIENCE, but=()):
     return Diagnosis(reports, patience=min(STUCK, ranks.timeout / 3))
 
 
-def free(ranks, ended=None, patience=PATIENCE, but=()):
+def free(ranks, ended=None, patience=PATIENCE, but=(), seen=None):
     """End every communication that ranks wait in; return the Diagnosis from just before.
 
     The process group does not work any more after that; processes and variables live on.
+    seen: that Diagnosis, where it was made already.
     """
-    diagnosis = where(ranks, ended, "free", patience, but)
-    calls = [report.call for report in diagnosis.reports.values() if report.call]
+    seen = seen or where(ranks, ended, patience=patience, but=but)
+    _release_from_anyone(ranks, seen, patience)
+    living = [r for r in seen.reports if seen.reports[r].state != "died" and r not in but]
+    _ask(ranks, "free", living, patience)
+    calls = [report.call for report in seen.reports.values() if report.call]
     if any(call["kind"] == "meeting" for call in calls) and isinstance(ranks.meeting, str):
         _interrupt_meeting(ranks.meeting)
-    return diagnosis
+    return seen
+
+
+def _release_from_anyone(ranks, diagnosis, patience):
+    """Free the ranks that receive from anyone, by a message of another one (witness.py)."""
+    for rank in diagnosis.waiting:
+        call = diagnosis.reports[rank].call
+        if call["kind"] != "recv" or call["peer"] is not None:
+            continue
+        able = [r for r in call["ranks"] if r != rank and r not in diagnosis.silent]
+        if able := [r for r in able if diagnosis.reports[r].state != "died"]:
+            _ask(ranks, "brace", [rank], patience)
+            message = {"to": rank, "group": call["group"], "tag": call["tag"]}
+            _ask(ranks, "release", able[:1], patience, **message)
+            time.sleep(0.05)  # for the message to arrive, while there is a connection
 
 
 def free_when_one_dies(ranks):
@@ -122,9 +139,9 @@ def _interrupt_meeting(meeting):
         os.rename(aside, meeting)
 
 
-def _ask(ranks, what, targets, patience):
+def _ask(ranks, what, targets, patience, **more):
     """Return {rank: its reply}, from those that answer in time."""
-    waiting = _send(ranks.client, what, targets)
+    waiting = _send(ranks.client, what, targets, **more)
     deadline = time.monotonic() + patience
     said = {}
     for rank, future in waiting.items():
@@ -134,13 +151,13 @@ def _ask(ranks, what, targets, patience):
     return said
 
 
-def _send(client, what, targets):
+def _send(client, what, targets, **more):
     """Send a request to the control threads; return {rank: the future of its reply}."""
     return {
         rank: client._send(
             client._control_stream,
             REQUEST,
-            content={"what": what},
+            content={"what": what, **more},
             ident=client._engines[rank].encode(),
         )
         for rank in targets

@@ -55,7 +55,7 @@ class Vigil:
             self._free()
             return
         diagnosis = self._ask(doctor.where)
-        if diagnosis.waits_in_vain(("failed",)) and diagnosis.stuck:
+        if diagnosis.stuck and "failed" in ended.values():
             self._free()
         elif diagnosis.stuck or self._waits_for_long(diagnosis):
             self._diagnosis, self._seen, self._moved = diagnosis, time.monotonic(), 0
@@ -154,8 +154,7 @@ class Vigil:
 
     def _free(self, seen=None, but=()):
         self.freed = True
-        diagnosis = self._ask(doctor.free, but=but)
-        self._diagnosis = seen or diagnosis
+        self._diagnosis = self._ask(doctor.free, but=but, seen=seen)
 
     def _ask(self, question, **options):
         patience = TO_STOP if self.interrupted else doctor.PATIENCE

@@ -2,11 +2,14 @@
 
 A rank that waits inside Gloo hears no signal. But Gloo lets other threads run, and ipyparallel has
 one in every engine that does not wait for cells: the control thread. `testify` gives it one more
-request, with two meanings:
+request, with these meanings:
 
 - "where": say where the main thread is, which communication it waits in, and for how long;
 - "free": say that, then end every communication of this process, by shutting the connections of
-  its process groups (an interrupted wait could go on; one whose connection is gone cannot).
+  its process groups (an interrupted wait could go on; one whose connection is gone cannot);
+- "brace" and "release": a rank that receives from anyone waits on no connection, and Gloo has no
+  way to end that but a message. So it is told to raise as soon as one comes, and another rank sends
+  it one of no bytes.
 
 Two cases are beyond any request. A process that Gloo aborts, because a message does not fit, leaves
 its last words in a file. And where not even a thread gets to run, as in a long call of C that keeps
@@ -80,10 +83,15 @@ class Witness:
             self._leave_last_words(folder)
 
     async def _answer(self, stream, ident, request):
+        asked = request["content"]
         try:
             reply = {"status": "ok", **self.where()}
-            if request["content"]["what"] == "free":
+            if asked["what"] == "free":
                 self._shut_connections()
+            elif asked["what"] == "brace":
+                self._raise_when_the_wait_ends()
+            elif asked["what"] == "release":
+                _send_nothing(asked["to"], asked["group"], asked["tag"])
         except Exception as error:  # an answer is due in any case
             reply = {"status": "ok", "state": "silent", "error": repr(error)}
         self._kernel.session.send(stream, "ranklab_reply", reply, request, ident=ident)
@@ -174,6 +182,10 @@ class Witness:
         if dist.is_initialized() and "nccl" in dist.get_backend():
             dist.group.WORLD.abort()
 
+    def _raise_when_the_wait_ends(self):
+        main, error = ctypes.c_ulong(self._main), ctypes.py_object(DistWaitEnded)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(main, error)
+
     def _leave_last_words(self, folder):
         path = os.path.join(folder, f"last-words-{os.getpid()}")
         self._stacks = open(os.path.join(folder, f"stack-{os.getpid()}"), "a")  # noqa: SIM115
@@ -193,6 +205,21 @@ class Witness:
         c_signal = ctypes.CDLL(None).signal
         c_signal.argtypes, c_signal.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
         c_signal(signal.SIGABRT, handler)
+
+
+class DistWaitEnded(RuntimeError):
+    """Raised where a rank waited for a message from anyone, and the lab ended that."""
+
+    def __str__(self):
+        return "Connection closed: nobody sent, and the wait was ended."
+
+
+def _send_nothing(to, group_name, tag):
+    """Send an empty message to global rank `to`; nobody waits for it to leave."""
+    for group, name in dist.distributed_c10d._world.pg_names.items():
+        if name == group_name:
+            empty = torch.empty(0, dtype=torch.uint8)
+            group.send([empty], dist.get_group_rank(group, to), tag)
 
 
 def _show_the_line_that_raised():
