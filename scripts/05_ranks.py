@@ -83,7 +83,7 @@ def form_groups():
     own = dist.PrefixStore(f"group {number}", store)
     own.set(f"rank {rank}", "here")  # no clock runs before all ranks are here
     own.wait([f"rank {r}" for r in range(world_size)], timedelta(minutes=30))
-    limit = timedelta(seconds=20)
+    limit = timedelta(seconds=5)
     defaults = dist.distributed_c10d  # what dist.new_group() goes by, if not told otherwise
     defaults.default_pg_timeout = limit
     if defaults.default_pg_nccl_timeout is not None:  # there is NCCL in this build of torch
@@ -119,6 +119,13 @@ def to_rank_0(value):
     values = [None] * world_size if rank == 0 else None
     dist.gather_object(value, values, group=driver)
     return values
+
+
+def fresh_group():
+    """Replace the process groups, whatever state they are in; variables live on."""
+    everyone()
+    dist.destroy_process_group()
+    form_groups()
 
 
 def leave_group():
@@ -224,12 +231,34 @@ def show(value, on_rank=None):
         print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
 
 
+def left_out(view):
+    """A stand-in for one of ranklab's views, which says that it is left out."""
+
+    def say(*args, **kwargs):
+        print(f"{view}: left out, for this view of ranklab's is not installed here")
+
+    return say
+
+
+@contextmanager
+def untraced(*args, **kwargs):
+    """A stand-in for ranklab's trace: it records nothing."""
+    yield None
+
+
+try:
+    from ranklab import timeline, trace
+except ImportError:
+    timeline = left_out("timeline")
+    trace = untraced
+
+
 # === One program, many processes ======================================================
 
 # What exactly is a rank, and what must be true for four copies of one program to behave
 # as one?
 #
-# 20 minutes to read · 20 seconds to run · stands on chapter 01_matmul
+# 25 minutes to read · 20 seconds to run · stands on chapter 01_matmul
 #
 # To train on many processors, you start the same program many times. That alone gives
 # many programs that know nothing of each other. This chapter adds what is missing, one
@@ -240,6 +269,8 @@ def show(value, on_rank=None):
 # - say what belongs to one rank alone, and move a value in and out of it;
 # - read the error of a group that is not complete, and look for the missing one in the
 #   right place;
+# - find out which rank the others wait for, and bring a group back after one of its
+#   ranks has failed or died;
 # - say why ranks are processes and not threads, with a measurement.
 
 # --- One program, four processes ------------------------------------------------------
@@ -500,22 +531,7 @@ if rank == 0:
 # - in what each rank was told: a `WORLD_SIZE` larger than the number of processes, or
 #   an address that leads somewhere else from another computer.
 #
-# A store can also say who is missing, if each rank leaves a card there first. Here rank
-# 1 of three does not. (One process plays the other two; a store does not care who
-# writes.)
-
-if rank == 0:
-    place = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True)
-    for r in (0, 2):
-        place.set(f"card of rank {r}", "here")
-
-    missing = [r for r in range(3) if not place.check([f"card of rank {r}"])]
-    result("missing_ranks", missing)
-    save_figures()
-
-# `init_process_group` accepts such a store instead of an address (`store=place`), so a
-# program can call the roll before it forms its group. And how long does a rank wait, if
-# nobody says otherwise?
+# How long does a rank wait, if nobody says otherwise?
 
 if rank == 0:
     patience = torch.distributed.constants.default_pg_timeout
@@ -525,10 +541,11 @@ if rank == 0:
 # While you look for an error, ask for less: `init_process_group(...,
 # timeout=timedelta(seconds=20))`.
 #
-# Predict: Our store was made with the address 127.0.0.1, which only this computer can
-# reach. From where can one connect to it?
+# Predict: The next store is made with the address 127.0.0.1, which only this computer
+# can reach. From where can one connect to it?
 
 if rank == 0:
+    place = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True)
     doors = [
         c.laddr.ip for c in psutil.Process().net_connections("tcp")
         if c.status == psutil.CONN_LISTEN and c.laddr.port == place.port
@@ -692,7 +709,8 @@ if rank == 0:
 # process that waits for code, runs it, keeps its variables, and waits again
 # [ipyparallel]. The lab starts engines and makes each of them a rank.
 
-# The backend is named, so that the chapter does the same on a machine with GPUs.
+# The backend is named, so that the chapter does the same on a machine with GPUs. With
+# `timeout=5`, a rank that waits for another gives up after five seconds.
 #
 # A cell that begins with `%%px` runs on every rank, and not here. Each rank has `rank`,
 # `world_size`, `torch` and `dist` in its memory already.
@@ -807,8 +825,8 @@ if rank == 0:
 
 # The error names the rank, the line, and the reason. The others have finished the cell,
 # and all are ready for the next one. That is because nobody was waiting for rank 1.
-# When somebody is, one rank's error becomes everybody's; from the next chapter on you
-# will see it often.
+# When somebody is, one rank's error becomes everybody's, as the end of this chapter
+# shows.
 
 # --- A rank is told, not drawn --------------------------------------------------------
 
@@ -986,7 +1004,7 @@ if rank == 0:
 # the ranks.
 #
 # Predict: Rank r starts with r + 1. What does rank 0 hold afterwards, and what the last
-# rank? What would happen if rank 1 did not make the call?
+# rank?
 
 everyone()
 total = torch.tensor(rank + 1)
@@ -999,11 +1017,124 @@ if rank == 0:
     assert totals == [n * (n + 1) // 2] * n
     result("totals", totals)
 
-# Each rank brought one number, and each now holds the sum of all. If rank 1 did not
-# call, the others would wait for it, as the three in `meet.py` waited for rank 3.
+# Each rank brought one number, and each now holds the sum of all. Nobody can have that
+# sum before the last one has brought its number. So let the ranks be unequal: rank r
+# multiplies r times as many matrices, and then all make the call. `trace` records what
+# a rank does in its `with` block, and when.
 #
-# So this is a rank: a process that was told its number. And four copies of one program
-# behave as one if
+# Predict: Which rank spends the most time in `all_reduce`?
+
+everyone()
+
+dist.barrier()
+with trace() as t:
+    multiply(20 * rank)    # the products from above
+    arrived = time.monotonic()
+    dist.all_reduce(total)
+    left = time.monotonic()
+
+ts = to_rank_0(t)
+if rank == 0:
+    show(timeline(ts))
+
+arrived_by_rank = to_rank_0(arrived)
+left_by_rank = to_rank_0(left)
+if rank == 0:
+    arrivals, departures = arrived_by_rank, left_by_rank
+    on_one_host = len({home.split(" on ")[1] for home in homes}) == 1  # and so by one clock
+    assert max(arrivals) <= min(departures) or not on_one_host
+
+# Rank 0, which had nothing to multiply. Nobody leaves before the last one has come: a
+# group is as fast as its slowest rank, and what the others save they spend waiting.
+# Nothing is wrong with a rank that waits. But it looks the same when the one that it
+# waits for will never come.
+
+# --- When one does not come -----------------------------------------------------------
+
+# A rank can miss a call because its program leads elsewhere, because it has failed, or
+# because it has died. Here is each of the three, live.
+#
+# First, the program leads elsewhere. With `--noblock` the notebook does not wait for
+# the cell, so that we can ask where the ranks are while they are stuck. (A script has
+# nobody who could ask; it leaves this out.)
+#
+# Predict: Rank 1 leaves the barrier out. Each of the others knows only that it waits in
+# a barrier. What would you look at to learn for whom?
+
+# The last line is the one that you need, and no rank could have said it alone: the lab
+# has looked at all of them. Two things can be seen of a rank from outside, even while
+# it is stuck. One is its stack, that is, in which line of which function it is: another
+# thread of its process can read that. The other is PyTorch's own record of the
+# collectives that the rank has made.
+
+# Rank 1 is one call behind. Look for the one that is behind; those that complain have
+# come. On a cluster, `py-spy dump` prints the stack of any process [pyspy], and the
+# record is known as the flight recorder [flightrecorder].
+#
+# `reset` frees the stuck ranks, and gives the same processes a new group.
+
+# Second, a rank has failed. You have seen rank 1 fail alone; now the others wait for
+# it.
+#
+# Predict: Of an exception on rank 1 the others learn nothing: they have memories of
+# their own. How long do they wait?
+
+everyone()
+with may_fail():
+    if rank == 1:
+        raise ValueError(f"rank {rank} has no file to read")
+    dist.barrier()
+
+# By themselves, until their patience ends: five seconds here, (minutes_until_the_error)
+# minutes where nobody sets it. The script of this chapter does wait. In the notebook
+# the lab keeps watch; it breaks the connections of ranks that wait for one that has
+# failed, and a second or so later all are free. The message begins with the cause. (The
+# logs of a cluster give no such order: look for the rank that did not time out.)
+#
+# The group is broken now, and the processes are well.
+
+everyone()
+if rank == 0:
+    before_reset = time.monotonic()
+
+fresh_group()
+if rank == 0:
+    seconds_to_reset = time.monotonic() - before_reset
+    result("seconds_to_reset", seconds_to_reset, varies=True)
+
+everyone()
+assert address == f"process {os.getpid()} on {socket.gethostname()}"  # the same process
+assert x[:2] == [0, 0]  # its variables
+total = torch.tensor(rank + 1)
+dist.all_reduce(total)  # and a group that works
+
+# Third, a rank has died. SIGKILL ends a process at once, and none of its own code runs
+# after it. When memory runs out, Linux sends it to a process that holds much of it. (A
+# script cannot go on without one of its ranks: this too is for the notebook alone.)
+#
+# Predict: Do the others wait longer for a rank that is dead than for one that has
+# failed, or shorter?
+
+# Shorter: nobody's time was up. With a process its connections end, and the system
+# tells those at the other end, in whose words the connection was reset or closed by a
+# peer. A rank that lives and does not come is worse, for nothing tells it from a slow
+# one. (`torchrun` lets nobody wait: when one rank fails, it ends all the others
+# [torchrun].)
+#
+# The survivors still have their variables:
+
+# But a group has no place for a newcomer. `restart` starts everybody anew.
+
+# | | `ranks.reset()` | `ranks.restart()` |
+# | --- | --- | --- |
+# | the processes | are the same | are fresh |
+# | their variables | live on | are gone |
+# | call it when | a wait was broken off | a rank has died, or does not answer |
+# | it takes | a fraction of a second | as long as the first start |
+
+# --- So what is a rank? ---------------------------------------------------------------
+
+# A process that was told its number. And four copies of one program behave as one if
 # 1. each has a rank of its own, from 0 to n − 1, and all agree on n;
 # 2. all know one place to meet, and all come;
 # 3. what one needs from another's memory is sent, since nothing is shared;
@@ -1029,6 +1160,7 @@ if rank == 0:
 #   place.
 # - Tell what one rank has from what all have; push, pull and run.
 # - Read `1/2 clients joined`, and look for the missing rank where it can be found.
+# - Ask stuck ranks where they are; choose between `reset` and `restart`.
 # - Say why a rank is a process, and back it with a measurement.
 
 # --- Run it on a cluster --------------------------------------------------------------
@@ -1050,6 +1182,7 @@ if rank == 0:
 # - [torchrun]: every variable that `torchrun` sets, and how hosts find each other.
 # - [pytorchdistributed]: which backend has which call, for CPU and GPU.
 # - [beazley2010]: the lock, measured from the inside.
+# - [pyspy] and [flightrecorder]: stacks and records of ranks that hang, on a cluster.
 # - [ipyparallel]: the engines under this notebook.
 #
 # Next, two ranks talk: chapter 06_messages.

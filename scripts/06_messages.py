@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
-import matplotlib.colors
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
@@ -217,15 +216,6 @@ STYLE = {
 }
 
 
-def pale(color, share=0.25):
-    """Return `color` mixed with white, as an opaque color: `share` of it is the color.
-
-    Transparent colors and hatching do not go together in an SVG.
-    """
-    rgb = matplotlib.colors.to_rgb(color)
-    return tuple(1 - share * (1 - part) for part in rgb)
-
-
 plt.switch_backend("Agg")  # figures go to files
 plt.rcParams.update(STYLE)
 
@@ -250,6 +240,30 @@ def show(value, on_rank=None):
         print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
 
 
+def left_out(view):
+    """A stand-in for one of ranklab's views, which says that it is left out."""
+
+    def say(*args, **kwargs):
+        print(f"{view}: left out, for this view of ranklab's is not installed here")
+
+    return say
+
+
+@contextmanager
+def untraced(*args, **kwargs):
+    """A stand-in for ranklab's trace: it records nothing."""
+    yield None
+
+
+try:
+    from ranklab import messages, timeline, trace, traffic
+except ImportError:
+    messages = left_out("messages")
+    timeline = left_out("timeline")
+    trace = untraced
+    traffic = left_out("traffic")
+
+
 # === Send and receive =================================================================
 
 # Two processes share no memory. How does a number get from one to the other, who waits
@@ -263,7 +277,7 @@ def show(value, on_rank=None):
 # chapters that follow, is made of what stands here.
 
 # The backend is named, so that the chapter shows the same on a machine with GPUs; where
-# NCCL behaves differently, the text says so. The timeout is short because two cells
+# NCCL behaves differently, the text says so. The timeout is short because some cells
 # below are meant to get stuck: a rank that has waited for another one for 3 seconds
 # gives up.
 
@@ -380,6 +394,28 @@ if rank == 0:
 # rendezvous protocol, and it needs no memory besides the sender's and the receiver's
 # own.
 #
+# The first of the four cases as a picture. `trace` records what a rank does inside its
+# block, with PyTorch's own profiler, and `messages` draws what was sent:
+
+everyone()
+letter = torch.zeros(1)
+dist.barrier()
+with trace() as t:
+    if rank == 0:
+        dist.send(letter, dst=1)
+    elif rank == 1:
+        time.sleep(0.3)
+        dist.recv(letter, src=0)
+
+t_by_rank = to_rank_0(t)
+if rank == 0:
+    show(messages(t_by_rank[:2], name="late"))
+
+# This is a space-time diagram [lamport1978]: time runs to the right, every rank has its
+# line, and an arrow leads from the moment a message was sent to the moment it was
+# received. The broad pale part of a line is waiting: rank 0 does nothing else. The
+# arrow is slow because its end is late, not because it is under way for so long.
+#
 # There is another way. The eager protocol copies the message into a buffer of the
 # library and lets the sender go. MPI leaves the choice to the implementation, message
 # by message, and calls a program that relies on the buffer unsafe [mpi]. In practice
@@ -400,22 +436,26 @@ with may_fail():
         dist.recv(box, src=peer)
         dist.send(torch.ones(2), dst=peer)
 
-# Nothing, for 3 seconds; then both gave up. Each of the two ranks would have sent as
-# soon as it had received. This is a deadlock: a circle of processes, each of which
-# waits for the next. The classic account [coffman1971] is about programs that lock
-# resources. It names four conditions, all of them necessary: a resource serves one at a
-# time; whoever waits keeps what he has; nothing can be taken away from him; and the
-# waiting closes a circle. Ranks in blocking calls meet the first three by what a call
-# is: one message answers one call, and a rank that waits in it does nothing else and
-# cannot be called off. The circle is in the program's text, and that one is ours to
-# break.
+# Nothing, for 3 seconds; then both gave up. Run the cell yourself, and you need not
+# wait so long: after a second the lab says below the cell, while it still runs, where
+# each rank is and what it waits for. The error says it again. Each of the two would
+# have sent as soon as it had received.
 #
-# Read the error with care. A rank whose time is up says `Timed out waiting`. It then
-# closes its connections, so another rank may say `Connection closed by peer` or
-# `Connection reset by peer` instead: that is an echo, not the cause, and which rank
-# says what changes from run to run. Look for the timeout, and for the earliest error.
-# And be glad of it: without a timeout of your own you would have waited for PyTorch's,
-# which for Gloo is 30 minutes [pytorchdistributed].
+# This is a deadlock: a circle of processes, each of which waits for the next. The
+# classic account [coffman1971] is about programs that lock resources. It names four
+# conditions, all of them necessary: a resource serves one at a time; whoever waits
+# keeps what he has; nothing can be taken away from him; and the waiting closes a
+# circle. Ranks in blocking calls meet the first three by what a call is: one message
+# answers one call, and a rank that waits in it does nothing else and cannot be called
+# off. The circle is in the program's text, and that one is ours to break.
+#
+# PyTorch's own words are one line of it. On a cluster that line is all you get, so read
+# it with care. A rank whose time is up says `Timed out waiting`. It then closes its
+# connections, so another rank may say `Connection closed by peer` or `Connection reset
+# by peer` instead: that is an echo, not the cause, and which rank says what changes
+# from run to run. Look for the timeout, and for the earliest error. And be glad of it:
+# without a timeout of your own you would have waited for PyTorch's, which for Gloo is
+# 30 minutes [pytorchdistributed].
 #
 # After a timeout the process group is of no more use. Whoever gave up has closed its
 # connections, so whatever needs that rank fails, and so does every call that all ranks
@@ -425,15 +465,29 @@ with may_fail():
 
 fresh_group()
 
+# In a notebook you need not wait for the timeout. With `--noblock` it is free while the
+# ranks run the cell, and `ranks.where()` asks them where they are, stuck or not. Here
+# is the same deadlock again:
+
+# For each rank: the call it is in, the line of the cell, and for how long. Then the
+# circle, by name. Nobody has to stay in it: `reset` frees ranks that are stuck, by
+# cutting their connections. And the same two lines in another order are a program:
+
 box = torch.zeros(2)
 if rank == 0:
     dist.send(torch.ones(2), dst=1)
+    dist.recv(box, src=1)
 elif rank == 1:
     dist.recv(box, src=0)
+    dist.send(torch.ones(2), dst=0)
 
 box_by_rank = to_rank_0(box)
 if rank == 0:
-    assert box_by_rank[1].tolist() == [1.0, 1.0]
+    assert all(b.tolist() == [1.0, 1.0] for b in box_by_rank[:2])
+
+# Try it: run the deadlock once more, without `--noblock`, and press the notebook's stop
+# button before the 3 seconds are over. The cell ends, the error says where every rank
+# was and what to call next, and the variables are still there.
 
 # --- Wait later -----------------------------------------------------------------------
 
@@ -610,7 +664,31 @@ if rank == 0:
 
 # How long does a message take? Its departure and its arrival are on two ranks, which in
 # general have two clocks. So send a ball there and back, look at one clock, and take
-# half.
+# half. But half of what? Here rank 1 has something else to do before it sends the ball
+# back:
+
+everyone()
+ball, square = torch.zeros(1 << 22), torch.ones(800, 800)  # 16 MB, and something to multiply
+dist.barrier()
+with trace() as t:
+    for _ in range(2):
+        if rank == 0:
+            dist.send(ball, dst=1)
+            dist.recv(ball, src=1)
+        elif rank == 1:
+            dist.recv(ball, src=0)
+            square @ square
+            dist.send(ball, dst=0)
+
+t_by_rank = to_rank_0(t)
+if rank == 0:
+    show(timeline(t_by_rank[:2], name="ball"))
+
+# A rank computes in the upper half of its row, in full color, and communicates in the
+# lower half. An empty box is waiting: the partner has not yet made the call that
+# answers. What is hatched in both rows at once is the transfer. The clock of rank 0
+# cannot tell them apart, so to measure a message, leave nothing to wait for: the
+# partner returns the ball as soon as it has it.
 
 
 def ping(nbytes, repeats=10, a=0, b=1):
@@ -706,18 +784,18 @@ def in_a_row(count, nbytes):
 
 def with_boxes_ready(count, nbytes):
     """The same, but rank 1 has started all its receives before rank 0 begins to send."""
-    messages = torch.zeros(count, nbytes, dtype=torch.uint8)
-    handles = [dist.irecv(message, src=0) for message in messages] if rank == 1 else []
+    letters = torch.zeros(count, nbytes, dtype=torch.uint8)
+    handles = [dist.irecv(letter, src=0) for letter in letters] if rank == 1 else []
     dist.barrier()
     start = time.perf_counter()
     if rank == 0:
-        for message in messages:
-            dist.send(message, dst=1)
-        dist.recv(messages[0], src=1)  # the answer: all of them are there
+        for letter in letters:
+            dist.send(letter, dst=1)
+        dist.recv(letters[0], src=1)  # the answer: all of them are there
     elif rank == 1:
         for handle in handles:
             handle.wait()
-        dist.send(messages[0], dst=0)
+        dist.send(letters[0], dst=0)
     return time.perf_counter() - start
 
 
@@ -782,59 +860,24 @@ if rank == 0:
 # left and sends to the right, and the last one's right neighbor is rank 0. A token
 # starts at rank 0, every rank adds its own number, and the sum comes back to rank 0.
 #
-# To see who waits when, let every rank keep a log: what it is about to do, before it
-# does it, and when that was over. The ranks of one host share a clock, so that their
-# logs can be laid side by side.
-
-everyone()
-log = []
-left, right = (rank - 1) % world_size, (rank + 1) % world_size
-
-
-def begin(kind, peer):
-    log.append({"kind": kind, "peer": peer, "start": time.monotonic(), "end": None})
-    return log[-1]
-
-
-def finish(event):
-    event["end"] = time.monotonic()
-
-
-def send(x, dst):
-    event = begin("send", dst)
-    dist.send(x, dst)
-    finish(event)
-
-
-def recv(x, src):
-    event = begin("recv", src)
-    dist.recv(x, src)
-    finish(event)
-
-
 # Predict: How many of the ranks are busy at the same time? And with the α from above:
 # how long does the token travel?
 
+everyone()
+left, right = (rank - 1) % world_size, (rank + 1) % world_size
 
-def pass_token():
-    """A number goes once around the ring, and every rank adds its own; rank 0 gets it back."""
-    token = torch.zeros(1)
+
+def pass_token(n=1):
+    """n numbers go once around the ring, and every rank adds its own; rank 0 gets them back."""
+    token = torch.zeros(n)
     if rank == 0:
-        send(token, right)
-        recv(token, left)
+        dist.send(token, right)
+        dist.recv(token, left)
     else:
-        recv(token, left)
+        dist.recv(token, left)
         token += rank
-        send(token, right)
-    return token.item()
-
-
-def logged(play):
-    """The log of one play, in which all ranks start together."""
-    log.clear()
-    dist.barrier()
-    play()
-    return list(log)
+        dist.send(token, right)
+    return token[0].item()
 
 
 def lap_time():
@@ -847,24 +890,10 @@ def lap_time():
 everyone()
 
 token_value = pass_token()
-token_logs = [logged(pass_token) for _ in range(20)]
 fastest_lap = min(lap_time() for _ in range(50))
-
-
-def span(logs):
-    """Seconds from the first start to the last end in the logs of all ranks."""
-    events = [event for log_of_r in logs for event in log_of_r]
-    return max(e["end"] for e in events) - min(e["start"] for e in events)
-
-
-def quickest(plays):
-    """Of plays[rank][repeat], the repeat that was over soonest: one log for each rank."""
-    return min(zip(*plays), key=span)
-
-
-token_logs_by_rank = to_rank_0(token_logs)
-if rank == 0:
-    lap = quickest(token_logs_by_rank)
+dist.barrier()
+with trace() as t:
+    pass_token(1 << 20)  # 4 MB, so that there is something to see
 
 token_value_by_rank = to_rank_0(token_value)
 if rank == 0:
@@ -878,43 +907,21 @@ fastest_lap_by_rank = to_rank_0(fastest_lap)
 if rank == 0:
     result("lap_over_alpha", fastest_lap_by_rank[0] / alpha, varies=True)
 
-
-def space_time(logs, ax):
-    """Draw a row for each rank, a bar for each call, and an arrow for each message."""
-    zero = min(event["start"] for log_of_r in logs for event in log_of_r)
-    for r, log_of_r in enumerate(logs):
-        for e in log_of_r:
-            sends = e["kind"] == "send"  # in the upper half of the row, receives in the lower
-            row, begun, over = r + (-0.2 if sends else 0.2), e["start"] - zero, e["end"] - zero
-            ax.barh(row, 1e3 * (over - begun), 0.36, 1e3 * begun, linewidth=0.5, edgecolor=f"C{r}",
-                    color=pale(f"C{r}", 0.8 if sends else 0.2), hatch="" if sends else "/////")
-            if sends:  # the k-th message to a peer is the k-th one that it receives from here
-                k = [s for s in log_of_r if s["kind"] == "send" and s["peer"] == e["peer"]].index(e)
-                got = [g for g in logs[e["peer"]] if g["kind"] == "recv" and g["peer"] == r][k]
-                ends = (1e3 * (got["end"] - zero), e["peer"] + 0.2), (1e3 * begun, row)
-                ax.annotate("", *ends, arrowprops={"arrowstyle": "-|>", "color": "black"})
-    ax.set(xlabel="time (ms)", yticks=range(len(logs)), ylim=(len(logs) - 0.5, -0.5))
-    ax.set_yticklabels([f"rank {r}" for r in range(len(logs))])
-
-
+t_by_rank = to_rank_0(t)
 if rank == 0:
-    fig, ax = plt.subplots(num="token")
-    space_time(lap, ax)
-    ax.set_title("solid: send · hatched: receive · arrow: a message", fontsize=10)
-    save_figures()
+    show(messages(t_by_rank, name="token"))
 
-# This is a space-time diagram [lamport1978]: time runs to the right, every rank has its
-# row, and an arrow leads from the moment a message was sent to the moment it was
-# received. The token makes a staircase: one message is under way at any time, and
-# everybody else waits (hatched).
+# The token makes a staircase: one message is under way at any time, and everybody else
+# waits.
 #
-# So a lap should take as many α as there are ranks; the fastest of fifty took
-# (lap_over_alpha) α. Expect more rather than less: α is the fastest of many trips
+# So a lap of one number should take as many α as there are ranks; the fastest of fifty
+# took (lap_over_alpha) α. Expect more rather than less: α is the fastest of many trips
 # between two ranks that had the machine to themselves, while a lap must be lucky at
 # every hop, with all ranks on the same cores.
 #
-# The drawing pairs the k-th send to a rank with the k-th receive there. It may do so
-# because order is promised.
+# How does the drawing know which receive belongs to which send? It pairs the k-th send
+# from one rank to another with the k-th receive there, tag by tag. It may do so because
+# order is promised.
 
 # --- Everybody at once ----------------------------------------------------------------
 
@@ -927,65 +934,55 @@ if rank == 0:
 
 everyone()
 with may_fail():
-    log.clear()
-    send(torch.tensor([float(rank)]), right)
-    show(recv(torch.zeros(1), left), rank)
+    with trace() as t:
+        waits_for = right  # a note of whom this rank waits for, made before the call
+        dist.send(torch.tensor([float(rank)]), right)
+        waits_for = left
+        dist.recv(torch.zeros(1), left)
+        waits_for = None
 
 fresh_group()
+t_by_rank = to_rank_0(t)
+if rank == 0:
+    show(messages(t_by_rank, name="stuck"))
 
 # `send` waits for its receiver, and every receiver is itself stuck in a `send`. With an
 # eager backend this would have worked, up to the size at which the library stops
-# copying. But suppose you did not know why. The errors do not say who was waiting for
-# whom. The logs do: what was begun and has no end is where a rank got stuck, and it
-# names the peer.
-
-
-def waits_for(logs):
-    """Who waits for whom: {rank: peer}, for every rank whose last call did not return."""
-    return {r: log[-1]["peer"] for r, log in enumerate(logs) if log and log[-1]["end"] is None}
+# copying. In the picture a cross marks a message that nobody received. Every rank has
+# one, and no arrow arrives.
+#
+# The lab has named the circle. It is no magic, and on a cluster you may have to do it
+# yourself. All that it takes is a note from every rank of whom it waits for, made
+# before it begins to wait.
 
 
 def follow(waits, start):
     """The ranks from `start` on, each waiting for the next, to one that is known or free."""
     path = [start]
-    while path[-1] in waits and path[-1] not in path[:-1]:
+    while waits[path[-1]] is not None and path[-1] not in path[:-1]:
         path.append(waits[path[-1]])
     return path
 
 
-log_by_rank = to_rank_0(log)
+waits_for_by_rank = to_rank_0(waits_for)
 if rank == 0:
-    waits_of_ring = waits_for(log_by_rank)
-    circle = follow(waits_of_ring, 0)
+    circle = follow(waits_for_by_rank, 0)
     assert circle == [*range(world_size), 0]
     result("circle", circle)
 
-if rank == 0:
-    fig, ax = plt.subplots(num="circle", figsize=(3.2, 3.2))
-    angle = np.pi / 2 - 2 * np.pi * np.arange(world_size) / world_size
-    place = np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    for r, peer_of_r in waits_of_ring.items():
-        ax.annotate("", place[peer_of_r], place[r], arrowprops={
-            "arrowstyle": "-|>", "shrinkA": 20, "shrinkB": 20, "connectionstyle": "arc3,rad=0.2"})
-    for r, (x, y) in enumerate(place):
-        ax.plot(x, y, "o", color=f"C{r}", markersize=30)
-        ax.text(x, y, r, color="white", ha="center", va="center", weight="bold")
-    ax.set(xlim=(-1.4, 1.4), ylim=(-1.4, 1.4), aspect="equal")
-    ax.set_title("an arrow: waits for", fontsize=11)
-    ax.axis("off")
-    save_figures()
+# The path ends where it began: a circle, so a deadlock. The lab needs no notes. In each
+# rank a second thread reads off the stack of the first one which call it is in, and
+# with which arguments. The rest is the same:
 
-# The path ends where it began: a circle, so a deadlock. Not every hang is one. The
-# `else` from the beginning of the chapter makes ranks 2 and 3 wait for rank 0, which is
-# long done:
+# Not every hang is a circle. Here one rank waits for a message that nobody sends:
 
 if rank == 0:
-    orphans = follow({2: 0, 3: 0}, 2)
-    assert orphans == [2, 0]  # ends at a rank that waits for nobody
-    result("orphans", orphans)
+    in_vain = follow([None, 0], 1)  # rank 0 waits for nobody, rank 1 for rank 0
+    assert in_vain == [1, 0]
+    result("in_vain", in_vain)
 
-# Here the path ends at a rank that waits for nobody. Then the question is another one:
-# did that rank leave out a send, or is it only slow? As long as each rank waits for one
+# The path ends at a rank that waits for nobody. Then the question is another one: did
+# that rank leave out a send, or is it only slow? As long as each rank waits for one
 # other, there is no third case: follow the waits, and you either come around or come to
 # an end. (A rank that receives from anyone, or waits in a barrier, waits for several;
 # then there is more than one path to follow.)
@@ -999,11 +996,11 @@ if rank == 0:
 def in_order(x, y, receive_first):
     """Send x to the right and receive y from the left, one after the other."""
     if receive_first:
-        recv(y, left)
-        send(x, right)
+        dist.recv(y, left)
+        dist.send(x, right)
     else:
-        send(x, right)
-        recv(y, left)
+        dist.send(x, right)
+        dist.recv(y, left)
 
 
 def chain(x, y):
@@ -1014,56 +1011,8 @@ def parity(x, y):
     in_order(x, y, receive_first=rank % 2 == 1)
 
 
-def together(x, y):
-    """Start to send, receive, then wait for the sending to end."""
-    sending = begin("send", right)
-    handle = dist.isend(x, right)
-    recv(y, left)
-    handle.wait()
-    finish(sending)
-
-
-# Predict: None of them has a circle. Draw the three space-time diagrams for four ranks.
-# In how many steps, one after the other, is each of them over?
-
-everyone()
-mine, theirs = torch.full((1 << 21,), float(rank)), torch.zeros(1 << 21)  # 8 MB each
-plays = {}
-for way in (chain, parity, together):
-    theirs.zero_()
-    plays[way.__name__] = [logged(lambda: way(mine, theirs)) for _ in range(10)]
-    assert (theirs == left).all()
-
-plays_of_all = to_rank_0(plays)
-if rank == 0:
-    ways = {name: quickest([p[name] for p in plays_of_all]) for name in plays_of_all[0]}
-    fig, axes = plt.subplots(3, num="ways", figsize=(5.2, 7.2), sharex=True)
-    for ax, (name, logs) in zip(axes, ways.items()):
-        space_time(logs, ax)
-        ax.set_title(f"{name} · {1e3 * span(logs):.1f} ms", loc="left")
-        ax.label_outer();
-    save_figures()
-
-if rank == 0:
-    begun = [next(e["start"] for e in log_of_r if e["kind"] == "recv") for log_of_r in ways["chain"]]
-    turns = sorted(range(world_size), key=lambda r: begun[r])
-    result("turns", turns)
-
-# The chain works, and it is a staircase again. Rank 0 takes the message of the last
-# rank, which only then can receive, and so on backwards: the ranks begin to receive in
-# the order (turns), however fast the machine is. The number of steps grows with the
-# number of ranks. With parity there are two rounds, however many ranks there are
-# (three, if their number is odd): all even ranks send while all odd ones receive, then
-# the other way around. Together, there is one round, in which every rank sends and
-# receives at the same time.
-#
-# Fewer steps are not always less time. Where there are fewer cores than ranks, messages
-# that are under way together slow each other down. Between machines with a network card
-# each, they need not. Look also at the ends: a send can be over before its arrow
-# arrives, because it returns when the bytes are in the hands of the operating system.
-#
-# The third is the one to keep. MPI has it as one call, `MPI_Sendrecv`. It is worth a
-# function:
+# The third way is to start the send, receive, and then wait for the send to end. MPI
+# has it as one call, `MPI_Sendrecv`, and it is worth a function:
 
 
 def sendrecv(outgoing, dst, incoming, src):
@@ -1078,6 +1027,48 @@ def sendrecv(outgoing, dst, incoming, src):
     handle.wait()
 
 
+# Predict: None of the three has a circle. Draw their space-time diagrams for four
+# ranks. In how many steps, one after the other, is each of them over?
+
+
+def together(x, y):
+    sendrecv(x, right, y, left)
+
+
+def all_ways():
+    """One after the other, the three ways; every rank must get what its left neighbor has."""
+    for way in (chain, parity, together):
+        theirs.zero_()
+        dist.barrier()
+        way(mine, theirs)
+        assert (theirs == left).all()
+
+
+everyone()
+
+mine, theirs = torch.full((1 << 21,), float(rank)), torch.zeros(1 << 21)  # 8 MB each
+all_ways()
+with trace() as t:
+    all_ways()
+
+t_by_rank = to_rank_0(t)
+if rank == 0:
+    show(messages(t_by_rank, name="ways"))
+
+# A grey band is a barrier, from which all start together. The chain (left) works, and
+# it is a staircase again. Rank 0 takes the message of the last rank, which only then
+# can receive, and so on backwards, in the same order on every machine:
+
+# The number of steps grows with the number of ranks. With parity there are two rounds,
+# however many ranks there are (three, if their number is odd): all even ranks send
+# while all odd ones receive, then the other way around. Together (right), there is one
+# round, in which every rank sends and receives at the same time.
+#
+# Fewer steps are not always less time. Where there are fewer cores than ranks, messages
+# that are under way together slow each other down. Between machines with a network card
+# each, they need not. Look also at the ends: a send can be over before its arrow
+# arrives, because it returns when the bytes are in the hands of the operating system.
+#
 # PyTorch's own form takes a list of operations and starts them all. With NCCL it is not
 # a matter of taste: there, sends and receives that need each other must be started as
 # one group [nccl].
@@ -1146,7 +1137,8 @@ def ring_sum(x):
 
 everyone()
 
-by_ring = ring_sum(torch.tensor([rank + 1.0]))
+with trace() as t:
+    by_ring = ring_sum(torch.tensor([rank + 1.0]))
 by_pytorch = torch.tensor([rank + 1.0])
 dist.all_reduce(by_pytorch)  # PyTorch's own, in place
 
@@ -1162,8 +1154,14 @@ if rank == 0:
     result("ring_messages", world_size * (world_size - 1))
 
 # Every rank has the sum, the same that `dist.all_reduce` gives. It took (ring_messages)
-# messages. Is that a good way to add? Here are the two beside each other, for one
-# number and for 4 MB.
+# messages of 4 bytes. `traffic` counts what was really sent:
+
+t_by_rank = to_rank_0(t)
+if rank == 0:
+    show(traffic(t_by_rank))
+
+# Exactly as many as the text says, and every byte that left arrived. Is that a good way
+# to add? Here are the two beside each other, for one number and for 4 MB.
 
 everyone()
 one, large = torch.ones(1), torch.ones(1 << 20)
@@ -1202,8 +1200,9 @@ if rank == 0:
 # --- Exercises ------------------------------------------------------------------------
 
 # Checked exercises come with a later edition; until then, three variations to try.
-# - Put the `else` into the first program, with the `send` and `recv` that keep a log,
-#   and let `follow` say what is wrong. You will need one `ranks.reset()`.
+# - Let rank 0 start two messages with `isend`, and rank 1 receive one. Later rank 0
+#   sends a third one, and rank 1 receives again. What does it get, and where would you
+#   look for the mistake? (Wait for every handle in the end.)
 # - Give `ring_sum` the value `torch.tensor([10.0**rank / 3])` and compare the ranks'
 #   results bit by bit. From three ranks on they are not all equal. Why, and why would
 #   that matter for four copies of one model?
@@ -1218,8 +1217,9 @@ if rank == 0:
 # - Say who waits for whom, and write programs that are right even if every `send`
 #   waits.
 # - Hide a wait behind work, and leave the tensor alone until `wait()` returns.
-# - Turn a hang into a list of who waits for whom; tell a circle from a message that
-#   nobody sends; get the ranks back with `reset`.
+# - Ask stuck ranks where they are; tell a circle from a message that nobody sends, with
+#   the lab or with a note from every rank; get the ranks back with `reset`.
+# - Read a space-time diagram: who waits, what is under way, and what never arrived.
 # - Measure α and β, and predict from them what a message, or a hundred, will take.
 
 # --- Run it on a cluster --------------------------------------------------------------
@@ -1231,9 +1231,8 @@ if rank == 0:
 #     torchrun --nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint HOST:29500 scripts/06_messages.py
 #
 # One rank on each host: ranks 0 and 1, between which the chapter measures, are then on
-# different ones, and α and β are the network's. Whatever compares the clocks of two
-# ranks (the space-time diagrams, their times, and `turns`) means something only within
-# one host.
+# different ones, and α and β are the network's. So are the clocks: on several hosts
+# `trace` compares them first, and every picture says by how much they may be off.
 
 # --- Where to read on -----------------------------------------------------------------
 
