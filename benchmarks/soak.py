@@ -216,7 +216,7 @@ def soak(folder, arguments):
         f"seed {arguments.seed}"
     )
     run.ledger.table()
-    return run.ledger.findings
+    return run.ledger.findings + run.ledger.growth()
 
 
 def chapters(folder, runs):

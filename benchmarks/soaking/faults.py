@@ -111,7 +111,6 @@ FAILS = {  # what one rank (K) does while the others wait for it
     "long_error": "raise ValueError('z' * 3_000_000)",
     "recursion": "f = lambda: f()\n    f()",
     "exits": "import sys; sys.exit(3)",
-    "quits": "quit()",
     "interrupts_itself": "raise KeyboardInterrupt",
     "memory": "bytearray(1 << 60)",
     "group_of_one_rank": "dist.recv(torch.zeros(1), src=rank)",
@@ -297,7 +296,9 @@ def controller(rng, size, timeout):
     idle = "import time\ntime.sleep(0.6)\n%px rank"
     work = _cell(rng.choice([STUCK["recv_circle"], BUSY["sleep"]]), rng, size)
     during = [(rng.uniform(0.1, 0.5), "kill", "ipyparallel.controller")]
-    return Fault([rng.choice([idle, work])], during, "restart", way="controller")
+    if rng.random() < 0.5:  # parts of it live on for a while, and may even answer
+        return Fault([idle], during, then="restart", way="controller")
+    return Fault([work], during, "restart", way="controller")
 
 
 @kind
@@ -374,6 +375,13 @@ def terminated(rng, size, timeout):
     at = _at_random(rng, 1.5)
     during = [(at, "signal_rank", rng.randrange(size), signal.SIGTERM), (at + 1.5, "interrupt")]
     return Fault([work], during, then="restart", way="SIGTERM, interrupt")
+
+
+@kind
+def quits(rng, size, timeout):
+    """A rank leaves in order, once its cell is done."""
+    cell = _cell("if rank == K:\n    quit()\nimport time\ntime.sleep(0.2)", rng, size)
+    return Fault([cell], then="restart", way="left behind")
 
 
 @kind

@@ -52,6 +52,16 @@ class Ledger:
         self._rows.append({"resets": self._resets, **_figures(notebook)})
         return problems
 
+    def growth(self):
+        """Return what the kernel has more and more of, in words; the first steps load things."""
+        problems = []
+        for name, allowed in (("kernel, threads", 3), ("kernel, open files", 8)):
+            values = [row[name] for row in self._rows if name in row]
+            first, last = statistics.median(values[:10]), statistics.median(values[-10:])
+            if last > first + allowed:
+                problems.append(f"{name}: {first:.0f} at first, {last:.0f} in the end")
+        return problems
+
     def last(self):
         """Return the figures of the kernel after the last step, in words."""
         row = self._rows[-1]
@@ -78,9 +88,10 @@ class Ledger:
         folders = notebook.folders()
         if len(folders) > bool(after):
             problems.append(f"folders of former ranks: {[folder.name for folder in folders]}")
-        others = set(notebook.temporary.iterdir()) - set(folders)
-        if others:
-            problems.append(f"in the temporary folder: {sorted(one.name for one in others)}")
+        others = {one.name for one in notebook.temporary.iterdir()} - {one.name for one in folders}
+        # torch keeps that one for all its programs.
+        if others := sorted(one for one in others if not one.startswith("torchinductor_")):
+            problems.append(f"in the temporary folder: {others}")
         if new := _files(notebook.home) - self._files:
             problems.append(f"in the home folder: {sorted(new)}")
         return problems
