@@ -14,11 +14,12 @@ from ipyparallel import AsyncResult, RemoteError
 from ipyparallel.error import TaskAborted
 from IPython import get_ipython
 
-from . import cluster, doctor, mismatch
-from .diagnosis import Report
-from .doctor import parts
+from . import cluster
+from .doctor import mismatch, rounds
+from .doctor.diagnosis import Report
+from .doctor.rounds import parts
+from .doctor.vigil import Vigil
 from .failure import UNREADABLE, Failure, RankError, error_from, from_remote
-from .vigil import Vigil
 
 GRACE = 0.3  # seconds that the news of a death may come after what it led to
 MARGIN = 5.0  # seconds that a rank gets beyond its timeout before it counts as stuck
@@ -154,7 +155,7 @@ def _with_cause_of_death(ranks, failure):
     if failure.kind != "died" or failure.rank >= len(ranks.pids):
         return failure
     cause = cluster.cause_of_death(ranks.cluster, ranks.pids[failure.rank])
-    report = doctor.last_words(ranks, failure.rank)
+    report = rounds.last_words(ranks, failure.rank)
     cause = mismatch.why_aborted(cause, report) or cause
     return Failure(failure.rank, "died", cause, report.place)
 

@@ -22,7 +22,7 @@ ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 HEARTBEAT = ("--HeartMonitor.period=100", "--HeartMonitor.max_heartmonitor_misses=300")
 
 # What every rank imports, once for all of them where they are forked.
-PRELOAD = ["torch", "torch.distributed", "ranklab.witness", "ranklab.traces.recording"]
+PRELOAD = ["torch", "torch.distributed", "ranklab.doctor.witness", "ranklab.traces.recording"]
 
 
 def start(plan, folder):

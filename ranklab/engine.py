@@ -16,8 +16,8 @@ def runs_on_rank(function):
 def prepare(folder):
     """Get ready to be a rank, and say which process this is: (host name, process id).
 
-    From here on the rank can say where it is, also while it is stuck (witness.py). What it leaves
-    behind for after its death goes to `folder`, if that is on this host.
+    From here on the rank can say where it is, also while it is stuck (doctor/witness.py). What it
+    leaves behind for after its death goes to `folder`, if that is on this host.
     """
     import gc
     import os
@@ -25,7 +25,7 @@ def prepare(folder):
 
     import torch.distributed  # noqa: F401
 
-    from ranklab import witness
+    from ranklab.doctor import witness
 
     witness.testify(folder if os.path.isdir(folder) else None)
 
@@ -64,8 +64,8 @@ def join(my_rank, size, backend, devices, meeting_point, seconds, loopback):
         torch.cuda.set_device(device)
     if loopback:
         os.environ["GLOO_SOCKET_IFNAME"] = loopback
-    if "ranklab.witness" in sys.modules:
-        sys.modules["ranklab.witness"].joined()
+    if "ranklab.doctor.witness" in sys.modules:
+        sys.modules["ranklab.doctor.witness"].joined()
     timeout = timedelta(seconds=seconds)
     # A group made by dist.new_group would wait for 30 minutes with Gloo, 10 with NCCL.
     c10d = dist.distributed_c10d

@@ -4,7 +4,7 @@ import linecache
 import re
 from dataclasses import dataclass
 
-from . import mismatch
+from .doctor import mismatch
 
 SHOWN = 3  # places at each end of a long way
 LONGEST_MESSAGE = 2000  # characters

@@ -14,7 +14,7 @@ from ipyparallel.client.magics import ParallelMagics
 from IPython.core.magic_arguments import parse_argstring
 
 from . import answers
-from .doctor import LastCell
+from .doctor.rounds import LastCell
 from .failure import ArgumentError, RankError
 
 

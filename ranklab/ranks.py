@@ -30,8 +30,9 @@ import time
 import ipyparallel
 from IPython import get_ipython
 
-from . import answers, arguments, cluster, doctor, engine, magics
-from .diagnosis import ENDED
+from . import answers, arguments, cluster, engine, magics
+from .doctor import rounds
+from .doctor.diagnosis import ENDED
 from .failure import ArgumentError, MissingOnRanks, RankError, named
 from .guardian import Guardian
 
@@ -92,14 +93,14 @@ class Ranks:
         self.cluster = self.client = self.view = None
         self.pids = []
         self.watched = 0  # by how many vigils
-        self.cell, self.last_result = doctor.LastCell(), None  # of the last %%px
+        self.cell, self.last_result = rounds.LastCell(), None  # of the last %%px
         self._meetings = itertools.count()
         self._guardian = None
         try:
             self._guardian = Guardian()
             self.cluster, self.client = cluster.start(self._plan, self._guardian.folder)
             answers.keep_unreadable(self.client)
-            doctor.free_when_one_dies(self)
+            rounds.free_when_one_dies(self)
             self.view = self.client[:]
             self.view.block = True
             self.folder = self._guardian.folder
@@ -132,9 +133,9 @@ class Ranks:
         Ranks that are stuck in a communication are freed first.
         """
         self.check_alive()
-        freed = doctor.where(self).waiting
+        freed = rounds.where(self).waiting
         if freed:
-            doctor.free(self)
+            rounds.free(self)
         self._check_idle(patience=answers.MARGIN if freed else 1)
         self._on_all(engine.leave, limit=self.timeout + answers.MARGIN)
         self._join()
@@ -143,7 +144,7 @@ class Ranks:
         """Raise RankError where ranks still run an earlier cell, after `patience` seconds."""
         deadline = time.monotonic() + patience
         while True:
-            diagnosis = doctor.where(self)
+            diagnosis = rounds.where(self)
             busy = [r for r, report in diagnosis.reports.items() if report.state not in ENDED]
             if not busy:
                 return
@@ -236,7 +237,7 @@ class Ranks:
         self.check_alive(targets=())
         last = self.last_result
         pending = last is not None and not last.ready()
-        return doctor.where(self, doctor.ended(self, last) if pending else None)
+        return rounds.where(self, rounds.ended(self, last) if pending else None)
 
     def _values(self, result, limit=None):
         try:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ranklab import mismatch
-from ranklab.diagnosis import Diagnosis, Report, wait
+from ranklab.doctor import mismatch
+from ranklab.doctor.diagnosis import Diagnosis, Report, wait
 
 
 def call(name, kind, peer=None, ranks=(0, 1, 2), **more):

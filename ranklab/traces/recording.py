@@ -57,7 +57,7 @@ def trace(align=None):
 
 def _check_left_open():
     global _left_open
-    calls = sys.modules.get("ranklab.calls")  # the lab's ranks keep track of their handles
+    calls = sys.modules.get("ranklab.doctor.calls")  # the lab's ranks keep track of their handles
     names = calls.left_open() if calls and _left_open else []
     if names:
         raise TraceError(

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 import psutil
 from ipyparallel import RemoteError
 
-from . import cluster
+from .. import cluster
+from ..failure import KERNEL_CELL, NOT_THE_READERS, shortened
 from .diagnosis import STUCK, Diagnosis, Report
-from .failure import KERNEL_CELL, NOT_THE_READERS, shortened
 
 REQUEST = "ranklab_request"
 PATIENCE = 1.0  # seconds that a rank has to answer; one that is merely stuck takes milliseconds

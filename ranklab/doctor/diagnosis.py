@@ -1,7 +1,7 @@
 """What the places of all ranks, taken together, say: who waits for whom, and why nobody goes on.
 
 Nothing here talks to a rank. A `Report` is what is known of one rank, a `Diagnosis` reads all of
-them; doctor.py collects them. A circle of waiting ranks is found by following each rank to one that
+them; rounds.py collects them. A circle of waiting ranks is found by following each rank to one that
 it waits for (the wait-for graph; E. Knapp, "Deadlock Detection in Distributed Databases", ACM
 Computing Surveys 19(4), 1987).
 """
@@ -9,8 +9,8 @@ Computing Surveys 19(4), 1987).
 from dataclasses import dataclass
 from functools import cached_property
 
+from ..failure import named
 from . import mismatch
-from .failure import named
 
 STUCK = 1.0  # seconds in one communication after which a rank counts as stuck
 ENDED = {

@@ -35,9 +35,9 @@ import torch.distributed as dist
 from IPython.core import ultratb
 from tornado.ioloop import PeriodicCallback
 
+from ..failure import NOT_THE_READERS
 from . import calls
-from .doctor import REQUEST
-from .failure import NOT_THE_READERS
+from .rounds import REQUEST
 
 RUNS_CODE = ("run_code", "do_apply")  # the frames in which IPython runs a cell, ipyparallel a call
 SAMPLE = 0.5  # seconds between two looks at whether the main thread has moved

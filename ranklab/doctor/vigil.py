@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from IPython import get_ipython
 from IPython.display import display
 
-from . import doctor
+from . import rounds
 from .diagnosis import ENDED, Diagnosis
 
 FIRST, LONGEST = 0.5, 5.0  # seconds until the first look, and at most between two
@@ -54,7 +54,7 @@ class Vigil:
         if "died" in ended.values():
             self._free()
             return
-        diagnosis = self._ask(doctor.where)
+        diagnosis = self._ask(rounds.where)
         if diagnosis.stuck and "failed" in ended.values():
             self._free()
         elif diagnosis.stuck or self._waits_for_long(diagnosis):
@@ -100,9 +100,9 @@ class Vigil:
     def interrupt(self, signal):
         """End the cell on all ranks, within two seconds."""
         self.interrupted = True
-        there = [rank for rank, part in doctor.parts(self._result) if not part.ready()]
+        there = [rank for rank, part in rounds.parts(self._result) if not part.ready()]
         there = [rank for rank in there if rank not in self._ranks.gone()]
-        self._diagnosis = self._ask(doctor.where)
+        self._diagnosis = self._ask(rounds.where)
         self._ranks.client.send_signal(signal, targets=there, block=False)
         self._result.wait(TO_STOP)
         silent = self._diagnosis.silent
@@ -112,20 +112,20 @@ class Vigil:
 
     def _wait_for_all(self, but):
         deadline = time.monotonic() + TO_END
-        hearing = [part for rank, part in doctor.parts(self._result) if rank not in but]
+        hearing = [part for rank, part in rounds.parts(self._result) if rank not in but]
         while not all(part.ready() for part in hearing) and time.monotonic() < deadline:
             time.sleep(0.02)
 
     def look_back(self):
         """Compare, after a death that ended the waiting by itself, what the ranks had called."""
         if self._diagnosis is None:
-            self._diagnosis = self._ask(doctor.where)
+            self._diagnosis = self._ask(rounds.where)
 
     def give_up(self):
         """Note where the ranks are that still have not answered."""
         if self._diagnosis is None:
             self.gave_up = True
-            self._diagnosis = self._ask(doctor.where)
+            self._diagnosis = self._ask(rounds.where)
 
     def end(self):
         """Clear what stands below the cell: the error says it all."""
@@ -154,14 +154,14 @@ class Vigil:
 
     def _free(self, seen=None, but=()):
         self.freed = True
-        self._diagnosis = self._ask(doctor.free, but=but, seen=seen)
+        self._diagnosis = self._ask(rounds.free, but=but, seen=seen)
 
     def _ask(self, question, **options):
-        patience = TO_STOP if self.interrupted else doctor.PATIENCE
+        patience = TO_STOP if self.interrupted else rounds.PATIENCE
         return question(self._ranks, self._ended(), patience=patience, **options)
 
     def _ended(self):
-        return doctor.ended(self._ranks, self._result)
+        return rounds.ended(self._ranks, self._result)
 
     def _ended_badly(self):
         return bool({"failed", "died"} & set(self._ended().values()))

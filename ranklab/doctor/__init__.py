@@ -1,0 +1,7 @@
+"""The doctor: where each rank is, who waits for whom, and how those that are stuck are freed.
+
+On each rank, witness.py answers for the main thread, also while that is stuck; calls.py reads which
+communication it is in. In the kernel, rounds.py asks all ranks; diagnosis.py says what follows from
+the answers, and mismatch.py what follows from the collectives that they made; vigil.py watches over
+a cell while it runs, and acts.
+"""
