@@ -158,8 +158,6 @@ class Diagnosis:
         for report in self.reports.values():
             if only is not None and report.rank not in only:
                 continue
-            if report.state == "running" and not report.place:
-                continue  # between two cells, or telling of its error
             key = (_state(report), report.place, report.note)
             alike.setdefault(key, []).append(report)
         said = []

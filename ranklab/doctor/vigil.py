@@ -181,12 +181,18 @@ class Account:
         """The ranks of which the diagnosis says where they were."""
         return [r for r, report in self.diagnosis.reports.items() if report.state not in ENDED]
 
+    @property
+    def _placed(self):
+        # A rank without a line of the reader's is between two, or telling of its error.
+        reports = self.diagnosis.reports
+        return [r for r in self.tells_of if reports[r].place or reports[r].state == "silent"]
+
     def paragraphs(self):
         """Say how the waiting ended, where each rank was, and why nobody went on."""
         if not self.tells_of:
             return self.diagnosis.conclusions()
         finished = [r for r, report in self.diagnosis.reports.items() if report.state == "finished"]
-        where = self.diagnosis.paragraphs({*self.tells_of, *finished}, seconds=False)
+        where = self.diagnosis.paragraphs({*self._placed, *finished}, seconds=False)
         return [self.began, *where, *self.diagnosis.conclusions()]
 
 
