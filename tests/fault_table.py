@@ -101,8 +101,9 @@ BETWEEN_TWO = [
         "if rank == 0:\n    dist.recv(torch.zeros(1), src=rank - 1)\n"
         "if rank == 2:\n    dist.send(torch.ones(1), dst=rank + 1)",
         "failure",
-        "there is no rank 3",
+        "there is no rank 3: the ranks of this group are 0 to 2",
         ("there is no rank -1", "line 3: dist.recv", "line 5: dist.send"),
+        in_words="hangs, or a process crashes",
     ),
     Fault(
         "other_tag",
@@ -281,8 +282,7 @@ DEATHS = [
         "`sys.exit` on one rank",
         f"import sys\nif rank == 1:\n    sys.exit(3)\n{ALL_REDUCE}",
         "failure",
-        "SystemExit: 3",
-        ("rank 1 failed",),
+        "rank 1 failed:\n    line 4: sys.exit(3)\nSystemExit: 3",
     ),
     Fault(
         "memory_error",

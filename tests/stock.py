@@ -72,7 +72,9 @@ class Stock:
         return NOISE.sub("", shown).strip()
 
     def value(self, expression):
-        return eval(self.must(f"print(repr({expression}))"))
+        """Return the value of an expression; what ranks print meanwhile may stand beside it."""
+        shown = self.must(f"print('\\nvalue:', repr({expression}))")
+        return eval(re.search("^value: (.*)$", shown, re.MULTILINE)[1])
 
     def join(self, *groups):
         """Make each list of engines a process group."""
