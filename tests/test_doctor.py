@@ -162,7 +162,12 @@ def test_who_waits_for_one_that_runs_is_not_stuck():
 
 
 def test_all_that_are_left_wait():
-    assert Diagnosis([collective(0, "all_reduce"), collective(1, "all_reduce"), ended(2)]).stuck
+    assert Diagnosis([collective(rank, "all_reduce") for rank in range(3)]).stuck
+
+
+def test_two_in_a_circle_are_stuck_while_another_one_runs():
+    assert Diagnosis([receives(0, 1), receives(1, 0), runs(2)]).stuck
+    assert not Diagnosis([receives(0, 1), receives(1, 0, seconds=0.1), runs(2)]).stuck
 
 
 def test_nobody_waits():

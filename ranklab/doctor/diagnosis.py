@@ -122,8 +122,8 @@ class Diagnosis:
             return []
         return awaited
 
-    def waits_in_vain(self, states=tuple(ENDED)):
-        """Return {rank: those that it waits for and that have ended, in one of `states`}."""
+    def waits_in_vain(self):
+        """Return {rank: those that it waits for and that have ended}, where nobody else will do."""
         found = {}
         for rank in self.waiting:
             awaited = self.waits_for[rank]
