@@ -18,6 +18,7 @@ import random
 import re
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -28,6 +29,8 @@ from nbclient import NotebookClient
 from soaking.faults import ALL
 from soaking.measure import Ledger
 from soaking.notebook import Hang, Notebook
+
+from ranklab.guardian import belonging_to
 
 RANKS, TIMEOUT = 4, 3
 START = f"ranks = Ranks({RANKS}, timeout={TIMEOUT})"
@@ -238,11 +241,13 @@ def chapters(folder, runs):
         )
         began = time.monotonic()
         try:
-            client.execute(env=environment)
+            client.execute(env=environment, stderr=subprocess.DEVNULL)
         except Exception as error:
             findings.append(f"run {run}: {type(error).__name__}: {str(error)[-1500:]}")
         seconds.append(time.monotonic() - began)
-        if left := sorted(path.name for path in temporary.iterdir()):
+        if left := [one for path in temporary.iterdir() for one in belonging_to(str(path))]:
+            findings.append(f"run {run}: processes left: {left}")
+        if left := sorted(path.name for path in temporary.glob("ranklab-*")):
             findings.append(f"run {run}: left in the temporary folder: {left}")
         print(f"run {run}: {seconds[-1]:.1f} s", flush=True)
     if runs:

@@ -36,22 +36,18 @@ def test_ten_random_faults_leave_nothing_behind():
 
 @pytest.mark.timeout(200)
 def test_the_soak_notices_what_is_wrong(tmp_path):
-    """A rank's child that outlives everything has to be found, and the exit code to say so."""
+    """A folder that is left behind has to be found, and the exit code to say so."""
     program = f"""
 import sys
 sys.path.insert(0, {str(SOAK.parent)!r})
 import soak
 from soaking import faults
 
-def leaves_a_process(rng, size, timeout):
-    cell = (
-        "%%px\\nimport os, subprocess\\nif rank == 0:\\n"
-        "    subprocess.Popen(['sleep', '20'], env={{}}, start_new_session=True)"
-    )
-    return faults.Fault([cell], then="restart")
+def leaves_a_folder(rng, size, timeout):
+    return faults.Fault(["import tempfile\\ntempfile.mkdtemp(prefix='ranklab-')"])
 
 faults.ALL.clear()
-faults.ALL["leaves_a_process"] = leaves_a_process
+faults.ALL["leaves_a_folder"] = leaves_a_folder
 sys.argv = ["soak.py", "--runs", "0", "--faults", "1"]
 sys.exit(soak.main())
 """
@@ -59,4 +55,4 @@ sys.exit(soak.main())
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=180, cwd=tmp_path
     )
     assert ended.returncode == 1, f"{ended.stdout[-6000:]}\n{ended.stderr[-3000:]}"
-    assert re.search(r"FINDING .*(orphans|processes, not).*sleep 20", ended.stdout)
+    assert "folders of former ranks" in ended.stdout
