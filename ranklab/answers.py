@@ -51,8 +51,7 @@ def values(ranks, result, first_line=None, limit=None, signal="SIGINT"):
     where it is a cell. limit: seconds after which a silent rank counts as stuck; without it, a rank
     may compute for as long as it likes. signal: what Ctrl-C sends to the ranks.
     """
-    vigil = Vigil(ranks, result)
-    interrupt = None
+    vigil, broken_before, interrupt = Vigil(ranks, result), ranks.broken, None
     try:
         _wait(ranks, result, limit, vigil)
     except KeyboardInterrupt as error:
@@ -61,6 +60,23 @@ def values(ranks, result, first_line=None, limit=None, signal="SIGINT"):
             vigil.interrupt(signal)
     finally:
         vigil.end()
+    found, failures = _collect(ranks, result, first_line)
+    if any(failure.kind == "died" for failure in failures):
+        vigil.look_back()
+    if failures or vigil.freed:
+        vigil.clear()
+        ranks.broken |= vigil.freed or any(failure.kind == "waited" for failure in failures)
+        names = _names_in_kernel()
+        account = None if broken_before else vigil.account()
+        raise error_from(failures, ranks.name, names, account, broken_before) from None
+    if interrupt:  # the ranks were done when it reached them
+        raise interrupt
+    _check_collectives(result, found)
+    return found
+
+
+def _collect(ranks, result, first_line):
+    """Return ([the value of each rank that has one], [a Failure for each other rank])."""
     found, failures, all_there = [], [], result.ready()
     for rank, part in parts(result):
         # Asked once: ipyparallel's own thread may bring the answer at any moment.
@@ -69,21 +85,21 @@ def values(ranks, result, first_line=None, limit=None, signal="SIGINT"):
             continue
         answer = _answer(part)
         if isinstance(answer, TaskAborted):
-            failures.append(Failure(rank, "aborted"))
+            failures.append(Failure(rank, "aborted", _earlier_error(ranks, rank)))
         elif isinstance(answer, RemoteError):
             failures.append(from_remote(rank, answer, first_line))
         else:
             found.append(answer)
     failures += _deaths(ranks, failures)
-    if any(failure.kind == "died" for failure in failures):
-        vigil.look_back()
-    if failures or vigil.freed:
-        failures = [_with_cause_of_death(ranks, failure) for failure in failures]
-        raise error_from(failures, ranks.name, _names_in_kernel(), vigil.account()) from None
-    if interrupt:  # the ranks were done when it reached them
-        raise interrupt
-    _check_collectives(result, found)
-    return found
+    return found, [_with_cause_of_death(ranks, failure) for failure in failures]
+
+
+def _earlier_error(ranks, rank):
+    """Return the error of the `%%px` before the last one on `rank`, if it is known."""
+    for other, part in parts(ranks.earlier_result) if ranks.earlier_result else ():
+        if other == rank and part.ready() and isinstance(answer := _answer(part), RemoteError):
+            return from_remote(rank, answer).error
+    return ""
 
 
 def _check_collectives(result, answers):

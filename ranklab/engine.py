@@ -19,15 +19,17 @@ def prepare(folder):
     From here on the rank can say where it is, also while it is stuck (doctor/witness.py). What it
     leaves behind for after its death goes to `folder`, if that is on this host.
     """
+    import contextlib
     import gc
     import os
     import socket
 
     import torch.distributed  # noqa: F401
 
-    from ranklab.doctor import witness
+    with contextlib.suppress(ImportError):  # another host, without ranklab
+        from ranklab.doctor import witness
 
-    witness.testify(folder if os.path.isdir(folder) else None)
+        witness.testify(folder if os.path.isdir(folder) else None)
 
     gc.freeze()  # what stays loaded for good need not be searched by `leave`
     return socket.gethostname(), os.getpid()

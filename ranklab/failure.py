@@ -164,13 +164,19 @@ def named(ranks):
     return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
 
 
-def error_from(failures, name, names_in_kernel=(), account=None):
+def error_from(failures, name, names_in_kernel=(), account=None, broken_before=False):
     """Make one RankError of what happened; `name` is what the reader calls the Ranks object.
 
     account: a vigil's Account of what the ranks waited for, where they were seen to be stuck.
+    broken_before: did the process group break in an earlier cell?
     """
     told = account.tells_of if account else ()  # these need no paragraph of their own
     paragraphs = []
+    if broken_before and any(failure.kind == "waited" for failure in failures):
+        paragraphs.append(
+            "The process group broke in an earlier cell, so that no communication works: call "
+            f"{name}.reset(), then run this cell again."
+        )
     for kind in SAYS:
         alike = {}  # ranks that waited at one place waited for one thing, whatever each was told
         for failure in failures:
@@ -190,7 +196,8 @@ def error_from(failures, name, names_in_kernel=(), account=None):
     kinds = {failure.kind for failure in failures} | ({"waited"} if account else set())
     if account and not account.diagnosis.silent and not account.gave_up:
         kinds.discard("busy")  # they were freed a moment ago
-    paragraphs.append(what_next(kinds, name))
+    if not broken_before or kinds & {"died", "busy"}:
+        paragraphs.append(what_next(kinds, name))
     tracebacks = {failure.rank: failure.traceback for failure in failures}
     return RankError("\n\n".join(filter(None, paragraphs)), tracebacks)
 

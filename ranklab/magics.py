@@ -43,6 +43,7 @@ class RankMagics(ParallelMagics):
         self.ranks.cell = LastCell(cell, first_line)
         result = self.view.execute(cell, silent=False, block=False)
         result._fname = "%px"
+        self.ranks.earlier_result = self.ranks.last_result
         self.last_result = self.ranks.last_result = result
         if save_name:
             self.shell.user_ns[save_name] = result

@@ -33,7 +33,7 @@ from IPython import get_ipython
 from . import answers, arguments, cluster, engine, magics
 from .doctor import rounds
 from .doctor.diagnosis import ENDED
-from .failure import ArgumentError, MissingOnRanks, RankError, named
+from .failure import ArgumentError, MissingOnRanks, RankError, named, what_next
 from .guardian import Guardian
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
@@ -93,7 +93,9 @@ class Ranks:
         self.cluster = self.client = self.view = None
         self.pids = []
         self.watched = 0  # by how many vigils
-        self.cell, self.last_result = rounds.LastCell(), None  # of the last %%px
+        self.cell = rounds.LastCell()
+        self.last_result = self.earlier_result = None  # of the last two %%px
+        self.broken = False  # did a communication fail in this process group?
         self._meetings = itertools.count()
         self._guardian = None
         try:
@@ -126,6 +128,7 @@ class Ranks:
         group = (plan.world_size, plan.backend, plan.devices, self.meeting, plan.timeout, loopback)
         results = [self.client[r].apply_async(engine.join, r, *group) for r in range(len(self))]
         self._values(ipyparallel.AsyncResult.join(*results), limit=90)
+        self.broken = False
 
     def reset(self):
         """Give the same processes a new process group. Variables live on.
@@ -133,34 +136,30 @@ class Ranks:
         Ranks that are stuck in a communication are freed first.
         """
         self.check_alive()
-        freed = rounds.where(self).waiting
-        if freed:
+        if rounds.where(self).waiting or self._busy(patience=1):
             rounds.free(self)
-        self._check_idle(patience=answers.MARGIN if freed else 1)
+        if busy := self._busy(patience=answers.MARGIN):
+            raise RankError(self._still_runs(busy))
         self._on_all(engine.leave, limit=self.timeout + answers.MARGIN)
         self._join()
 
-    def _check_idle(self, patience):
-        """Raise RankError where ranks still run an earlier cell, after `patience` seconds."""
+    def _busy(self, patience):
+        """Return what is known of ranks that still run something after `patience` seconds."""
         deadline = time.monotonic() + patience
         while True:
             diagnosis = rounds.where(self)
             busy = [r for r, report in diagnosis.reports.items() if report.state not in ENDED]
-            if not busy:
-                return
-            if time.monotonic() > deadline:
-                break
+            if not busy or time.monotonic() > deadline:
+                return diagnosis.paragraphs(busy)
             time.sleep(0.02)
-        raise RankError(
-            "\n\n".join(
-                [
-                    "There is no new process group yet, as an earlier cell still runs:",
-                    *diagnosis.paragraphs(busy),
-                    f"Wait for its end, or call {self.name}.restart(): it starts fresh processes, "
-                    "without the variables of these.",
-                ]
-            )
+
+    def _still_runs(self, where):
+        began = "There is no new process group yet, as an earlier cell still runs:"
+        advice = (
+            f"Wait for its end, or call {self.name}.restart(): it starts fresh processes, without "
+            "the variables of these."
         )
+        return "\n\n".join([began, *where, advice])
 
     def restart(self):
         """Start fresh processes in place of these. Variables are gone; `%%px` stays valid."""
@@ -237,7 +236,10 @@ class Ranks:
         self.check_alive(targets=())
         last = self.last_result
         pending = last is not None and not last.ready()
-        return rounds.where(self, rounds.ended(self, last) if pending else None)
+        diagnosis = rounds.where(self, rounds.ended(self, last) if pending else None)
+        if self.broken:
+            diagnosis.advice = what_next({"waited"}, self.name)
+        return diagnosis
 
     def _values(self, result, limit=None):
         try:

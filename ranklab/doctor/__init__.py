@@ -5,3 +5,5 @@ communication it is in. In the kernel, rounds.py asks all ranks; diagnosis.py sa
 the answers, and mismatch.py what follows from the collectives that they made; vigil.py watches over
 a cell while it runs, and acts.
 """
+
+REQUEST = "ranklab_request"  # what the kernel asks a rank's control thread

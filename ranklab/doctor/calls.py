@@ -14,6 +14,8 @@ import weakref
 import torch
 import torch.distributed as dist
 
+from . import mismatch
+
 C10D = dist.distributed_c10d.__file__
 SENDS = {"send": "send", "isend": "send", "send_object_list": "send"}
 RECEIVES = {"recv": "recv", "irecv": "recv", "recv_object_list": "recv"}
@@ -113,12 +115,12 @@ def _op(op):
 
 def op_and_root(moment):
     """Return {"op": ..., "root": rank in the group} of the call that went on at `moment` (ns)."""
-    return next((said for began, ended, said in _last if began <= moment <= ended), {})
+    return next((said for began, ended, said in list(_last) if began <= moment <= ended), {})
 
 
 def left_open():
     """Return the names of calls whose handles are still there and have not been waited for."""
-    return [name for handle, (name, *_) in _made_by.items() if not handle.is_completed()]
+    return [name for handle, (name, *_) in list(_made_by.items()) if not handle.is_completed()]
 
 
 def count():
@@ -145,6 +147,13 @@ def current(frames):
         elif frame.f_code.co_filename == __file__ and name == "wait":
             return _of_handle(frame.f_locals["handle"])
     return None
+
+
+def of_record(made):
+    """Return the call that an entry of torch's record stands for (witness.py)."""
+    groups = dist.distributed_c10d._world.pg_names
+    group = next((group for group, name in groups.items() if name == made["group"]), None)
+    return _call(made["name"], "collective", group, payload=mismatch.tensors_of(made))
 
 
 def _message(name, arguments):

@@ -50,9 +50,10 @@ class Diagnosis:
     def __init__(self, reports, patience=STUCK):
         self.reports = {report.rank: report for report in reports}
         self.patience = patience
+        self.advice = ""  # what to do, where that is known
 
     def __str__(self):
-        return "\n\n".join([*self.paragraphs(), *self.conclusions()])
+        return "\n\n".join(filter(None, [*self.paragraphs(), *self.conclusions(), self.advice]))
 
     __repr__ = __str__
 

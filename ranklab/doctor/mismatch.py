@@ -74,9 +74,14 @@ def _count(entry):
     return counts
 
 
+def tensors_of(entry):
+    """Return "float32[4] and int64[1]" of an entry of torch's record."""
+    return " and ".join(f"{_type(d)}{s}" for d, s in zip(entry["dtypes"], entry["sizes"]))
+
+
 def _said(entry):
-    tensors = [f"{_type(d)}{s}" for d, s in zip(entry["dtypes"], entry["sizes"])]
-    of = f" of {' and '.join(tensors)}" if tensors else ""
+    tensors = tensors_of(entry)
+    of = f" of {tensors}" if tensors else ""
     root = entry.get("root")
     details = [entry.get("op"), None if root is None else f"root {root}"]
     details = ", ".join(filter(None, details))

@@ -18,9 +18,9 @@ from ipyparallel import RemoteError
 
 from .. import cluster
 from ..failure import KERNEL_CELL, NOT_THE_READERS, shortened
+from . import REQUEST
 from .diagnosis import STUCK, Diagnosis, Report
 
-REQUEST = "ranklab_request"
 PATIENCE = 1.0  # seconds that a rank has to answer; one that is merely stuck takes milliseconds
 FOR_A_STACK = 0.3  # seconds that `faulthandler` has to write
 
@@ -166,8 +166,10 @@ def _send(client, what, targets, **more):
 
 
 def _report(ranks, rank, said, ended):
-    if said is None or said.get("state") == "silent":
+    if said is None:
         return Report(rank, ended) if ended else _silent(ranks, rank)
+    if "error" in said:
+        return Report(rank, ended or "silent", note=f"    the lab's own error: {said['error']}")
     recent = tuple(said.get("recent", ()))
     if ended:
         return Report(rank, ended, recent=recent)

@@ -25,6 +25,9 @@ FIRST, LONGEST = 0.5, 5.0  # seconds until the first look, and at most between t
 TO_STOP, TO_END = 0.3, 1.0
 
 
+WENT_ON = "The ranks waited for a while, and went on."
+
+
 class Vigil:
     """Watches over `result`, which is under way on `ranks`."""
 
@@ -94,8 +97,7 @@ class Vigil:
 
     def _take_back(self):
         if self._notice:
-            self._notice.update("The ranks waited for a while, and went on.")
-        self._notice = None
+            self._notice.update(WENT_ON)
 
     def interrupt(self, signal):
         """End the cell on all ranks, within two seconds."""
@@ -106,7 +108,7 @@ class Vigil:
         self._ranks.client.send_signal(signal, targets=there, block=False)
         self._result.wait(TO_STOP)
         silent = self._diagnosis.silent
-        if self._diagnosis.waiting and not self._result.ready():
+        if not self._result.ready():
             self._free(seen=self._diagnosis, but=silent)
         self._wait_for_all(but=silent)
 
@@ -128,8 +130,13 @@ class Vigil:
             self._diagnosis = self._ask(rounds.where)
 
     def end(self):
-        """Clear what stands below the cell: the error says it all."""
+        """End the watch; what stands below the cell is no longer true."""
         self._ranks.watched -= 1
+        if self._notice:
+            self._notice.update(WENT_ON)
+
+    def clear(self):
+        """Clear what stands below the cell: there is an error, which says it all."""
         if self._notice:
             self._notice.update("")
 

@@ -36,10 +36,10 @@ from IPython.core import ultratb
 from tornado.ioloop import PeriodicCallback
 
 from ..failure import NOT_THE_READERS
-from . import calls
-from .rounds import REQUEST
+from . import REQUEST, calls
 
 RUNS_CODE = ("run_code", "do_apply")  # the frames in which IPython runs a cell, ipyparallel a call
+STANDS_STILL = 0.8  # seconds
 SAMPLE = 0.5  # seconds between two looks at whether the main thread has moved
 
 _witness = None
@@ -93,7 +93,7 @@ class Witness:
             elif asked["what"] == "release":
                 _send_nothing(asked["to"], asked["group"], asked["tag"])
         except Exception as error:  # an answer is due in any case
-            reply = {"status": "ok", "state": "silent", "error": repr(error)}
+            reply = {"status": "ok", "error": repr(error)}
         self._kernel.session.send(stream, "ranklab_reply", reply, request, ident=ident)
 
     def where(self):
@@ -103,9 +103,20 @@ class Witness:
         said = {"state": "running" if frames else "idle", "recent": self._recent_collectives()}
         if frames:
             said["places"] = [_place(f) for f in reversed(frames) if _is_readers(f)]
-            said["call"] = calls.current(frames)
             said["seconds"] = time.monotonic() - self._since
+            said["call"] = calls.current(frames) or self._call_of_torch(frames, said)
         return said
+
+    def _call_of_torch(self, frames, said):
+        """Return the collective that C++ waits in by itself, as in the backward pass of DDP.
+
+        It has no frame. That the main thread stands still inside torch, and that torch's record has
+        a collective that is not over, is all that can be seen of it.
+        """
+        inside_torch = "/torch/" in frames[0].f_code.co_filename
+        if not inside_torch or said["seconds"] < STANDS_STILL:
+            return None
+        return next((calls.of_record(made) for made in said["recent"] if not made["over"]), None)
 
     def _frames(self):
         """Return the frames of the code that runs now, innermost first; [] if none does."""
@@ -127,8 +138,8 @@ class Witness:
     def _recent_collectives(self):
         """Return torch's own record of the last collectives of each group in this cell.
 
-        Each with its group, its number in that group (from 1), name, sizes and dtypes, and, where
-        Python made it, its operation and root.
+        Each with its group, its number in that group (from 1), name, sizes and dtypes, whether it
+        is over, and, where Python made it, its operation and root.
         """
         dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)
         entries = json.loads(dump()).get("entries", []) if dump else []
@@ -140,6 +151,7 @@ class Witness:
                 "name": entry["profiling_name"].partition(":")[2],
                 "sizes": entry["input_sizes"],
                 "dtypes": entry["input_dtypes"],
+                "over": entry["retired"],
                 **calls.op_and_root(entry["time_created_ns"]),
             }
             for entry in entries
