@@ -6,6 +6,7 @@ nanny tells the hub at once), or the controller between the notebook and the ran
 """
 
 import contextlib
+import gc
 import signal as signals
 import threading
 import time
@@ -58,9 +59,12 @@ def values(ranks, result, first_line=None, limit=None, signal="SIGINT"):
         interrupt = error
         with _deaf_to_ctrl_c():  # who is impatient presses twice
             vigil.interrupt(signal)
+        gc.collect()  # the output of an endless print may be a gigabyte of garbage by now
     finally:
         vigil.end()
     found, failures = _collect(ranks, result, first_line)
+    failures += _deaths(ranks, failures, vigil.freed)
+    failures = [_with_cause_of_death(ranks, failure) for failure in failures]
     if any(failure.kind == "died" for failure in failures):
         vigil.look_back()
     if failures or vigil.freed:
@@ -90,8 +94,7 @@ def _collect(ranks, result, first_line):
             failures.append(from_remote(rank, answer, first_line))
         else:
             found.append(answer)
-    failures += _deaths(ranks, failures)
-    return found, [_with_cause_of_death(ranks, failure) for failure in failures]
+    return found, failures
 
 
 def _earlier_error(ranks, rank):
@@ -122,10 +125,10 @@ def _deaf_to_ctrl_c():
         signals.signal(signals.SIGINT, before)
 
 
-def _deaths(ranks, failures):
-    """Return a Failure for each rank that died after it had answered, as others waited for it."""
+def _deaths(ranks, failures, freed):
+    """Return a Failure for each rank that died and was not asked, or had answered before."""
     echoes = [failure for failure in failures if failure.kind == "waited"]
-    if not echoes:
+    if not echoes and not freed:
         return []
     deadline = time.monotonic() + GRACE
     lost = all("Timed out" not in failure.error for failure in echoes)

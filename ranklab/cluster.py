@@ -121,7 +121,8 @@ def _config(plan):
 
 def _silent_log():
     log = logging.getLogger("ranklab.cluster")
-    log.addHandler(logging.NullHandler())
+    if not log.handlers:
+        log.addHandler(logging.NullHandler())
     log.propagate = False
     log.setLevel(logging.CRITICAL + 1)
     return log

@@ -28,7 +28,7 @@ COLLECTIVES = {
     *("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"),
     *("all_reduce_coalesced", "all_gather_coalesced"),
 }
-# Every rank of the world has to come, whoever is going to be in the group.
+# As a rule every rank of the world has to come, whoever is going to be in the group.
 MEETINGS = {"init_process_group", "new_group", "split_group", "destroy_process_group"}
 # The methods of a process group that give a handle, by the name that the reader knows.
 METHODS = {
@@ -143,7 +143,7 @@ def current(frames):
             if name in COLLECTIVES:
                 return _collective(name, frame.f_locals)
             if name in MEETINGS:
-                return _meeting(name)
+                return _meeting(name, frame.f_locals)
         elif frame.f_code.co_filename == __file__ and name == "wait":
             return _of_handle(frame.f_locals["handle"])
     return None
@@ -178,8 +178,10 @@ def _collective(name, arguments):
     return _call(name, "collective", group, payload=_payload(arguments), op=op, root=root)
 
 
-def _meeting(name):
+def _meeting(name, arguments):
     ranks = list(range(dist.get_world_size())) if dist.is_initialized() else []
+    if arguments.get("use_local_synchronization") and arguments.get("ranks"):
+        ranks = sorted(arguments["ranks"])
     return {**_call(name, "meeting", None), "ranks": ranks, "group": "the world"}
 
 

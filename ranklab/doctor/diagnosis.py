@@ -6,7 +6,7 @@ it waits for (the wait-for graph; E. Knapp, "Deadlock Detection in Distributed D
 Computing Surveys 19(4), 1987).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from ..failure import named
@@ -36,6 +36,7 @@ class Report:
     call: dict | None = None
     seconds: float = 0.0
     recent: tuple = ()
+    numbers: dict = field(default_factory=dict)  # {group: of its last collective there}
     note: str = ""  # where it is silent: what else is known
 
     @property
@@ -80,14 +81,18 @@ class Diagnosis:
         call = self.reports[rank].call
         others = [r for r in call["ranks"] if r != rank]
         if call["kind"] in ("collective", "meeting"):
-            return [r for r in others if not self._same_call(rank, r)]
+            return [r for r in others if not self._has_come(rank, r)]
         if call["peer"] is None:
             return others
         return [] if self._is_answered(rank, call["peer"]) else [call["peer"]]
 
-    def _same_call(self, a, b):
-        first, second = self.reports[a].call, self.reports.get(b, Report(b, "silent")).call
-        return second and all(first[key] == second[key] for key in ("name", "group"))
+    def _has_come(self, rank, other):
+        """Has `other` made the collective that `rank` is in? By now it may be somewhere else."""
+        mine, theirs = self.reports[rank].call, self.reports.get(other, Report(other, "silent"))
+        if mine.get("number"):
+            return theirs.numbers.get(mine["group"], 0) >= mine["number"]
+        call = theirs.call
+        return call and all(mine[key] == call[key] for key in ("name", "group"))
 
     def _is_answered(self, rank, peer):
         """Are the two in calls that answer each other? Then the message is on its way."""
@@ -146,7 +151,9 @@ class Diagnosis:
         if not patient:
             return False
         in_a_circle = bool(self.circle) and set(self.circle) <= patient
-        return patient == unfinished or in_a_circle or bool(patient & set(self.waits_in_vain()))
+        in_vain = bool(patient & set(self.waits_in_vain()))
+        differ = bool(mismatch.sentences(self.reports.values()))
+        return patient == unfinished or in_a_circle or in_vain or differ
 
     # In words
 

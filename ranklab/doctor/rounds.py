@@ -148,6 +148,8 @@ def _ask(ranks, what, targets, patience, **more):
         future.wait(max(0.0, deadline - time.monotonic()))
         if future.done():
             said[rank] = future.result()["content"]
+        else:
+            ranks.client._futures.pop(future.msg_id, None)  # its answer may never come
     return said
 
 
@@ -172,10 +174,12 @@ def _report(ranks, rank, said, ended):
         return Report(rank, ended or "silent", note=f"    the lab's own error: {said['error']}")
     recent = tuple(said.get("recent", ()))
     if ended:
-        return Report(rank, ended, recent=recent)
+        return Report(rank, ended, recent=recent, numbers=said.get("numbers", {}))
     place = _places(said.get("places", ()), ranks.cell)
     seconds = said.get("seconds", 0.0)
-    return Report(rank, said["state"], place, said.get("call"), seconds, recent)
+    return Report(
+        rank, said["state"], place, said.get("call"), seconds, recent, said.get("numbers", {})
+    )
 
 
 def _places(places, cell):

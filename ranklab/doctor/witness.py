@@ -16,9 +16,11 @@ its last words in a file. And where not even a thread gets to run, as in a long 
 Python's lock, `faulthandler` writes the stack to a file when it gets SIGUSR1.
 """
 
+import contextlib
 import ctypes
 import faulthandler
 import functools
+import gc
 import json
 import linecache
 import os
@@ -88,7 +90,7 @@ class Witness:
             reply = {"status": "ok", **self.where()}
             if asked["what"] == "free":
                 self._shut_connections()
-            elif asked["what"] == "brace":
+            elif asked["what"] == "brace" and _receives_from_anyone(reply.get("call")):
                 self._raise_when_the_wait_ends()
             elif asked["what"] == "release":
                 _send_nothing(asked["to"], asked["group"], asked["tag"])
@@ -100,11 +102,14 @@ class Witness:
         """Return as plain data: the state, the reader's lines (outermost first), the call."""
         frames = self._frames()
         self._sample(frames)
-        said = {"state": "running" if frames else "idle", "recent": self._recent_collectives()}
+        made = self._collectives()
+        said = {"state": "running" if frames else "idle", "recent": self._recent(made)}
+        said["numbers"] = {one["group"]: one["number"] for one in made}
         if frames:
             said["places"] = [_place(f) for f in reversed(frames) if _is_readers(f)]
             said["seconds"] = time.monotonic() - self._since
             said["call"] = calls.current(frames) or self._call_of_torch(frames, said)
+            _note_number(said["call"], made)
         return said
 
     def _call_of_torch(self, frames, said):
@@ -135,15 +140,14 @@ class Witness:
         if mark != self._mark:
             self._mark, self._since = mark, time.monotonic()
 
-    def _recent_collectives(self):
-        """Return torch's own record of the last collectives of each group in this cell.
+    def _collectives(self):
+        """Return torch's own record of the last collectives of each group, oldest first.
 
         Each with its group, its number in that group (from 1), name, sizes and dtypes, whether it
-        is over, and, where Python made it, its operation and root.
+        is over, when it began, and, where Python made it, its operation and root.
         """
         dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)
         entries = json.loads(dump()).get("entries", []) if dump else []
-        since = max(self._cell_began, self.group_began)
         return [
             {
                 "group": entry["process_group"][0],
@@ -152,11 +156,16 @@ class Witness:
                 "sizes": entry["input_sizes"],
                 "dtypes": entry["input_dtypes"],
                 "over": entry["retired"],
+                "began": entry["time_created_ns"],
                 **calls.op_and_root(entry["time_created_ns"]),
             }
             for entry in entries
-            if not entry["is_p2p"] and entry["time_created_ns"] >= since
+            if not entry["is_p2p"] and entry["time_created_ns"] >= self.group_began
         ]
+
+    def _recent(self, made):
+        """Return those that this cell made: what was before has been compared already."""
+        return [one for one in made if one["began"] >= self._cell_began]
 
     def _telling_of_collectives(self, do_execute):
         """Let the reply to a cell carry the collectives that the cell made, for comparison."""
@@ -168,7 +177,7 @@ class Witness:
             if reply.get("ename") == "SystemExit":  # of which IPython tells no line
                 reply["traceback"] = self._whole_traceback()
             if calls.count() != before:
-                reply["collectives"] = self._recent_collectives()
+                reply["collectives"] = self._recent(self._collectives())
             return reply
 
         return telling
@@ -183,7 +192,7 @@ class Witness:
         # Each connection of Gloo was accepted by one of its two ends, at a port on which that
         # process listens. So every rank shuts what it accepted, and that is all of them; the
         # reader's own connections stay as they are.
-        ports = {port for _, port in _listening()} - self._before
+        ports = {port for _, port in _listening()} - self._before - _ports_of_python()
         for connection in _connections():
             if connection.laddr.port in ports and connection.status == psutil.CONN_ESTABLISHED:
                 try:
@@ -224,6 +233,27 @@ class DistWaitEnded(RuntimeError):
 
     def __str__(self):
         return "Connection closed: nobody sent, and the wait was ended."
+
+
+def _note_number(call, made):
+    """Note which collective of its group `call` is, where torch has a record of it."""
+    if call and call["kind"] == "collective":
+        open_ones = [one for one in made if one["group"] == call["group"] and not one["over"]]
+        call["number"] = open_ones[0]["number"] if open_ones else None
+
+
+def _receives_from_anyone(call):
+    return bool(call) and call["kind"] == "recv" and call["peer"] is None
+
+
+def _ports_of_python():
+    """Return the ports on which sockets of Python's listen: not Gloo's, but the reader's own."""
+    ports = set()
+    for thing in gc.get_objects():
+        if isinstance(thing, socket.socket) and thing.family in (socket.AF_INET, socket.AF_INET6):
+            with contextlib.suppress(OSError):  # closed
+                ports.add(thing.getsockname()[1])
+    return ports
 
 
 def _send_nothing(to, group_name, tag):
