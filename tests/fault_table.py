@@ -41,7 +41,7 @@ ENDS = {
     "deaf": "a rank hears nothing: only an interrupt ends the cell; restart",
     "own": "a test of its own",
 }
-BIG = "2**20"  # numbers; Gloo sends a small message before anybody receives it
+BIG = "2**20"  # numbers: no buffer on the way takes them all
 
 BETWEEN_TWO = [
     Fault(
