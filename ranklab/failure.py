@@ -193,7 +193,9 @@ def error_from(failures, name, names_in_kernel=(), account=None, broken_before=F
     if waited and not account.freed:
         paragraphs.append(f"PyTorch's own words: {_most_telling(waited)}")
     paragraphs.append(elsewhere(failures, name, names_in_kernel))
-    kinds = {failure.kind for failure in failures} | ({"waited"} if account else set())
+    kinds = {failure.kind for failure in failures}
+    if account and (account.freed or account.diagnosis.waiting):
+        kinds.add("waited")
     if account and not account.diagnosis.silent and not account.gave_up:
         kinds.discard("busy")  # they were freed a moment ago
     if not broken_before or kinds & {"died", "busy"}:

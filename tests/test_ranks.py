@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from ranklab import Ranks, answers, arguments, cluster
-from ranklab.failure import MissingOnRanks, RankError
+from ranklab.failure import Failure, MissingOnRanks, RankError
 from ranklab.guardian import belonging_to, has_ended
 from ranklab.ranks import LOOPBACK
 
@@ -215,12 +215,12 @@ def test_reset_after_one_failed_and_the_others_waited(ranks):
 
 
 def test_reset_says_so_when_a_rank_does_not_come_back(ranks):
-    busy = ranks.client[1].apply_async(time.sleep, 3)
+    busy = ranks.client[1].apply_async(time.sleep, 8)
     try:
         with pytest.raises(RankError, match=r"(?s)^There is no new .*rank 1 runs.*\.restart\(\)"):
             ranks.reset()
     finally:
-        busy.wait(10)
+        busy.wait(20)
 
 
 class LatePart:
@@ -235,10 +235,9 @@ class LatePart:
 
 
 def test_an_answer_that_comes_too_late_is_no_none(monkeypatch):
-    monkeypatch.setattr(answers, "_wait", lambda *_: None)
     monkeypatch.setattr(answers, "parts", lambda _: [(0, LatePart())])
-    with pytest.raises(RankError, match=r"^rank 0 did not answer"):
-        answers.values(SimpleNamespace(name="ranks", timeout=1, watched=0), None)
+    result = SimpleNamespace(ready=lambda: False)
+    assert answers._collect(None, result, None) == ([], [Failure(0, "busy")])
 
 
 def test_groups_that_broke_leave_no_files_and_threads(ranks):
