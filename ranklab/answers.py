@@ -173,9 +173,8 @@ def death_of(ranks, gone):
 def _with_cause_of_death(ranks, failure):
     if failure.kind != "died" or failure.rank >= len(ranks.pids):
         return failure
-    cause = cluster.cause_of_death(ranks.cluster, ranks.pids[failure.rank])
     report = rounds.last_words(ranks, failure.rank)
-    cause = mismatch.why_aborted(cause, report) or cause
+    cause = rounds.cause_of_death(ranks, failure.rank, report)
     return Failure(failure.rank, "died", cause, report.place)
 
 

@@ -229,10 +229,16 @@ def _paragraph(kind, group):
 def elsewhere(failures, name, names_in_kernel):
     """Say so where the ranks lack a name that the kernel has, or the kernel one of theirs."""
     for failure in failures:
+        if "Default process group has not been initialized" in failure.error:
+            return f"The lab makes the process group: call {name}.reset() for a new one."
+        if "initialize the default process group twice" in failure.error:
+            return "The lab has made the process group already: leave this call out."
         lacking = LACKING.search(failure.error)
         if not lacking:
             continue
         what = lacking[1] or lacking[2]
+        if what == name:
+            return f"`{name}` lives in this notebook: call it in a cell without %%px."
         if failure.kind == "unreadable":
             return (
                 f"`{what}` is defined on the ranks and not in this notebook, which is another "

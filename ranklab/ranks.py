@@ -110,6 +110,12 @@ class Ranks:
             self.pids = [pid for _, pid in processes]
             self.one_host = {host for host, _ in processes} == {socket.gethostname()}
             self._join()
+        except KeyboardInterrupt:
+            self.close()
+            raise RankError(
+                f"Interrupted while the ranks were starting. Call {self.name}.restart(), or run "
+                "the cell with Ranks(...) again."
+            ) from None
         except BaseException:
             self.close()
             raise
@@ -133,10 +139,11 @@ class Ranks:
     def reset(self):
         """Give the same processes a new process group. Variables live on.
 
-        Ranks that are stuck in a communication are freed first.
+        What the ranks still run is ended first, as the stop button would end it.
         """
         self.check_alive()
         if rounds.where(self).waiting or self._busy(patience=1):
+            self.client.send_signal("SIGINT", block=False)
             rounds.free(self)
         if busy := self._busy(patience=answers.MARGIN):
             raise RankError(self._still_runs(busy))

@@ -73,11 +73,13 @@ def _noted(method, name):
     def noted(group, *args, **kwargs):
         global _calls
         _calls += 1
-        began = time.time_ns()
         if method.__name__ in ("send", "recv") and len(args) > 1:
             _check_peer(args[1], group.size())
+        note = [time.time_ns(), None, _op_and_root(args)]
+        if name not in ("isend", "irecv"):
+            _last.append(note)
         handle = method(group, *args, **kwargs)
-        _last.append((began, time.time_ns(), _op_and_root(args)))
+        note[1] = time.time_ns()
         if handle is not None:
             _made_by[handle] = name, group, args
         return handle
@@ -115,7 +117,10 @@ def _op(op):
 
 def op_and_root(moment):
     """Return {"op": ..., "root": rank in the group} of the call that went on at `moment` (ns)."""
-    return next((said for began, ended, said in list(_last) if began <= moment <= ended), {})
+    for began, ended, said in list(_last):
+        if began <= moment and (ended is None or moment <= ended):
+            return said
+    return {}
 
 
 def left_open():

@@ -13,10 +13,10 @@ from ..failure import named
 from . import mismatch
 
 STUCK = 1.0  # seconds in one communication after which a rank counts as stuck
-ENDED = {
-    "finished": "has finished the cell",
-    "failed": "has failed",
+ENDED = {  # the gravest first
     "died": "has died",
+    "failed": "has failed",
+    "finished": "has finished the cell",
     "idle": "runs nothing",
 }
 
@@ -54,7 +54,7 @@ class Diagnosis:
         self.advice = ""  # what to do, where that is known
 
     def __str__(self):
-        return "\n\n".join(filter(None, [*self.paragraphs(), *self.conclusions(), self.advice]))
+        return "\n\n".join(filter(None, [*self.conclusions(), *self.paragraphs(), self.advice]))
 
     __repr__ = __str__
 
@@ -66,6 +66,11 @@ class Diagnosis:
         return [
             r for r, report in self.reports.items() if report.call and report.state not in ENDED
         ]
+
+    @property
+    def unfinished(self):
+        """The ranks that have not ended the cell."""
+        return [rank for rank, report in self.reports.items() if report.state not in ENDED]
 
     @property
     def silent(self):
@@ -147,13 +152,13 @@ class Diagnosis:
     def stuck(self):
         """Has somebody no way on: in a circle, for a rank that has ended, or as nobody runs?"""
         patient = {r for r in self.waiting if self.reports[r].seconds >= self.patience}
-        unfinished = {r for r, report in self.reports.items() if report.state not in ENDED}
         if not patient:
             return False
+        all_wait = patient == set(self.unfinished) and any(self.waits_for.values())
         in_a_circle = bool(self.circle) and set(self.circle) <= patient
         in_vain = bool(patient & set(self.waits_in_vain()))
         differ = bool(mismatch.sentences(self.reports.values()))
-        return patient == unfinished or in_a_circle or in_vain or differ
+        return all_wait or in_a_circle or in_vain or differ
 
     # In words
 
@@ -234,17 +239,20 @@ class Diagnosis:
             alike.setdefault((wait(self.reports[rank].call), tuple(ended)), []).append(rank)
         said = []
         for (waits, ended), ranks in alike.items():
-            states = {ENDED[self.reports[r].state] for r in ended}
-            state = states.pop() if len(states) == 1 else "has ended"
+            # The gravest names the cause: who merely ended may only have heard of a death first.
+            gravest = min((self.reports[r].state for r in ended), key=list(ENDED).index)
+            ended = [r for r in ended if self.reports[r].state == gravest]
             who, whom = named(ranks).capitalize(), named(ended)
+            sends = self.reports[ranks[0]].call["kind"] == "send"
+            end = "nobody there receives any more" if sends else "nothing more comes from there"
             waits = _plural(waits) if len(ranks) > 1 else waits
-            state = _plural(state) if len(ended) > 1 else state
-            said.append(f"{who} {waits}, but {whom} {state}: nothing more comes from there.")
+            state = _plural(ENDED[gravest]) if len(ended) > 1 else ENDED[gravest]
+            said.append(f"{who} {waits}, but {whom} {state}: {end}.")
         return said
 
 
 def _state(report):
-    if report.call:
+    if report.call and report.state not in ENDED:
         return wait(report.call)
     if report.state == "running":
         return "runs"

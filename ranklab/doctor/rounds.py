@@ -18,7 +18,7 @@ from ipyparallel import RemoteError
 
 from .. import cluster
 from ..failure import KERNEL_CELL, NOT_THE_READERS, shortened
-from . import REQUEST
+from . import REQUEST, mismatch
 from .diagnosis import STUCK, Diagnosis, Report
 
 PATIENCE = 1.0  # seconds that a rank has to answer; one that is merely stuck takes milliseconds
@@ -70,8 +70,9 @@ def where(ranks, ended=None, patience=PATIENCE, but=()):
     reports = []
     for rank in range(len(ranks)):
         if ended.get(rank) == "died":
-            cause = cluster.cause_of_death(ranks.cluster, ranks.pids[rank])
-            reports.append(replace(last_words(ranks, rank), note=f"    {cause}".rstrip()))
+            report = last_words(ranks, rank)
+            cause = cause_of_death(ranks, rank, report)
+            reports.append(replace(report, note=f"    {cause}".rstrip()))
         else:
             reports.append(_report(ranks, rank, said.get(rank), ended.get(rank)))
     return Diagnosis(reports, patience=min(STUCK, ranks.timeout / 3))
@@ -249,6 +250,12 @@ def _readers_frames(text):
         inside = "" if function == "<module>" else function
         found.append({"file": file, "line": int(line), "in": inside, "source": ""})
     return found[::-1]
+
+
+def cause_of_death(ranks, rank, report):
+    """Say what ended the process of `rank`; report: its last words."""
+    cause = cluster.cause_of_death(ranks.cluster, ranks.pids[rank])
+    return mismatch.why_aborted(cause, report) or cause
 
 
 def last_words(ranks, rank):

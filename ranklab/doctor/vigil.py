@@ -17,7 +17,7 @@ from IPython import get_ipython
 from IPython.display import display
 
 from . import rounds
-from .diagnosis import ENDED, Diagnosis
+from .diagnosis import Diagnosis
 
 FIRST, LONGEST = 0.5, 5.0  # seconds until the first look, and at most between two
 # Of the two seconds in which an interrupt ends a cell: for a rank that runs Python to hear it (and
@@ -25,6 +25,7 @@ FIRST, LONGEST = 0.5, 5.0  # seconds until the first look, and at most between t
 TO_STOP, TO_END = 0.3, 1.0
 
 
+NOT_BEGUN = 2.0  # seconds after which it is worth a word that the cell waits for an earlier one
 WENT_ON = "The ranks waited for a while, and went on."
 
 
@@ -71,19 +72,32 @@ class Vigil:
                     self._say(
                         "Some ranks failed; others still run. Interrupt to end it.", diagnosis
                     )
+            elif self._has_not_begun(diagnosis):
+                self._say("This cell has not begun: an earlier one still runs.", diagnosis)
             elif self._moved > 1:
                 self._take_back()
 
     def _waits_for_long(self, diagnosis):
         """Does a rank wait for one that does something else, and may run out of time?"""
         longest = max((diagnosis.reports[r].seconds for r in diagnosis.waiting), default=0)
-        return longest > self._ranks.timeout / 2
+        return longest > min(self._ranks.timeout / 2, LONGEST)
+
+    def _has_not_begun(self, diagnosis):
+        """Are the ranks still where they were before the cell came?"""
+        here = time.monotonic() - self._began
+        since = [diagnosis.reports[r].seconds for r in diagnosis.unfinished]
+        return here > NOT_BEGUN and bool(since) and min(since) > here + 1
 
     def _headline(self, diagnosis):
-        what = "No progress." if diagnosis.stuck else "Ranks wait for others that still run."
+        if diagnosis.stuck:
+            what = "No progress."
+        elif len(diagnosis.waiting) == len(diagnosis.unfinished):
+            what = "All are in a communication that takes long; it may just be large."
+        else:
+            what = "Ranks wait for others that still run."
         return (
-            f"{what} Who waits gives up after {self._ranks.timeout:g} s; to end this at once, "
-            "interrupt the kernel."
+            f"{what} A rank that waits gives up after {self._ranks.timeout:g} s; to end this at "
+            "once, press the stop button (interrupt the kernel)."
         )
 
     def _say(self, headline, diagnosis):
@@ -108,15 +122,20 @@ class Vigil:
         self._ranks.client.send_signal(signal, targets=there, block=False)
         self._result.wait(TO_STOP)
         silent = self._diagnosis.silent
-        if not self._result.ready():
+        # Who runs Python may need a moment more; a group that nobody waits in need not break.
+        if self._diagnosis.waiting or not self._all_end(TO_END / 2, but=silent):
             self._free(seen=self._diagnosis, but=silent)
-        self._wait_for_all(but=silent)
+            self._all_end(TO_END / 2, but=silent)
 
-    def _wait_for_all(self, but):
-        deadline = time.monotonic() + TO_END
+    def _all_end(self, seconds, but):
+        """Wait for the ranks, but for those in `but`; have all of them ended the cell?"""
+        deadline = time.monotonic() + seconds
         hearing = [part for rank, part in rounds.parts(self._result) if rank not in but]
-        while not all(part.ready() for part in hearing) and time.monotonic() < deadline:
+        while not all(part.ready() for part in hearing):
+            if time.monotonic() > deadline:
+                return False
             time.sleep(0.02)
+        return True
 
     def look_back(self):
         """Compare, after a death that ended the waiting by itself, what the ranks had called."""
@@ -145,14 +164,15 @@ class Vigil:
         if self._diagnosis is None or self._is_old():
             return None
         if self.interrupted:
-            began = "Interrupted. Before that:"
+            said = "Interrupted.", "Before that:"
         elif self.freed:
-            began = "The others could not go on, and were freed. Until then:"
+            said = "", "The others could not go on, and were freed. Until then:"
         elif self.gave_up:
-            began = "No answer came. This is where the ranks are:"
+            said = "No answer came.", "This is where the ranks are:"
         else:
-            began = f"No progress: who waited gave up after {self._ranks.timeout:g} s. Until then:"
-        return Account(self._diagnosis, began, self.freed, self.gave_up)
+            seconds = f"{self._ranks.timeout:g} s"
+            said = f"No progress: after {seconds} the ranks that waited gave up.", "Until then:"
+        return Account(self._diagnosis, *said, self.freed, self.gave_up)
 
     def _is_old(self):
         """Was it another wait, which ended well?"""
@@ -179,28 +199,29 @@ class Account:
     """What an error has to say of ranks that waited."""
 
     diagnosis: Diagnosis
-    began: str  # how the waiting ended
+    ending: str  # how the waiting ended
+    before: str  # introduces the places of the ranks
     freed: bool
     gave_up: bool
 
     @property
     def tells_of(self):
         """The ranks of which the diagnosis says where they were."""
-        return [r for r, report in self.diagnosis.reports.items() if report.state not in ENDED]
-
-    @property
-    def _placed(self):
-        # A rank without a line of the reader's is between two, or telling of its error.
+        # Who has no line of the reader's is between two lines, or telling of an error.
         reports = self.diagnosis.reports
-        return [r for r in self.tells_of if reports[r].place or reports[r].state == "silent"]
+        return [
+            rank
+            for rank in self.diagnosis.unfinished
+            if reports[rank].place or reports[rank].state == "silent"
+        ]
 
     def paragraphs(self):
-        """Say how the waiting ended, where each rank was, and why nobody went on."""
+        """Say how the waiting ended, why nobody went on, and where each rank was."""
         if not self.tells_of:
             return self.diagnosis.conclusions()
         finished = [r for r, report in self.diagnosis.reports.items() if report.state == "finished"]
-        where = self.diagnosis.paragraphs({*self._placed, *finished}, seconds=False)
-        return [self.began, *where, *self.diagnosis.conclusions()]
+        where = self.diagnosis.paragraphs({*self.tells_of, *finished}, seconds=False)
+        return [self.ending, *self.diagnosis.conclusions(), self.before, *where]
 
 
 class Notice:
