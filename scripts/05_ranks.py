@@ -1020,14 +1020,15 @@ if rank == 0:
 # Each rank brought one number, and each now holds the sum of all. Nobody can have that
 # sum before the last one has brought its number. So let the ranks be unequal: rank r
 # multiplies r times as many matrices, and then all make the call. `trace` records what
-# a rank does in its `with` block, and when.
+# a rank does in its `with` block, and when. The barrier comes first, so that all begin
+# together.
 #
 # Predict: Which rank spends the most time in `all_reduce`?
 
 everyone()
 
-dist.barrier()
 with trace() as t:
+    dist.barrier()
     multiply(20 * rank)    # the products from above
     arrived = time.monotonic()
     dist.all_reduce(total)
@@ -1046,8 +1047,9 @@ if rank == 0:
 
 # Rank 0, which had nothing to multiply. Nobody leaves before the last one has come: a
 # group is as fast as its slowest rank, and what the others save they spend waiting.
-# Nothing is wrong with a rank that waits. But it looks the same when the one that it
-# waits for will never come.
+# (Where cores are fewer than ranks, the ranks share them, and the bars are not as 1 : 2
+# : 3.) Nothing is wrong with a rank that waits. But it looks the same when the one that
+# it waits for will never come.
 
 # --- When one does not come -----------------------------------------------------------
 
@@ -1061,10 +1063,10 @@ if rank == 0:
 # Predict: Rank 1 leaves the barrier out. Each of the others knows only that it waits in
 # a barrier. What would you look at to learn for whom?
 
-# The last line is the one that you need, and no rank could have said it alone: the lab
-# has looked at all of them. Two things can be seen of a rank from outside, even while
-# it is stuck. One is its stack, that is, in which line of which function it is: another
-# thread of its process can read that. The other is PyTorch's own record of the
+# The first sentence is the one that you need, and no rank could have said it alone: the
+# lab has looked at all of them. Two things can be seen of a rank from outside, even
+# while it is stuck. One is its stack, that is, in which line of which function it is:
+# another thread of its process can read that. The other is PyTorch's own record of the
 # collectives that the rank has made.
 
 # Rank 1 is one call behind. Look for the one that is behind; those that complain have
@@ -1088,7 +1090,7 @@ with may_fail():
 # By themselves, until their patience ends: five seconds here, (minutes_until_the_error)
 # minutes where nobody sets it. The script of this chapter does wait. In the notebook
 # the lab keeps watch; it breaks the connections of ranks that wait for one that has
-# failed, and a second or so later all are free. The message begins with the cause. (The
+# failed, and within three seconds all are free. The message begins with the cause. (The
 # logs of a cluster give no such order: look for the rank that did not time out.)
 #
 # The group is broken now, and the processes are well.
@@ -1129,7 +1131,7 @@ dist.all_reduce(total)  # and a group that works
 # | --- | --- | --- |
 # | the processes | are the same | are fresh |
 # | their variables | live on | are gone |
-# | call it when | a wait was broken off | a rank has died, or does not answer |
+# | call it when | a communication failed, timed out or was interrupted | a rank has died, or does not answer |
 # | it takes | a fraction of a second | as long as the first start |
 
 # --- So what is a rank? ---------------------------------------------------------------

@@ -22,6 +22,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.profiler import record_function
 
 
 def start_ranks():
@@ -388,11 +389,11 @@ if rank == 0:
             assert (sent if who == "receiver" else got) > 0.1  # the other one waited
     result("send_waited", send_times[1, 4], varies=True)
 
-# Both calls are blocking, and each waits for the other in all four cases: `send` took
-# (send_waited) seconds to get rid of 4 bytes. Gloo's sender only announces the message;
-# the data leaves when the receiver has said that its box is ready [gloo]. This is a
-# rendezvous protocol, and it needs no memory besides the sender's and the receiver's
-# own.
+# Both calls are blocking: in all four cases, the one that comes first waits for the
+# other. `send` took (send_waited) seconds to get rid of 4 bytes. Gloo's sender only
+# announces the message; the data leaves when the receiver has said that its box is
+# ready [gloo]. This is a rendezvous protocol, and it needs no memory besides the
+# sender's and the receiver's own.
 #
 # The first of the four cases as a picture. `trace` records what a rank does inside its
 # block, with PyTorch's own profiler, and `messages` draws what was sent:
@@ -469,8 +470,8 @@ fresh_group()
 # ranks run the cell, and `ranks.where()` asks them where they are, stuck or not. Here
 # is the same deadlock again:
 
-# For each rank: the call it is in, the line of the cell, and for how long. Then the
-# circle, by name. Nobody has to stay in it: `reset` frees ranks that are stuck, by
+# First the circle, by name; then for each rank the call it is in, the line of the cell,
+# and for how long. Nobody has to stay in it: `reset` frees ranks that are stuck, by
 # cutting their connections. And the same two lines in another order are a program:
 
 box = torch.zeros(2)
@@ -607,8 +608,8 @@ if rank == 0:
 # again. (NCCL has no tags; PyTorch ignores them there [pytorchdistributed].)
 #
 # Order is promised for each pair. Between different senders there is none, and if the
-# receiver names no sender, it gets whatever comes first. (NCCL has no such receive:
-# there every `recv` names its sender.) `recv` returns who it was.
+# receiver names no sender, it gets whatever comes first. `recv` returns who it was.
+# (NCCL has no such receive: there every `recv` names its sender.)
 
 everyone()
 arrivals = []
@@ -845,14 +846,14 @@ if rank == 0:
 # (many_predicted) times as long as the one. Sent one by one, they took (many_over_one)
 # times as long; with all hundred receives started beforehand, (posted_over_one) times.
 #
-# So the model is good for the one message, and wrong for the hundred, in both
-# directions. α is the time of a message alone. In the row, every send also waits until
-# the receiver is back in Python, calls `recv` again, and its "ready" has traveled back;
-# how long that takes depends on how busy the machine is. With the boxes all waiting,
-# none of that is left, and the sending of one message overlaps with the arrival of the
-# one before. Keep α for what it is: the price of having to wait. In either case, few
-# large messages beat many small ones. That is why data parallelism sends its gradients
-# in buckets, not layer by layer (chapter 12).
+# So trust the model for the one message, and not for the hundred. α is the time of a
+# message alone. In the row, every send also waits until the receiver is back in Python,
+# calls `recv` again, and its "ready" has traveled back; how long that takes depends on
+# how busy the machine is. With the boxes all waiting, none of that is left, and the
+# sending of one message overlaps with the arrival of the one before. Keep α for what it
+# is: the price of having to wait. In either case, few large messages beat many small
+# ones. That is why data parallelism sends its gradients in buckets, not layer by layer
+# (chapter 12).
 
 # --- A token goes around the ring -----------------------------------------------------
 
@@ -912,7 +913,8 @@ if rank == 0:
     show(messages(t_by_rank, name="token"))
 
 # The token makes a staircase: one message is under way at any time, and everybody else
-# waits.
+# waits. (A rank's line can end before its arrow arrives: `send` returns when the bytes
+# are in the hands of the operating system.)
 #
 # So a lap of one number should take as many α as there are ranks; the fastest of fifty
 # took (lap_over_alpha) α. Expect more rather than less: α is the fastest of many trips
@@ -1040,7 +1042,8 @@ def all_ways():
     for way in (chain, parity, together):
         theirs.zero_()
         dist.barrier()
-        way(mine, theirs)
+        with record_function(way.__name__):  # so that the trace knows it by name
+            way(mine, theirs)
         assert (theirs == left).all()
 
 
@@ -1055,19 +1058,19 @@ t_by_rank = to_rank_0(t)
 if rank == 0:
     show(messages(t_by_rank, name="ways"))
 
-# A grey band is a barrier, from which all start together. The chain (left) works, and
-# it is a staircase again. Rank 0 takes the message of the last rank, which only then
-# can receive, and so on backwards, in the same order on every machine:
+# A grey band is a barrier, after which all start. Look at where the arrows end: a
+# `send` may have been called long before. The chain works, and it is a staircase again.
+# Rank 0 takes the message of the last rank, which only then can receive, and so on
+# backwards, in the same order on every machine:
 
 # The number of steps grows with the number of ranks. With parity there are two rounds,
 # however many ranks there are (three, if their number is odd): all even ranks send
-# while all odd ones receive, then the other way around. Together (right), there is one
-# round, in which every rank sends and receives at the same time.
+# while all odd ones receive, then the other way around. Together, there is one round,
+# in which every rank sends and receives at the same time.
 #
 # Fewer steps are not always less time. Where there are fewer cores than ranks, messages
 # that are under way together slow each other down. Between machines with a network card
-# each, they need not. Look also at the ends: a send can be over before its arrow
-# arrives, because it returns when the bytes are in the hands of the operating system.
+# each, they need not.
 #
 # PyTorch's own form takes a list of operations and starts them all. With NCCL it is not
 # a matter of taste: there, sends and receives that need each other must be started as
