@@ -10,13 +10,14 @@ import pytest
 
 from ranklab import Ranks, messages, save, timeline, traffic
 from ranklab.failure import RankError
+from ranklab.traces.data import TraceError
 from ranklab.traces.matching import match, meetings
 from ranklab.traces.waiting import length, waits
 
 pytestmark = pytest.mark.timeout(120)
 
 N = 4
-TIMEOUT = 1.5
+TIMEOUT = 5  # s: a whole one passes in the test of a deadlock
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +128,11 @@ def test_traffic_is_exact(ranks):
         assert (row.received, row.received_bytes) == (N, N * 28)
     assert (table.total.sent, table.total.sent_bytes) == (N * N, N * N * 28)
     assert table[2].rank == 2 and len(table) == N
-    assert "messages sent" in repr(table) and f"{N * N * 28:,}" in repr(table)
-    assert "<th" in table._repr_html_()
+    assert repr(table).split("\n")[0].split() == ["sent", "received"]
+    assert f"{N * N * 28:,}" in repr(table)
+    assert 'colspan="2"' in table._repr_html_()
+    with pytest.raises(TraceError, match="no trace of rank 7 here, only of 0, 1, 2 and 3"):
+        table[7]
 
 
 @on_ranks
@@ -436,6 +440,108 @@ def test_sizes_of_collectives_in_flight_together(ranks):
 
 
 @on_ranks
+def more_than_are_kept():
+    from functools import partial
+
+    from ranklab import trace
+    from ranklab.traces import flight, reading
+
+    xs = [torch.ones(1 + k % 7, 10_000) for k in range(20)]  # noqa: F821
+    real = reading.events_of
+    reading.events_of = partial(real, flown=lambda: flight.entries()[-5:])
+    try:
+        with trace() as t:
+            for handle in [dist.all_reduce(x, async_op=True) for x in xs]:  # noqa: F821
+                handle.wait()
+    finally:
+        reading.events_of = real
+    return t
+
+
+def test_sizes_that_no_record_tells_are_said_to_be_guessed(ranks):
+    traces = ranks.run(more_than_are_kept)
+    for trace in traces:
+        assert sum(e.nbytes for e in trace.communication) == sum(
+            40_000 * (1 + k % 7) for k in range(20)
+        )
+        assert [e.nbytes for e in trace.communication[-5:]] == [
+            40_000 * (1 + k % 7) for k in range(15, 20)
+        ]
+        assert not any(e.doubtful for e in trace.communication[-5:])
+    assert any(e.doubtful for trace in traces for e in trace.communication)
+    assert "collectives is a guess" in messages(traces).alt
+
+
+@on_ranks
+def work_between_post_and_wait():
+    import time
+
+    from ranklab import trace
+
+    x, box = torch.ones(5), torch.zeros(5)  # noqa: F821
+    dist.barrier()  # noqa: F821
+    with trace() as t:
+        if rank == 0:  # noqa: F821
+            time.sleep(0.3)
+            dist.send(x, 1)  # noqa: F821
+        elif rank == 1:  # noqa: F821
+            handle = dist.irecv(box, 0)  # noqa: F821
+            for _ in range(50):
+                time.sleep(0.01)
+                x + x
+            handle.wait()
+    return t
+
+
+def test_a_receive_that_was_only_posted_is_not_waiting(ranks):
+    waited = waits(ranks.run(work_between_post_and_wait))
+    assert length(waited[1]) < 0.1e9  # ns
+
+
+@on_ranks
+def threads_of_gloo():
+    from pathlib import Path
+
+    from ranklab.traces import settling
+
+    names = [file.read_text() for file in Path("/proc/self/task").glob("*/comm")]
+    seen, x = False, torch.ones(1 << 22)  # noqa: F821
+    for _ in range(20):
+        handle = dist.all_reduce(x, async_op=True)  # noqa: F821
+        while not handle.is_completed():
+            seen = seen or settling._gloo_runs()
+        handle.wait()
+    settling.settle()
+    return any(name.startswith("pt_gloo") for name in names), seen, settling._gloo_runs()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what a thread does")
+def test_threads_of_gloo_are_known_by_name_and_settle(ranks):
+    assert ranks.run(threads_of_gloo) == [(True, True, False)] * N
+
+
+@on_ranks
+def unreadable():
+    from ranklab import trace
+    from ranklab.traces import reading
+
+    real = reading.events_of
+    reading.events_of = lambda *_: 1 / 0
+    try:
+        with trace() as t:
+            raise ValueError("the reader's own")
+    except ValueError:
+        return t
+    finally:
+        reading.events_of = real
+
+
+def test_an_error_of_the_readers_is_not_lost_where_a_trace_cannot_be_read(ranks):
+    for trace in ranks.run(unreadable):
+        assert trace.error.startswith("ValueError, and what was recorded cannot be read: ZeroDiv")
+
+
+@on_ranks
 def compare_clocks(shifts, align):
     """Trace with clocks that are off by `shifts` (ns): each rank's real time and trace."""
     import time
@@ -456,11 +562,11 @@ def compare_clocks(shifts, align):
 
 
 def test_clocks_of_hosts_are_compared_within_the_stated_uncertainty(ranks):
-    shifts = [0, 3_000_000_000, -40_000_000, 1_234]
+    shifts = [0, 3_000_000_000, -4_000_000_000, 1_234]
     for shift, (before, trace) in zip(shifts, ranks.run(compare_clocks, shifts, True)):
         assert abs(trace.clock.offset - shift) <= trace.clock.uncertainty
-        assert trace.clock.uncertainty < 50e6  # ns, on a machine that has other things to do
-        assert abs(trace.begin - (before - trace.clock.offset)) < 20e6
+        assert trace.clock.uncertainty < 0.5e9  # ns, on a machine that has other things to do
+        assert abs(trace.begin - (before - trace.clock.offset)) < 0.5e9
         assert all(e.tag != 0x7ACE for e in trace.communication)
 
 

@@ -10,6 +10,7 @@ import pytest
 from ranklab import messages, save, timeline, traffic
 from ranklab.traces import clocks
 from ranklab.traces.data import Clock, Event, Trace, TraceError, duration, size
+from ranklab.traces.headings import regions
 from ranklab.traces.matching import match, meetings
 from ranklab.traces.messages import thinned
 from ranklab.traces.timeline import per_slice
@@ -88,6 +89,22 @@ def test_sizes_tell_where_a_row_begins():
     assert found[0].why == "never received"
 
 
+def test_boxes_larger_than_their_messages_do_not_move_the_row_on():
+    a = made_up(0, [send(1, 1, 4, end=30), send(2, 1, 8, end=30)])
+    b = made_up(1, [recv(3, 20, 0, 8), recv(21, 30, 0, 8)])
+    assert ends(match([a, b])) == [(0, 1, 20), (0, 2, 30)]
+    assert traffic([a, b])[1].received_bytes == 12
+
+
+def test_a_message_leaves_when_its_sender_need_not_wait_any_more():
+    a, b = made_up(0, [send(100, 1, end=420)]), made_up(1, [recv(300, 500, 0)])
+    assert match([a, b])[0].left == 300
+    a = made_up(0, [send(100, 1, end=101)])  # it did not wait for the receiver
+    assert match([a, b])[0].left == 100
+    a = made_up(0, [send(400, 1, end=420)])
+    assert match([a, b])[0].left == 400
+
+
 def test_a_message_may_be_smaller_than_its_box_but_not_larger():
     a, b = made_up(0, [send(1, 1, 8)]), made_up(1, [recv(2, 20, 0, 16)])
     assert match([a, b])[0].matched
@@ -158,8 +175,9 @@ def test_collectives_are_put_together_from_the_end_if_a_trace_began_later():
 def test_waiting_while_computing_is_not_waiting():
     a = made_up(0, [send(600, 1)])
     b = made_up(1, [recv(0, 700, 0), Event("op", "aten::mm", 100, 400)])
-    assert waiting_share([a, b])[1] == pytest.approx(0.3)
-    assert "rank 1 waits 30 % of the time" in timeline([a, b]).alt
+    # What began at 100 shows that the receive was only posted: nobody waited before.
+    assert waiting_share([a, b])[1] == pytest.approx(0.2)
+    assert "rank 1 waits 20 % of the time" in timeline([a, b]).alt
 
 
 def test_intervals():
@@ -253,6 +271,41 @@ def test_lost_messages_are_crosses():
     assert "1 message was never received; for 1 receive no message came" in picture.alt
 
 
+def test_a_cross_at_the_end_of_the_window_is_in_the_picture():
+    a, b = made_up(0, [send(998, 1, state="unfinished")]), made_up(1, [])
+    ax = messages([a, b]).axes
+    (cross,) = (line for line in ax.lines if line.get_marker() == "x")
+    assert cross.get_xdata()[0] < ax.get_xlim()[1] - 0.05
+
+
+def test_parts_have_their_names_above():
+    def rank(number, late):
+        events = [collective("barrier", 1 + late, 90 + late)]
+        for k, name in enumerate(("chain", "parity")):
+            at = 50 + 480 * k + late
+            events.append(Event("region", name, at, at + 400))
+            events.append(Event("region", "inner", at + 10, at + 20))
+        return made_up(number, events)
+
+    traces = [rank(0, 0), rank(1, 50)]
+    assert [[e.name for e in part] for part in regions(traces)] == [["chain"] * 2, ["parity"] * 2]
+    picture = messages(traces)
+    assert [text.get_text() for text in picture.axes.texts] == ["barrier", "chain", "parity"]
+    assert "regions: chain, parity" in picture.alt
+
+
+def test_collectives_without_room_for_their_names_are_named_below():
+    events = [collective("all_reduce", 10 * k, 10 * k + 9) for k in range(90)]
+    picture = messages([made_up(0, events), made_up(1, events)])
+    assert not picture.axes.texts and "each grey band: all_reduce" in picture.alt
+
+
+def test_what_is_too_thin_for_hatching_has_none():
+    a = made_up(0, [send(0, 1, end=5), send(500, 1, end=900)])
+    hatched = [bars for bars in timeline([a]).axes.collections if bars.get_hatch()]
+    assert [len(bars.get_paths()) for bars in hatched] == [1]
+
+
 # Clocks
 
 
@@ -292,6 +345,8 @@ def test_what_is_not_a_trace_is_refused(tmp_path):
     for view in (timeline, messages, traffic):
         with pytest.raises(TraceError, match="NoneType in place of a trace"):
             view([None, None])
+        with pytest.raises(TraceError, match="int in place of a trace"):
+            view(3)
         with pytest.raises(TraceError, match="empty"):
             view([])
         with pytest.raises(TraceError, match="has ended"):

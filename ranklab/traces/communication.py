@@ -62,28 +62,52 @@ def _belongs(call, event, kind):
 def collective_calls(calls, backend, group_of, flown):
     """Return an Event for each collective that this rank took part in.
 
-    flown: gives what the flight recorder knows; asked where several are in flight at once.
+    flown: gives what the flight recorder knows; asked where the order is in doubt.
     """
     waiting = [event for event in backend if not event.backend.startswith((SEND, RECV))]
     mine = [call for call in calls if _collective(call)[0]]
     usual = [(call, _usual_parts(call, group_of(call), waiting)) for call in mine]
-    doubtful = sum(_in_background(call) for call in mine) > 1
-    parts = flight.parts_of(usual, flown()) if doubtful else {}
+    done = _paired(usual, list(waiting), {})
+    doubtful, parts = _out_of_order(mine, done), {}
+    if doubtful:
+        parts = flight.parts_of(usual, flown())
+        done = _paired(usual, list(waiting), parts)
     found = []
-    for call, operations in usual:
+    for call, did in zip(mine, done):
         name, root = _collective(call)
         group = group_of(call)
         event = Event(COLLECTIVE, name, call.start, call.end, group=group, thread=call.thread)
         event.peer = _global(group, call.inputs[root]) if root else None
         event.background = _in_background(call)
+        event.doubtful = id(call) in doubtful and id(call) not in parts
+        _describe(event, did)
+        found.append(event)
+    return found
+
+
+def _paired(usual, waiting, parts):
+    """Take from `waiting` what the backend did for each call: a list of events for each."""
+    done = []
+    for call, operations in usual:
         expected = parts.get(id(call)) or [(operation, None) for operation in operations]
         did = [
             _take(waiting, _is_part(call, *part)) or _take(waiting, _is_part(call, part[0]))
             for part in expected
         ]
-        _describe(event, [one for one in did if one])
-        found.append(event)
-    return found
+        done.append([one for one in did if one])
+    return done
+
+
+def _out_of_order(calls, done):
+    """The ids of calls that may have been begun in another order, if their sizes tell them apart.
+
+    They may where the backend began nothing for a call before the next one came.
+    """
+    some = {}
+    for k, did in enumerate(done[:-1]):
+        if did and did[0].start >= calls[k + 1].start:
+            some |= {id(calls[j]): done[j][0].nbytes for j in (k, k + 1) if done[j]}
+    return set(some) if len(set(some.values())) > 1 else set()
 
 
 def _collective(call):

@@ -1,5 +1,6 @@
 """A trace as plain data: what a rank recorded, and what travels to the kernel."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 # Kinds of events.
@@ -28,6 +29,7 @@ class Event:
     background: a collective called with `async_op=True`.
     state: "done"; "failed": it ended with an error; "unfinished": nobody waited for its end.
     ran_as: what the backend made of a collective, as (name, bytes) pairs.
+    doubtful: one of several collectives in flight together, and which size is whose is a guess.
     """
 
     kind: str
@@ -44,6 +46,7 @@ class Event:
     background: bool = False
     state: str = "done"
     ran_as: tuple = ()
+    doubtful: bool = False
 
     @property
     def communicates(self):
@@ -103,6 +106,12 @@ def counted(number, what):
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
+def listed(parts):
+    """Return "a", "a and b", "a, b and c"."""
+    parts = list(parts)
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
 def duration(seconds):
     """Return a time in the unit that suits it: "3.4 ms"."""
     factor, unit = time_unit(seconds)
@@ -129,13 +138,14 @@ def in_order(traces):
 
     Raises TraceError for something that is not a trace, or one that two ranks claim to be.
     """
-    found = [traces] if isinstance(traces, Trace) else list(traces)
+    if isinstance(traces, Trace):
+        traces = [traces]
+    if not isinstance(traces, Iterable):  # the Ranks themselves, say, or a number
+        raise TraceError(_instead(traces))
+    found = list(traces)
     for trace in found:
         if not isinstance(trace, Trace):
-            raise TraceError(
-                f"Here is a {type(trace).__name__} in place of a trace. Give what the ranks "
-                'recorded: `with trace() as t:` in a %%px cell, then ranks["t"].'
-            )
+            raise TraceError(_instead(trace))
         if not trace.clock:
             raise TraceError("A trace is complete only after its `with trace()` block has ended.")
     if not found:
@@ -145,3 +155,10 @@ def in_order(traces):
     if twice := sorted({r for r in ranks if ranks.count(r) > 1}):
         raise TraceError(f"Two of these traces are of rank {twice[0]}; give one for each rank.")
     return found
+
+
+def _instead(thing):
+    return (
+        f"Here is a {type(thing).__name__} in place of a trace. Give what the ranks recorded: "
+        '`with trace() as t:` in a %%px cell, then ranks["t"].'
+    )

@@ -2,8 +2,8 @@
 
 Several collectives in flight at once are begun by several threads of the backend's, in an order
 that the profiler cannot tell. The flight recorder, always on, has them in the order of the calls.
-It keeps the last ones only (2000, or TORCH_FR_BUFFER_SIZE), and 2000 take 0.1 s to read: it is
-asked only where there is a doubt.
+It keeps the last ones only (2000, or TORCH_FR_BUFFER_SIZE, which is 64 on the lab's ranks), and
+2000 take 0.1 s to read: it is asked only where there is a doubt.
 """
 
 import json

@@ -31,6 +31,13 @@ class Message:
         return self.send is not None and self.recv is not None
 
     @property
+    def left(self):
+        """When it left, in ns: a sender that waits for its receiver sends when that is there."""
+        if self.matched and self.send.start < self.recv.start < self.send.end:
+            return self.recv.start
+        return self.send.start if self.send else None
+
+    @property
     def arrived(self):
         """When the wait for it ended, in ns; None if it did not, or not well."""
         return self.recv.end if self.matched and self.recv.state == "done" else None
@@ -117,7 +124,8 @@ class _Box:
 def _shift(sends, recvs, slack):
     """By how much the row of the sends is ahead of that of the receives; None if nothing fits.
 
-    Of several that are possible: one at which all sizes are equal, then the smallest.
+    Of several that are possible: none if the rows are equally long (a box may be larger than its
+    message), then one at which all sizes are equal, then the smallest.
     """
     if not sends or not recvs:
         return 0
@@ -128,8 +136,9 @@ def _shift(sends, recvs, slack):
         if not pairs or not all(_possible(send, recv, slack) for send, recv in pairs):
             continue
         unequal = any(send.nbytes != recv.nbytes for send, recv in pairs)
-        if best is None or (unequal, abs(shift)) < best[0]:
-            best = (unequal, abs(shift)), shift
+        rank = shift != 0 or len(sends) != len(recvs), unequal, abs(shift)
+        if best is None or rank < best[0]:
+            best = rank, shift
     return best[1] if best else None
 
 

@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 
 from ranklab.plots import STYLE, pale
 
-from . import picture, tally
+from . import headings, picture, tally
 from .data import in_order, size
 from .matching import match, meetings
 from .waiting import waits
@@ -23,9 +23,11 @@ CROSS = "#B00020"
 def messages(traces, ax=None, name="messages"):
     """Draw an arrow for each message, from the moment it was sent to the moment it arrived.
 
-    A message has the color of its sender. It leaves when its send is posted, and has arrived when
-    the wait of its receiver ends. A cross marks one that nobody received, or a receive that got
-    nothing. A thick pale line is the time in which a rank waited; a grey band, a collective.
+    A message has the color of its sender. It is sent when both ends are there: if `send` was called
+    before the receive, its rank first waits, and the arrow begins where that waiting ends. It has
+    arrived when the receiver's wait for it ends. A cross marks a message that nobody received, or
+    a receive that got nothing. A thick pale line is the time in which a rank waited; a grey band, a
+    collective. The names of collectives and of regions (`record_function`) stand above.
 
     traces: `ranks["t"]`, where a `%%px` cell set `t` by `with trace() as t:`; or one trace.
     ax: draw there, and return it. By default: a figure of its own, a `Picture`, which a notebook
@@ -35,15 +37,18 @@ def messages(traces, ax=None, name="messages"):
     """
     traces = in_order(traces)
     found = match(traces)
-    height = 1.1 + len(traces) * (0.6 if len(traces) <= 8 else 0.36)
+    height = 1.35 + len(traces) * (0.6 if len(traces) <= 8 else 0.36)
     with matplotlib.rc_context(STYLE):
         figure, axes = picture.canvas(ax, height)
-        sentences = _draw(axes, traces, found) + tally.caveats(traces, found)
+        sentences = _draw(axes, traces, found)
+        parts, told = headings.name_parts(axes, traces)
+        sentences += [told] * bool(told) + tally.caveats(traces, found)
         picture.time_axis(axes, tally.scale(traces)[1], tally.lost(found) + sentences)
     if ax is not None:
         return ax
     alt = tally.alternative(
         f"Space-time diagram: {tally.opening(traces, found)}",
+        f"regions: {', '.join(parts)}" if parts else "",
         tally.waiting(traces),
         tally.lost(found),
         sentences,
@@ -75,10 +80,11 @@ def _draw(ax, traces, found):
     elif len(found) <= WITH_LABELS:
         _labels(ax, shown, lines, last, len(traces))
     broken = [m for m in found if not m.matched]
+    right = [1.01 * last]
     for message in thinned(broken, MOST // 4):
-        _broken(ax, message, rows, time_of, last, named=len(broken) <= WITH_LABELS)
+        right.append(_broken(ax, message, rows, time_of, last, len(broken) <= WITH_LABELS))
     picture.rank_axis(ax, traces, below=0.6)
-    ax.set_xlim(-0.01 * last, 1.01 * last or 1)
+    ax.set_xlim(-0.01 * last, max(right) or 1)
     if len(shown) < len(matched):
         sentences.append(f"{len(shown)} of {len(matched)} messages are drawn, evenly for all pairs")
     return sentences
@@ -111,18 +117,11 @@ def _lifelines(ax, traces, rows, time_of):
 
 def _collectives(ax, traces, rows, time_of):
     """A grey band for each collective, from the first rank's start to the last one's end."""
-    found = meetings(traces)
-    for events in found:
-        here = sorted(rows[rank] for rank in events)
+    for events in meetings(traces):
         starts = [(time_of(events[r].start), rows[r]) for r in events]
         ends = [(time_of(events[r].end), rows[r]) for r in events]
         outline = sorted(starts, key=_row) + sorted(ends, key=_row, reverse=True)
         ax.fill(*zip(*outline), color=picture.GREY, alpha=1, facecolor="#E4E4E4", zorder=0.5)
-        if len(found) <= WITH_LABELS and len(here) > 1:
-            middle = sum(x for x, _ in outline) / len(outline)
-            name = next(iter(events.values())).name
-            label = {"rotation": 90, "fontsize": 8, "ha": "center", "va": "center"}
-            ax.text(middle, (here[0] + here[-1]) / 2, name, color="#333333", **label)
 
 
 def _row(point):
@@ -131,11 +130,10 @@ def _row(point):
 
 def _ends(message, rows, time_of, last):
     """Return ((time, row) of the departure, (time, row) of the arrival)."""
-    left = time_of(message.send.start)
     arrived = message.arrived
     if arrived is None:
         arrived = max(message.send.start, message.recv.start)
-    return (left, rows[message.src]), (time_of(arrived), rows[message.dst])
+    return (time_of(message.left), rows[message.src]), (time_of(arrived), rows[message.dst])
 
 
 def _arrow(ax, line, color, to_itself):
@@ -169,7 +167,7 @@ def _label(ax, x, y, text):
 
 
 def _broken(ax, message, rows, time_of, last, named):
-    """An arrow with one end: a cross where the other one should be."""
+    """An arrow with one end: a cross where the other one should be. Return where it ends."""
     if message.send is not None:
         here, other, at = message.src, message.dst, time_of(message.send.start)
         cross_at = at + STUB * last
@@ -182,10 +180,11 @@ def _broken(ax, message, rows, time_of, last, named):
     color = picture.color(message.src) if message.src is not None else picture.GREY
     ax.add_line(Line2D([at, cross_at], [row, towards], color=color, linewidth=1.3, linestyle=":"))
     ax.plot([cross_at], [towards], "x", color=CROSS, markersize=7, markeredgewidth=2, zorder=6)
+    ends = f"to {message.dst}" if message.send else f"from {_or_anyone(message.src)}"
     if named:
-        ends = f"to {message.dst}" if message.send else f"from {_or_anyone(message.src)}"
         side = {"ha": "left", "va": "center", "fontsize": 8, "clip_on": True}
         ax.text(max(at, cross_at) + 0.015 * last, towards, ends, **side)
+    return max(at, cross_at) + (0.03 + 0.018 * len(ends) if named else 0.02) * last
 
 
 def _or_anyone(rank):

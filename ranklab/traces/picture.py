@@ -77,9 +77,3 @@ def time_axis(ax, unit, sentences):
     """Name the time axis; below, what the figure leaves out, or does not know."""
     lines = [f"time ({unit})", *textwrap.wrap("; ".join(sentences), 64)]
     ax.set_xlabel("\n".join(lines), fontsize="small", linespacing=1.3)
-
-
-def listed(parts):
-    """Return "a", "a and b", "a, b and c"."""
-    parts = list(parts)
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

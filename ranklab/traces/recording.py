@@ -67,7 +67,6 @@ def _check_left_open():
 
 
 def _record(align):
-    global _left_open
     import torch
 
     result = Trace(**_who())
@@ -76,7 +75,8 @@ def _record(align):
         clocks.compare(clock)
     watcher = groups.watcher() if groups.several() else nullcontext()
     profile = _profiler()
-    begin, error = 0, None
+    begin = end = 0
+    error = None
     settle()
     try:
         with profile, watcher:
@@ -92,17 +92,30 @@ def _record(align):
                 end = time.time_ns()
                 settle()
     finally:
-        calls = getattr(watcher, "calls", None)
-        world = groups.all_ranks() if groups.in_a_group() else tuple(range(result.world_size))
-        raw = profile.kineto_results.events()
-        result.events = reading.events_of(raw, world, calls, error)
-        _left_open = any(event.state == "unfinished" for event in result.events)
-        result.error = type(error).__name__ if error else ""
-        result.begin, result.end = begin - clock.offset, end - clock.offset
-        for event in result.events:
-            event.start -= clock.offset
-            event.end -= clock.offset
-        result.clock = clock
+        if begin:
+            result.error = type(error).__name__ if error else ""
+            result.begin, result.end = begin - clock.offset, end - clock.offset
+            result.clock = clock
+            try:
+                result.events = _events(profile, watcher, result.world_size, clock, error)
+            except Exception as unread:
+                if error is None:
+                    raise
+                result.error += f", and what was recorded cannot be read: {unread!r}"
+
+
+def _events(profile, watcher, world_size, clock, error):
+    """Return what the profiler has recorded, on the clock of rank 0's host."""
+    global _left_open
+    _left_open = True  # until it is known
+    world = groups.all_ranks() if groups.in_a_group() else tuple(range(world_size))
+    raw = profile.kineto_results.events()
+    found = reading.events_of(raw, world, getattr(watcher, "calls", None), error)
+    _left_open = any(event.state == "unfinished" for event in found)
+    for event in found:
+        event.start -= clock.offset
+        event.end -= clock.offset
+    return found
 
 
 def _who():

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from .clocks import agreement
-from .data import in_order
+from .data import OP, in_order
 from .matching import match
 from .tally import span
 
@@ -49,7 +49,7 @@ def _of_rank(trace, begin, lanes):
     yield process | {"name": "process_sort_index", "args": {"sort_index": trace.rank}}
     free = []  # until when each of the lines for communication is taken
     for event in trace.events:
-        lane = COMPUTES if event.kind in ("op",) else NAMES
+        lane = COMPUTES if event.kind == OP else NAMES
         if event.communicates:
             lane = lanes[id(event)] = _free_lane(free, event)
         yield {

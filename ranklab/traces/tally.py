@@ -1,8 +1,7 @@
 """Sentences about traces, for figures and their descriptions."""
 
 from .clocks import agreement
-from .data import counted, duration, time_unit
-from .picture import listed
+from .data import COLLECTIVE, counted, duration, listed, time_unit
 from .waiting import waiting_share
 
 
@@ -37,7 +36,7 @@ def opening(traces, messages):
 
 def collectives(traces):
     """The number of collectives of the rank that took part in most."""
-    return max(sum(e.kind == "collective" for e in trace.events) for trace in traces)
+    return max(sum(e.kind == COLLECTIVE for e in trace.events) for trace in traces)
 
 
 def waiting(traces):
@@ -87,6 +86,8 @@ def caveats(traces, messages):
         said.append(f"nobody waited for the end of {counted(unfinished, 'operation')}")
     if guessed := sum(message.guessed for message in messages):
         said.append(f"the sender of {counted(guessed, 'message')} to a recv from anyone is a guess")
+    if doubtful := sum(e.doubtful for t in traces for e in t.communication):
+        said.append(f"which size belongs to which of {doubtful} collectives is a guess")
     return [sentence for sentence in said if sentence]
 
 

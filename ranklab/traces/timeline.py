@@ -14,7 +14,8 @@ HATCH = "//////"
 COMPUTE, TALK = (-0.36, 0.34), (0.02, 0.30)  # lanes of a row: (top, height), the row being at 0
 MOST = 400  # parts of a row; of more, no part can be seen
 SLICES = 120  # then, the figure shows shares of so many slices of time
-LETTER = 0.017  # the width of a letter of a label, as a share of the figure
+THIN = 0.012  # below it, as a share of the figure, a part is too thin for hatching
+LETTER = 0.0145  # the width of a letter of a label, as a share of the figure
 
 
 def timeline(traces, ax=None, name="timeline"):
@@ -22,6 +23,7 @@ def timeline(traces, ax=None, name="timeline"):
 
     An empty box is the part of a communication in which the rank waited for another rank. Regions
     of `record_function`, forward, backward and optimizer's steps stand above, with their names.
+    A communication that is too short for hatching is pale.
 
     traces: `ranks["t"]`, where a `%%px` cell set `t` by `with trace() as t:`; or one trace.
     ax: draw there, and return it. By default: a figure of its own, a `Picture`, which a notebook
@@ -61,7 +63,8 @@ def _draw(ax, traces):
         ax.hlines(row, time_of(trace.begin), time_of(trace.end), color=pale(color), linewidth=1)
         for (top, tall, look), intervals in lanes[trace.rank].items():
             bars = [(time_of(a), time_of(b) - time_of(a)) for a, b in intervals]
-            ax.broken_barh(bars, (row + top, tall), **look(color))
+            for some, how in _by_length(bars, look, THIN * last):
+                ax.broken_barh(some, (row + top, tall), **how(color))
         _name_regions(ax, trace, row, time_of, last)
         _name_communication(ax, trace, row, time_of, last)
     picture.rank_axis(ax, traces)
@@ -70,6 +73,15 @@ def _draw(ax, traces):
     if not many:
         return []
     return [f"each of {SLICES} slices shows the shares of its time, in full height"]
+
+
+def _by_length(bars, look, thin):
+    """Yield (bars, look): of a hatched bar that is thin, only some dots of the hatch would show."""
+    if look is not _hatched:
+        yield bars, look
+        return
+    yield [bar for bar in bars if bar[1] >= thin], _hatched
+    yield [bar for bar in bars if bar[1] < thin], _thin
 
 
 def _lanes(trace, waited):
@@ -124,6 +136,10 @@ def _hatched(color):
         "hatch": HATCH,
         "linewidth": 0.4,
     }
+
+
+def _thin(color):
+    return _hatched(color) | {"hatch": None}
 
 
 def _light(color):
@@ -189,7 +205,7 @@ def _name_communication(ax, trace, row, time_of, last):
     for event in trace.communication:
         left, right = time_of(event.start), time_of(event.end)
         name = _what(event)
-        if left < free_from or right - left < len(name) * LETTER * last:
+        if left < free_from - 0.01 * last or right - left < len(name) * LETTER * last:
             continue
         _label(ax, (left + right) / 2, row + TALK[0] + TALK[1] / 2, name)
         free_from = right
@@ -198,8 +214,8 @@ def _name_communication(ax, trace, row, time_of, last):
 def _what(event):
     other = "anyone" if event.peer is None else event.peer
     if event.kind == SEND:
-        return f"send to {other}"
-    return f"recv from {other}" if event.kind == RECV else event.name
+        return f"to {other}"
+    return f"from {other}" if event.kind == RECV else event.name
 
 
 def _label(ax, x, y, text):

@@ -2,20 +2,21 @@
 
 import html
 from dataclasses import asdict, dataclass, fields
+from itertools import groupby
 from math import ceil, log2
 
-from .data import RECV, SEND, in_order, size
+from .data import RECV, SEND, TraceError, in_order, listed, size
 from .matching import match
 
-HEADS = {
-    "rank": "rank",
-    "sent": "messages sent",
-    "sent_bytes": "bytes",
-    "received": "received",
-    "received_bytes": "bytes",
-    "collectives": "collectives",
-    "payload_bytes": "payload",
-    "moved_bytes": "an algorithm sends",
+HEADS = {  # what stands above a column, and above several
+    "rank": ("", "rank"),
+    "sent": ("sent", "messages"),
+    "sent_bytes": ("sent", "bytes"),
+    "received": ("received", "messages"),
+    "received_bytes": ("received", "bytes"),
+    "collectives": ("collectives", "calls"),
+    "payload_bytes": ("collectives", "payload"),
+    "moved_bytes": ("collectives", "an algorithm sends"),
 }
 SAYS = (
     "Messages: what send and recv were given. Payload: the bytes that the rank's program "
@@ -23,6 +24,8 @@ SAYS = (
     "(all_reduce, all_gather, reduce_scatter, reduce), binomial tree (broadcast), each part "
     "straight to its owner (gather, scatter, all_to_all)."
 )
+ROOM = "padding: 0.2em 0.8em"
+RIGHT = f"text-align: right; {ROOM}"
 
 
 @dataclass
@@ -56,7 +59,11 @@ class Traffic:
         return Row("all", **{name: sum(getattr(r, name) for r in self.rows) for name in names})
 
     def __getitem__(self, rank):
-        return next(row for row in self.rows if row.rank == rank)
+        for row in self.rows:
+            if row.rank == rank:
+                return row
+        there = listed(str(row.rank) for row in self.rows)
+        raise TraceError(f"There is no trace of rank {rank!r} here, only of {there}.")
 
     def __iter__(self):
         return iter(self.rows)
@@ -75,23 +82,40 @@ class Traffic:
 
     def __repr__(self):
         heads, cells = self._shown()
-        widths = [max(map(len, column)) for column in zip(heads, *cells)]
-        lines = [
-            "  ".join(c.rjust(w) for c, w in zip(line, widths)).rstrip() for line in [heads, *cells]
+        names = [name for _, name in heads]
+        widths = [max(map(len, column)) for column in zip(names, *cells)]
+        groups = [
+            (group, sum(widths[k] + 3 for k, _ in some) - 3) for group, some in _grouped(heads)
         ]
-        return "\n".join(lines)
+        lines = ["   ".join(group.center(width) for group, width in groups)]
+        lines += ["   ".join(c.rjust(w) for c, w in zip(line, widths)) for line in [names, *cells]]
+        return "\n".join(line.rstrip() for line in lines)
 
     def _repr_html_(self):
         heads, cells = self._shown()
-        top = "".join(f'<th scope="col">{html.escape(head)}</th>' for head in heads)
+        groups = "".join(
+            f'<th scope="colgroup" colspan="{len(some)}" style="text-align: center; {ROOM}">'
+            f"{html.escape(group)}</th>"
+            for group, some in _grouped(heads)
+        )
+        top = "".join(f'<th scope="col" style="{RIGHT}">{name}</th>' for _, name in heads)
         body = "".join(
-            f'<tr><th scope="row">{line[0]}</th>'
-            + "".join(f'<td style="text-align: right">{cell}</td>' for cell in line[1:])
+            f'<tr><th scope="row" style="{RIGHT}">{line[0]}</th>'
+            + "".join(f'<td style="{RIGHT}">{cell}</td>' for cell in line[1:])
             + "</tr>"
             for line in cells
         )
         caption = f"<caption>{html.escape(SAYS)}</caption>" if self.total.collectives else ""
-        return f"<table>{caption}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+        return (
+            f'<table style="margin-left: 0">{caption}<thead><tr>{groups}</tr><tr>{top}</tr></thead>'
+            f"<tbody>{body}</tbody></table>"
+        )
+
+
+def _grouped(heads):
+    """Yield (what stands above several columns, [(number, head) of each])."""
+    for group, some in groupby(enumerate(heads), key=lambda head: head[1][0]):
+        yield group, list(some)
 
 
 def _text(value, name):

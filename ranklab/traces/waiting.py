@@ -1,8 +1,9 @@
 """What follows from several traces together: who waited, and for how long."""
 
+from bisect import bisect_left
 from collections import defaultdict
 
-from .data import OP, OPTIMIZER
+from .data import COLLECTIVE, OP, OPTIMIZER
 from .matching import match, meetings
 
 # In these, a rank has to wait for the root only, or the root for all others.
@@ -15,33 +16,52 @@ def waits(traces):
     A receive waits until its message is sent, a large send until the receive is posted, and a
     collective until the last rank that it needs has called it. What never got an answer waited
     all the time.
+
+    The `wait()` of a handle leaves no record. What the rank began after the post shows that it
+    did not wait yet: it is taken to wait from the last such beginning on.
     """
     found = defaultdict(list)
+    since = _blocked_since(traces)
     for message in match(traces):
-        _message_waits(message, found)
-    for events in meetings(traces):
+        _message_waits(message, found, since)
+    met = meetings(traces)
+    for events in met:
         for rank, event in events.items():
             needed = [e for r, e in events.items() if _needs(event, rank, r)]
             came = max((e.start for e in needed), default=event.start)
-            _add(found, rank, event.start, min(event.end, came))
-    met = {id(event) for events in meetings(traces) for event in events.values()}
+            _add(found, rank, since[id(event)], min(event.end, came))
+    told = {id(event) for events in met for event in events.values()}
     for trace in traces:
         for event in trace.communication:
-            if event.kind == "collective" and event.state == "failed" and id(event) not in met:
-                _add(found, trace.rank, event.start, event.end)
+            if event.kind == COLLECTIVE and event.state == "failed" and id(event) not in told:
+                _add(found, trace.rank, since[id(event)], event.end)
     return {trace.rank: union(found[trace.rank]) for trace in traces}
 
 
-def _message_waits(message, found):
+def _blocked_since(traces):
+    """Return {id of a communication: since when (ns) it may have kept its rank from going on}."""
+    since = {}
+    for trace in traces:
+        starts = defaultdict(list)
+        for event in trace.events:
+            starts[event.thread].append(event.start)
+        for event in trace.communication:
+            since[id(event)] = event.start
+            if event.kind != COLLECTIVE or event.background:
+                some = starts[event.thread]
+                since[id(event)] = max(event.start, some[bisect_left(some, event.end) - 1])
+    return since
+
+
+def _message_waits(message, found, since):
     send, recv = message.send, message.recv
     if message.matched:
-        _add(found, message.dst, recv.start, min(recv.end, send.start))
-        if send.end > recv.start:
-            _add(found, message.src, send.start, recv.start)
+        _add(found, message.dst, since[id(recv)], min(recv.end, send.start))
+        _add(found, message.src, since[id(send)], message.left)
     elif send is not None and send.state == "failed":
-        _add(found, message.src, send.start, send.end)
+        _add(found, message.src, since[id(send)], send.end)
     elif recv is not None and recv.state == "failed":
-        _add(found, message.dst, recv.start, recv.end)
+        _add(found, message.dst, since[id(recv)], recv.end)
 
 
 def _needs(event, rank, other):
@@ -72,11 +92,11 @@ def waiting_share(traces):
     return shares
 
 
-def union(intervals, gap=0):
-    """Return intervals joined where they overlap, or are at most `gap` apart."""
+def union(intervals):
+    """Return intervals joined where they overlap or touch."""
     joined = []
     for start, end in sorted(intervals):
-        if joined and start <= joined[-1][1] + gap:
+        if joined and start <= joined[-1][1]:
             joined[-1] = (joined[-1][0], max(joined[-1][1], end))
         else:
             joined.append((start, end))
