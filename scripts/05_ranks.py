@@ -1020,8 +1020,8 @@ if rank == 0:
 # Each rank brought one number, and each now holds the sum of all. Nobody can have that
 # sum before the last one has brought its number. So let the ranks be unequal: rank r
 # multiplies r times as many matrices, and then all make the call. `trace` records what
-# a rank does in its `with` block, and when. The barrier comes first, so that all begin
-# together.
+# a rank does in its `with` block, and when. The barrier comes first: nobody begins
+# before all are there.
 #
 # Predict: Which rank spends the most time in `all_reduce`?
 

@@ -413,9 +413,9 @@ if rank == 0:
     show(messages(t_by_rank[:2], name="late"))
 
 # This is a space-time diagram [lamport1978]: time runs to the right, every rank has its
-# line, and an arrow leads from the moment a message was sent to the moment it was
-# received. The broad pale part of a line is waiting: rank 0 does nothing else. The
-# arrow is slow because its end is late, not because it is under way for so long.
+# line, and an arrow leads from the moment a message leaves to the moment it has
+# arrived. The broad pale part of a line is waiting: rank 0 has called `send` at once,
+# and the message leaves when rank 1 is ready for it.
 #
 # There is another way. The eager protocol copies the message into a buffer of the
 # library and lets the sender go. MPI leaves the choice to the implementation, message
@@ -1058,10 +1058,9 @@ t_by_rank = to_rank_0(t)
 if rank == 0:
     show(messages(t_by_rank, name="ways"))
 
-# A grey band is a barrier, after which all start. Look at where the arrows end: a
-# `send` may have been called long before. The chain works, and it is a staircase again.
-# Rank 0 takes the message of the last rank, which only then can receive, and so on
-# backwards, in the same order on every machine:
+# A grey band is a barrier, after which all start. The chain works, and it is a
+# staircase again. Rank 0 takes the message of the last rank, which only then can
+# receive, and so on backwards, in the same order on every machine:
 
 # The number of steps grows with the number of ranks. With parity there are two rounds,
 # however many ranks there are (three, if their number is odd): all even ranks send
