@@ -29,11 +29,13 @@ def trace(align=None):
         together**, for they exchange messages. By default it is done where the launcher says
         that the ranks run on several hosts (torchrun, MPI, Slurm).
 
-    What it costs (November 2026, two ranks on a shared 2-core machine; `benchmarks/trace.py`
-    measures yours): an addition takes 1.3 times as long (0.3 µs more), a ping-pong of 64 bytes 1.1
-    to 1.4 times, a small all-reduce no longer than its own spread. The end of the block takes 20
-    to 40 ms for a thousand events. With process groups other than the default one, each
-    operation takes some 3 µs more, and the first such trace loads torch._dynamo, 1 to 2 s.
+    What it costs (20 November 2026, two ranks on a 2-core AMD EPYC with a load of 4 to 6; the
+    fastest of 30 blocks, three runs; `benchmarks/trace.py` measures yours): an addition takes 1.3
+    to 1.4 times as long (0.4 µs more), a ping-pong of 64 bytes 1.1 to 1.4 times (10 to 35 µs more),
+    a small all-reduce 1.1 times (25 to 35 µs more; in one run the load hid it). With process groups
+    other than the default one, a small all-reduce takes up to 1.7 times as long, and the first such
+    trace loads torch._dynamo, 1 to 2 s. The end of the block takes 20 ms for a thousand additions,
+    50 to 70 ms for a thousand communications, 90 to 110 ms with several groups.
 
     Raises TraceError if this process is being traced or profiled already, and, on the lab's ranks,
     if a handle of the trace before has not been waited for: its end would be written into memory
