@@ -71,10 +71,13 @@ def values(ranks, result, first_line=None, limit=None, signal="SIGINT"):
         vigil.clear()
         ranks.broken |= vigil.freed or any(failure.kind == "waited" for failure in failures)
         names = _names_in_kernel()
-        account = None if broken_before else vigil.account()
-        raise error_from(failures, ranks.name, names, account, broken_before) from None
+        account = vigil.account()  # who is seen in a circle is not there for an old reason
+        raise error_from(
+            failures, ranks.name, names, account, broken_before and not account
+        ) from None
     if interrupt:  # the ranks were done when it reached them
         raise interrupt
+    vigil.went_on()
     _check_collectives(result, found)
     return found
 

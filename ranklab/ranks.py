@@ -244,8 +244,8 @@ class Ranks:
         last = self.last_result
         pending = last is not None and not last.ready()
         diagnosis = rounds.where(self, rounds.ended(self, last) if pending else None)
-        if self.broken:
-            diagnosis.advice = what_next({"waited"}, self.name)
+        if self.gone() or self.broken:
+            diagnosis.advice = what_next({"died" if self.gone() else "waited"}, self.name)
         return diagnosis
 
     def _values(self, result, limit=None):

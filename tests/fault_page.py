@@ -18,7 +18,12 @@ minutes. On the right stands a part of what ranklab says, word for word.
 """
 # What `two_receive` ends in, with a timeout of 3 s.
 EXAMPLE = """\
-No progress: who waited gave up after 3 s. Until then:
+No progress: after 3 s the ranks that waited gave up.
+
+Ranks 0 and 1 wait in a circle: rank 0 waits to receive float32[2] from rank 1 (line 4), rank 1 \
+waits to receive float32[2] from rank 0 (line 4): nobody sends.
+
+Until then:
 
 rank 0 waits to receive float32[2] from rank 1
     line 4: dist.recv(box, src=1 - rank)
@@ -27,9 +32,6 @@ rank 1 waits to receive float32[2] from rank 0
     line 4: dist.recv(box, src=1 - rank)
 
 rank 2 has finished the cell
-
-Ranks 0 and 1 wait in a circle: rank 0 waits to receive float32[2] from rank 1 (line 4), rank 1 \
-waits to receive float32[2] from rank 0 (line 4): nobody sends.
 
 PyTorch's own words: RuntimeError: Timed out waiting 3000ms for recv operation to complete
 

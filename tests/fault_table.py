@@ -379,7 +379,7 @@ READERS = [
         "the reader runs the next cell without a reset",
         "",
         "own",
-        "Call ranks.reset()",
+        "call ranks.reset(), then run this cell again",
         in_words="hangs behind the cell before",
     ),
     Fault(

@@ -23,6 +23,7 @@ TIMEOUT = 3  # seconds, of ranks that are to run out of time
 PATIENCE = 8  # of ranks that are to be freed before that
 # Seconds, as the issue has them. "notice": how long a stuck cell says nothing.
 BOUNDS = {"freed": 3.0, "interrupt": 2.0, "reset": 1.0, "restart": 3.0}
+MOST_BUSY = 3  # as many times slower a loaded machine may be
 WORKS = "%%px\nx = torch.ones(1)\ndist.all_reduce(x)\nassert x.item() == world_size"
 THE_SAME = "\nassert kept == 7\nimport os\nassert os.getpid() == pid"
 SCARCE = "if rank == 1:\n    x = torch.ones(2**29)\ndist.all_reduce(torch.ones(1))"
@@ -39,7 +40,7 @@ def rows(*ends):
 def within(what, seconds):
     """Assert that `what` took as little as is promised, and note how long it took."""
     measured[what].append(seconds)
-    busy = max(1.0, os.getloadavg()[0] / os.cpu_count())
+    busy = min(max(1.0, os.getloadavg()[0] / os.cpu_count()), MOST_BUSY)
     assert seconds < BOUNDS[what] * busy, f"{what}: {seconds:.2f} s"
 
 
@@ -179,7 +180,7 @@ def test_the_timeout_ends_it_with_a_diagnosis(quick, fault):
     began = time.monotonic()
     _, error = quick.outputs(message, 20)
     assert fault.excerpt in shown  # before the timeout
-    assert "gave up after 3 s" in error
+    assert "after 3 s the ranks that waited gave up" in error
     assert time.monotonic() - began < TIMEOUT + 5
     says(error, fault)
     assert "Timed out waiting 3000ms" in error or fault.name == "new_group_by_one"
@@ -191,7 +192,7 @@ def test_the_report_below_the_cell_gives_way_to_the_error(quick):
     quick.on_screen.clear()
     message, _ = quick.stuck(BY_NAME["two_receive"])
     (before,) = quick.on_screen.values()
-    assert before.startswith("No progress. Who waits gives up after 3 s")
+    assert before.startswith("No progress. A rank that waits gives up after 3 s")
     _, error = quick.outputs(message, 20)
     assert error.startswith(f"RankError: {EXAMPLE}")
     assert list(quick.on_screen.values()) == [""]

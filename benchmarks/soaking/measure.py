@@ -57,7 +57,8 @@ class Ledger:
         problems = []
         for name, allowed in (("kernel, threads", 3), ("kernel, open files", 8)):
             values = [row[name] for row in self._rows if name in row]
-            first, last = statistics.median(values[:10]), statistics.median(values[-10:])
+            some = max(1, min(10, len(values) // 3))
+            first, last = statistics.median(values[:some]), statistics.median(values[-some:])
             if last > first + allowed:
                 problems.append(f"{name}: {first:.0f} at first, {last:.0f} in the end")
         return problems

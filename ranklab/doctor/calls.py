@@ -78,8 +78,10 @@ def _noted(method, name):
         note = [time.time_ns(), None, _op_and_root(args)]
         if name not in ("isend", "irecv"):
             _last.append(note)
-        handle = method(group, *args, **kwargs)
-        note[1] = time.time_ns()
+        try:
+            handle = method(group, *args, **kwargs)
+        finally:
+            note[1] = time.time_ns()
         if handle is not None:
             _made_by[handle] = name, group, args
         return handle

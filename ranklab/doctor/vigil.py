@@ -39,6 +39,7 @@ class Vigil:
         self._began = time.monotonic()
         self._diagnosis, self._notice = None, None
         self._seen = 0.0  # when that was
+        self._expires = 0.0  # when the first of those that waited then gives up
         self._moved = 0  # looks since, at which nobody was stuck
         self._first = min(FIRST, ranks.timeout / 4)
         ranks.watched += 1
@@ -63,6 +64,7 @@ class Vigil:
             self._free()
         elif diagnosis.stuck or self._waits_for_long(diagnosis):
             self._diagnosis, self._seen, self._moved = diagnosis, time.monotonic(), 0
+            self._expires = self._seen + self._ranks.timeout - self._longest(diagnosis)
             self._say(self._headline(diagnosis), diagnosis)
         else:
             # Right after their time was up, ranks are no longer stuck, and not yet done.
@@ -79,8 +81,10 @@ class Vigil:
 
     def _waits_for_long(self, diagnosis):
         """Does a rank wait for one that does something else, and may run out of time?"""
-        longest = max((diagnosis.reports[r].seconds for r in diagnosis.waiting), default=0)
-        return longest > min(self._ranks.timeout / 2, LONGEST)
+        return self._longest(diagnosis) > min(self._ranks.timeout / 2, LONGEST)
+
+    def _longest(self, diagnosis):
+        return max((diagnosis.reports[r].seconds for r in diagnosis.waiting), default=0)
 
     def _has_not_begun(self, diagnosis):
         """Are the ranks still where they were before the cell came?"""
@@ -91,7 +95,7 @@ class Vigil:
     def _headline(self, diagnosis):
         if diagnosis.stuck:
             what = "No progress."
-        elif len(diagnosis.waiting) == len(diagnosis.unfinished):
+        elif len(diagnosis.waiting) == len(diagnosis.reports):
             what = "All are in a communication that takes long; it may just be large."
         else:
             what = "Ranks wait for others that still run."
@@ -110,8 +114,9 @@ class Vigil:
             self._notice.update(text)
 
     def _take_back(self):
-        if self._notice:
-            self._notice.update(WENT_ON)
+        """Say that the ranks move again, unless it is that they give up just now."""
+        if time.monotonic() < self._expires - 1:
+            self.went_on()
 
     def interrupt(self, signal):
         """End the cell on all ranks, within two seconds."""
@@ -149,8 +154,11 @@ class Vigil:
             self._diagnosis = self._ask(rounds.where)
 
     def end(self):
-        """End the watch; what stands below the cell is no longer true."""
+        """End the watch."""
         self._ranks.watched -= 1
+
+    def went_on(self):
+        """Say that what stands below the cell is over."""
         if self._notice:
             self._notice.update(WENT_ON)
 

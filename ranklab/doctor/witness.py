@@ -119,9 +119,14 @@ class Witness:
         a collective that is not over, is all that can be seen of it.
         """
         inside_torch = "/torch/" in frames[0].f_code.co_filename
-        if not inside_torch or said["seconds"] < STANDS_STILL:
+        under_way = [one for one in said["recent"] if not one["over"]]
+        if not inside_torch or not under_way:
             return None
-        return next((calls.of_record(made) for made in said["recent"] if not made["over"]), None)
+        seconds = min(said["seconds"], (time.time_ns() - under_way[0]["began"]) / 1e9)
+        if seconds < STANDS_STILL:
+            return None
+        said["seconds"] = seconds  # before that it may have computed
+        return calls.of_record(under_way[0])
 
     def _frames(self):
         """Return the frames of the code that runs now, innermost first; [] if none does."""
@@ -250,7 +255,11 @@ def _ports_of_python():
     """Return the ports on which sockets of Python's listen: not Gloo's, but the reader's own."""
     ports = set()
     for thing in gc.get_objects():
-        if isinstance(thing, socket.socket) and thing.family in (socket.AF_INET, socket.AF_INET6):
+        # Not isinstance: it would ask a proxy for what is no longer there.
+        if issubclass(type(thing), socket.socket) and thing.family in (
+            socket.AF_INET,
+            socket.AF_INET6,
+        ):
             with contextlib.suppress(OSError):  # closed
                 ports.add(thing.getsockname()[1])
     return ports
