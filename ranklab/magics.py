@@ -79,6 +79,8 @@ def _streamed(result):
     show = result._iopub_streaming_output_callback
 
     def show_output(rank, future, message):
+        # What came before anybody listened comes without a parent, and all ranks would share it.
+        message.setdefault("parent_header", {"msg_id": future.msg_id})
         if message["header"]["msg_type"] != "error":
             show(rank, future, message)
 

@@ -129,7 +129,8 @@ class Ranks:
         if self.one_host:
             self.meeting = os.path.join(self.folder, f"meeting-{next(self._meetings)}")
         else:
-            self.meeting = self.client[0].apply_sync(engine.free_address)
+            asked = self.client[[0]].apply_async(engine.free_address)
+            self.meeting = answers.values(self, asked, limit=60)[0]
         plan, loopback = self._plan, LOOPBACK if self.one_host else None
         group = (plan.world_size, plan.backend, plan.devices, self.meeting, plan.timeout, loopback)
         results = [self.client[r].apply_async(engine.join, r, *group) for r in range(len(self))]

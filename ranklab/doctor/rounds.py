@@ -156,15 +156,16 @@ def _ask(ranks, what, targets, patience, **more):
 
 def _send(client, what, targets, **more):
     """Send a request to the control threads; return {rank: the future of its reply}."""
+    engines = dict(client._engines)  # another thread takes out those that end
     return {
         rank: client._send(
             client._control_stream,
             REQUEST,
             content={"what": what, **more},
-            ident=client._engines[rank].encode(),
+            ident=engines[rank].encode(),
         )
         for rank in targets
-        if rank in client._engines
+        if rank in engines
     }
 
 
