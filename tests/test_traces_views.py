@@ -9,10 +9,12 @@ import pytest
 
 from ranklab import messages, save, timeline, traffic
 from ranklab.traces import clocks
+from ranklab.traces.communication import collective_calls
 from ranklab.traces.data import Clock, Event, Trace, TraceError, duration, size
 from ranklab.traces.headings import regions
 from ranklab.traces.matching import match, meetings
 from ranklab.traces.messages import thinned
+from ranklab.traces.reading import Raw
 from ranklab.traces.timeline import per_slice
 from ranklab.traces.traffic import would_send
 from ranklab.traces.waiting import length, union, waiting_share, waits, without
@@ -136,6 +138,35 @@ def test_ends_that_nobody_traced():
         "its sender was not traced",
         "its receiver was not traced",
     ]
+
+
+# Collectives in flight together
+
+
+def in_flight(begun, flown):
+    """Two all-reduces of 4 and 8 bytes; begun: when the backend begins each."""
+
+    def raw(name, start, nbytes, thread, backend=""):
+        return Raw(name, start, 90, thread, True, 0, [], nbytes, "float32", (), False, backend)
+
+    calls = [raw("c10d::allreduce_", start, None, 1) for start in (0, 2)]
+    backend = [raw("gloo:all_reduce", at, 4 * k, 2, "all_reduce") for k, at in enumerate(begun, 1)]
+    backend.sort(key=lambda event: event.start)
+    return collective_calls(calls, backend, lambda call: (0, 1), flown)
+
+
+def test_the_record_tells_which_of_several_is_which():
+    found = in_flight((11, 10), lambda: [("all_reduce", 4), ("all_reduce", 8)])
+    assert [(e.nbytes, e.doubtful) for e in found] == [(4, False), (8, False)]
+    found = in_flight((11, 10), lambda: [("all_reduce", 8)])  # the first one is not kept any more
+    assert [(e.nbytes, e.doubtful) for e in found] == [(4, True), (8, False)]
+    found = in_flight((10, 11), list)
+    assert [e.doubtful for e in found] == [True, True]
+
+
+def test_the_record_is_not_asked_where_there_is_no_doubt():
+    found = in_flight((1, 3), lambda: 1 / 0)
+    assert [(e.nbytes, e.doubtful) for e in found] == [(4, False), (8, False)]
 
 
 # Waiting

@@ -86,16 +86,19 @@ def collective_calls(calls, backend, group_of, flown):
 
 
 def _paired(usual, waiting, parts):
-    """Take from `waiting` what the backend did for each call: a list of events for each."""
-    done = []
-    for call, operations in usual:
+    """Take from `waiting` what the backend did for each call: a list of events for each.
+
+    Calls whose parts are known take theirs first.
+    """
+    did = {}
+    for call, operations in sorted(usual, key=lambda pair: id(pair[0]) not in parts):
         expected = parts.get(id(call)) or [(operation, None) for operation in operations]
-        did = [
+        taken = [
             _take(waiting, _is_part(call, *part)) or _take(waiting, _is_part(call, part[0]))
             for part in expected
         ]
-        done.append([one for one in did if one])
-    return done
+        did[id(call)] = [one for one in taken if one]
+    return [did[id(call)] for call, _ in usual]
 
 
 def _out_of_order(calls, done):
