@@ -34,11 +34,10 @@ import warnings
 import psutil
 import torch
 import torch.distributed as dist
-from IPython.core import ultratb
 from tornado.ioloop import PeriodicCallback
 
 from ..failure import NOT_THE_READERS
-from . import REQUEST, calls
+from . import REQUEST, calls, tracebacks
 
 RUNS_CODE = ("run_code", "do_apply")  # the frames in which IPython runs a cell, ipyparallel a call
 STANDS_STILL = 0.8  # seconds
@@ -79,7 +78,7 @@ class Witness:
         loop = kernel.control_thread.io_loop
         loop.add_callback(lambda: PeriodicCallback(self._sample, 1e3 * SAMPLE).start())
         warnings.filterwarnings("ignore", "To exit: use", UserWarning)  # a rank is no terminal
-        _show_the_line_that_raised()
+        tracebacks.show_the_line_that_raised()
         kernel.do_execute = self._telling_of_collectives(kernel.do_execute)
         if folder is not None:
             self._leave_last_words(folder)
@@ -180,18 +179,12 @@ class Witness:
             before, self._cell_began = calls.count(), time.time_ns()
             reply = await do_execute(*args, **kwargs)
             if reply.get("ename") == "SystemExit":  # of which IPython tells no line
-                reply["traceback"] = self._whole_traceback()
+                reply["traceback"] = tracebacks.whole(self._kernel.shell)
             if calls.count() != before:
                 reply["collectives"] = self._recent(self._collectives())
             return reply
 
         return telling
-
-    def _whole_traceback(self):
-        error = sys.last_value
-        return self._kernel.shell.InteractiveTB.structured_traceback(
-            type(error), error, error.__traceback__, tb_offset=1
-        )
 
     def _shut_connections(self):
         # Each connection of Gloo was accepted by one of its two ends, at a port on which that
@@ -271,23 +264,6 @@ def _send_nothing(to, group_name, tag):
         if name == group_name:
             empty = torch.empty(0, dtype=torch.uint8)
             group.send([empty], dist.get_group_rank(group, to), tag)
-
-
-def _show_the_line_that_raised():
-    """Let IPython name the line that raised, not the one that a `finally` ran last.
-
-    It confuses the two where a frame's file is on no disk, which goes for every cell. The way that
-    is right takes long, too long for the thousand frames of a recursion.
-    """
-    length_of_file = getattr(ultratb, "get_line_number_of_frame", None)
-
-    def length(frame):
-        is_cell = frame.f_code.co_filename in linecache.cache
-        long = isinstance(getattr(sys, "last_value", None), RecursionError)
-        return 0 if is_cell and not long else length_of_file(frame)
-
-    if length_of_file is not None:
-        ultratb.get_line_number_of_frame = length
 
 
 def _is_readers(frame):
