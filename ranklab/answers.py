@@ -84,20 +84,30 @@ def values(ranks, result, first_line=None, limit=None, signal="SIGINT"):
 
 def _collect(ranks, result, first_line):
     """Return ([the value of each rank that has one], [a Failure for each other rank])."""
-    found, failures, all_there = [], [], result.ready()
-    for rank, part in parts(result):
-        # Asked once: ipyparallel's own thread may bring the answer at any moment.
-        if not (part.ready() or (all_there and part.wait(GRACE))):
+    found, failures = [], []
+    for rank, there, answer in _answers(result):
+        if not there:
             failures.append(Failure(rank, "busy"))
-            continue
-        answer = _answer(part)
-        if isinstance(answer, TaskAborted):
+        elif isinstance(answer, TaskAborted):
             failures.append(Failure(rank, "aborted", _earlier_error(ranks, rank)))
         elif isinstance(answer, RemoteError):
             failures.append(from_remote(rank, answer, first_line))
         else:
             found.append(answer)
     return found, failures
+
+
+def _answers(result):
+    """Yield (rank, is its answer there, the answer) for each rank that was asked."""
+    if result.ready():
+        answers = result.get(return_exceptions=True)
+        answers = [answers] if result._single_result else answers
+        yield from ((rank, True, answer) for rank, answer in zip(result._targets, answers))
+        return
+    for rank, part in parts(result):
+        # Asked once: ipyparallel's own thread may bring the answer at any moment.
+        there = part.ready()
+        yield rank, there, _answer(part) if there else None
 
 
 def _earlier_error(ranks, rank):

@@ -46,10 +46,11 @@ class Vigil:
 
     def until_next_look(self):
         """Return how many seconds to wait for the result: the longer it runs, the longer."""
-        if self._ended_badly():
+        here = time.monotonic() - self._began
+        if here < self._first or self._ended_badly():  # most cells are done before the first look
             return self._first
         longest = min(LONGEST, self._ranks.timeout / 4)  # no wait may begin and end unseen
-        return min(max(self._first, (time.monotonic() - self._began) / 10), longest)
+        return min(max(self._first, here / 10), longest)
 
     def look(self):
         """See where the ranks are, and act on it."""
