@@ -60,6 +60,9 @@ def values(ranks, result, first_line=None, limit=None, signal="SIGINT"):
         with _deaf_to_ctrl_c():  # who is impatient presses twice
             vigil.interrupt(signal)
         gc.collect()  # the output of an endless print may be a gigabyte of garbage by now
+    except RankError:  # the controller is gone
+        vigil.clear()
+        raise
     finally:
         vigil.end()
     found, failures = _collect(ranks, result, first_line)
@@ -144,7 +147,7 @@ def _deaths(ranks, failures, freed):
     if not echoes and not freed:
         return []
     deadline = time.monotonic() + GRACE
-    lost = all("Timed out" not in failure.error for failure in echoes)
+    lost = not freed and all("Timed out" not in failure.error for failure in echoes)
     while lost and not ranks.gone() and time.monotonic() < deadline:
         time.sleep(0.02)  # a closed connection is noticed before the hub tells of the death
     known = {failure.rank for failure in failures}

@@ -172,11 +172,15 @@ def error_from(failures, name, names_in_kernel=(), account=None, broken_before=F
     """
     told = account.tells_of if account else ()  # these need no paragraph of their own
     paragraphs = []
-    if broken_before and any(failure.kind == "waited" for failure in failures):
+    broken_before &= any(failure.kind == "waited" for failure in failures)
+    if broken_before:
         paragraphs.append(
             "The process group broke in an earlier cell, so that no communication works: call "
             f"{name}.reset(), then run this cell again."
         )
+    died = any(failure.kind == "died" for failure in failures)
+    causes = account.mismatches if account and died else []
+    paragraphs += causes
     for kind in SAYS:
         alike = {}  # ranks that waited at one place waited for one thing, whatever each was told
         for failure in failures:
@@ -184,7 +188,7 @@ def error_from(failures, name, names_in_kernel=(), account=None, broken_before=F
                 key = (failure.place, failure.error if kind not in TOLD_BY_PLACE else "")
                 alike.setdefault(key, []).append(failure)
         if account and kind == FIRST_CONSEQUENCE:
-            paragraphs += account.paragraphs()
+            paragraphs += account.paragraphs(but=causes)
         if kind == "mismatch" and alike:
             paragraphs += _of_mismatch(alike.values())
         else:

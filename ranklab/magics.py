@@ -57,7 +57,8 @@ class RankMagics(ParallelMagics):
             try:
                 answers.values(self.ranks, result, first_line, signal=signal)
             finally:
-                result.wait_for_output(1)  # the end of the output may come after the result
+                # The end of the output may come after the result; of a stuck rank, there is none.
+                result.wait_for_output(1 if result.ready() else 0.1)
                 if not stream:
                     answers.display(result, groupby)
                 if not save_name:

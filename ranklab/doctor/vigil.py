@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from IPython import get_ipython
 from IPython.display import display
 
-from . import rounds
+from . import mismatch, rounds
 from .diagnosis import Diagnosis
 
 FIRST, LONGEST = 0.5, 5.0  # seconds until the first look, and at most between two
@@ -224,13 +224,19 @@ class Account:
             if reports[rank].place or reports[rank].state == "silent"
         ]
 
-    def paragraphs(self):
-        """Say how the waiting ended, why nobody went on, and where each rank was."""
+    @property
+    def mismatches(self):
+        """The sentences on collectives that do not match."""
+        return mismatch.sentences(self.diagnosis.reports.values())
+
+    def paragraphs(self, but=()):
+        """Say how the waiting ended, why nobody went on (but `but`), and where each rank was."""
+        why = [said for said in self.diagnosis.conclusions() if said not in but]
         if not self.tells_of:
-            return self.diagnosis.conclusions()
+            return why
         finished = [r for r, report in self.diagnosis.reports.items() if report.state == "finished"]
         where = self.diagnosis.paragraphs({*self.tells_of, *finished}, seconds=False)
-        return [self.ending, *self.diagnosis.conclusions(), self.before, *where]
+        return [self.ending, *why, self.before, *where]
 
 
 class Notice:
