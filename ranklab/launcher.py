@@ -76,6 +76,8 @@ class RankEngineSetLauncher(LocalEngineLauncher):
     def start(self, n):
         """Start the fork server, which starts `n` engines."""
         self.n = n
+        # Only here: who looks for a report later must not bring back a folder that was removed.
+        self._logs.mkdir(parents=True, exist_ok=True)
         self.output_file = str(self._log("server.log"))
         return super().start()
 
@@ -85,10 +87,12 @@ class RankEngineSetLauncher(LocalEngineLauncher):
     def report_file(self):
         return self._log("report.jsonl")
 
+    @property
+    def _logs(self):
+        return Path(self.profile_dir) / "log"
+
     def _log(self, ending):
-        folder = Path(self.profile_dir) / "log"
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder / f"ipengine-{self.cluster_id}-{self.engine_set_id}-{ending}"
+        return self._logs / f"ipengine-{self.cluster_id}-{self.engine_set_id}-{ending}"
 
     def _output_of(self, i):
         return self._log(f"{i}.log")

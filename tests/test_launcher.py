@@ -293,6 +293,14 @@ def test_without_the_fork_server_no_engine_lives_and_the_hub_learns_it(cluster):
     assert there(cluster)
 
 
+def test_a_late_look_at_the_report_brings_no_folder_back(tmp_path):
+    """The thread that waits for the fork server may look when everything is removed already."""
+    folder = tmp_path / "removed"
+    engines = launcher.RankEngineSetLauncher(profile_dir=str(folder))
+    assert engines.report() == {}
+    assert not folder.exists()
+
+
 def test_a_saved_cluster_is_found_by_another_process(cluster):
     program = """
 import json, sys, ipyparallel
