@@ -259,6 +259,8 @@ def temporary(tmp_path_factory, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setenv("TMPDIR", folder)
     yield Path(folder)
+    for left in Path(folder).glob("ranklab-*"):  # where a test failed halfway: its processes, too
+        guardian.clean(str(left))
     shutil.rmtree(folder)
 
 
