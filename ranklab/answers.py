@@ -11,38 +11,19 @@ import signal as signals
 import threading
 import time
 
-from ipyparallel import AsyncResult, RemoteError
+from ipyparallel import RemoteError
 from ipyparallel.error import TaskAborted
 from IPython import get_ipython
 
 from . import cluster
-from .doctor import mismatch, rounds
+from .doctor import mismatch, remains
 from .doctor.diagnosis import Report
-from .doctor.rounds import parts
 from .doctor.vigil import Vigil
-from .failure import UNREADABLE, Failure, RankError, error_from, from_remote
+from .failure import Failure, RankError, error_from, from_remote
+from .replies import answer, parts
 
 GRACE = 0.3  # seconds that the news of a death may come after what it led to
 MARGIN = 5.0  # seconds that a rank gets beyond its timeout before it counts as stuck
-
-
-def keep_unreadable(client):
-    """Have `client` report what cannot be rebuilt here, such as an object of a rank's own class.
-
-    Left alone, it logs the error in a thread of its own, and who waits for the answer waits on.
-    """
-    read = client._queue_handlers["apply_reply"]
-
-    def handle(message):
-        try:
-            read(message)
-        except Exception as error:
-            request = message["parent_header"]["msg_id"]
-            said = RemoteError(UNREADABLE, f"{type(error).__name__}: {error}", "")
-            client.results[request] = said
-            client._futures[request].set_result(said)
-
-    client._queue_handlers["apply_reply"] = handle
 
 
 def values(ranks, result, first_line=None, limit=None, signal="SIGINT"):
@@ -88,15 +69,15 @@ def values(ranks, result, first_line=None, limit=None, signal="SIGINT"):
 def _collect(ranks, result, first_line):
     """Return ([the value of each rank that has one], [a Failure for each other rank])."""
     found, failures = [], []
-    for rank, there, answer in _answers(result):
+    for rank, there, said in _answers(result):
         if not there:
             failures.append(Failure(rank, "busy"))
-        elif isinstance(answer, TaskAborted):
+        elif isinstance(said, TaskAborted):
             failures.append(Failure(rank, "aborted", _earlier_error(ranks, rank)))
-        elif isinstance(answer, RemoteError):
-            failures.append(from_remote(rank, answer, first_line))
+        elif isinstance(said, RemoteError):
+            failures.append(from_remote(rank, said, first_line))
         else:
-            found.append(answer)
+            found.append(said)
     return found, failures
 
 
@@ -110,14 +91,14 @@ def _answers(result):
     for rank, part in parts(result):
         # Asked once: ipyparallel's own thread may bring the answer at any moment.
         there = part.ready()
-        yield rank, there, _answer(part) if there else None
+        yield rank, there, answer(part) if there else None
 
 
 def _earlier_error(ranks, rank):
     """Return the error of the `%%px` before the last one on `rank`, if it is known."""
     for other, part in parts(ranks.earlier_result) if ranks.earlier_result else ():
-        if other == rank and part.ready() and isinstance(answer := _answer(part), RemoteError):
-            return from_remote(rank, answer).error
+        if other == rank and part.ready() and isinstance(said := answer(part), RemoteError):
+            return from_remote(rank, said).error
     return ""
 
 
@@ -159,12 +140,6 @@ def _names_in_kernel():
     return shell.user_ns if shell else ()
 
 
-def _answer(part):
-    """Return the value or the exception that came from one rank."""
-    answer = part.get(return_exceptions=True)
-    return answer if part._single_result else answer[0]  # the only part of a list of one
-
-
 def _wait(ranks, result, limit, vigil):
     deadline = limit and time.monotonic() + limit
     while not result.wait(vigil.until_next_look()):
@@ -189,23 +164,6 @@ def death_of(ranks, gone):
 def _with_cause_of_death(ranks, failure):
     if failure.kind != "died" or failure.rank >= len(ranks.pids):
         return failure
-    report = rounds.last_words(ranks, failure.rank)
-    cause = rounds.cause_of_death(ranks, failure.rank, report)
+    report = remains.last_words(ranks, failure.rank)
+    cause = remains.cause_of_death(ranks, failure.rank, report)
     return Failure(failure.rank, "died", cause, report.place)
-
-
-def forget(ranks, result):
-    """Drop what ipyparallel keeps of a result for good, large values and long errors included."""
-    # A rank may still work on it, and the ranks may be closed by now.
-    with contextlib.suppress(RuntimeError, KeyError, TimeoutError, AttributeError):
-        result.get(0, return_exceptions=True)
-        ranks.client.purge_local_results(result)
-    for cached in (AsyncResult.split, AsyncResult.__len__, AsyncResult._count_chunks):
-        cached.cache_clear()  # each has the last 128 in it
-
-
-def display(result, groupby):
-    """Show what the ranks printed, as far as it has come; some may be stuck."""
-    finished = [part for _, part in parts(result) if part.ready() and part.wait_for_output(0)]
-    if finished:
-        AsyncResult.join(*finished).display_outputs(groupby)

@@ -1,28 +1,17 @@
 """When something goes wrong on the ranks: one short message instead of a traceback per rank."""
 
-import linecache
 import re
 from dataclasses import dataclass
 
+from . import places
 from .doctor import mismatch
+from .replies import UNREADABLE
 
-SHOWN = 3  # places at each end of a long way
 LONGEST_MESSAGE = 2000  # characters
-UNREADABLE = "Unreadable"  # stands where the name of a rank's error stands
 LACKING = re.compile(
     r"NameError: name '(\w+)' is not defined|Can't get attribute '(\w+)' on <module '__main__'"
 )
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
-# How IPython heads a frame: "Cell In[3], line 2, in f(x)" or "File ~/a/b.py:2, in f(x)".
-CELL = re.compile(r"\s*(?:Cell|Input) In ?(\[\d+\])")
-FILE = re.compile(r"\s*File (\S+\.py)[:,]")
-KERNEL_CELL = re.compile(r"ipykernel_\d+|<ipython-input")
-NOT_THE_READERS = re.compile(
-    r"/(?:site|dist)-packages/(?!ranklab/taught/)|/lib/python\d|/ranklab/(?!taught/)|<string>|<frozen"
-)
-LINE = re.compile(r"(?:line |\.py:)(\d+)")
-FUNCTION = re.compile(r", in ([^\s(<]+)\(")
-ARROW = re.compile(r"-+> ?(\d+) (.*)")
 # What a rank says when it waited in vain, or when the other end of its connection went away.
 WAITED = re.compile(
     r"[Tt]imed out|[Tt]imeout|Connection (closed|reset|refused)|pair closure|Broken pipe"
@@ -95,7 +84,7 @@ def from_remote(rank, remote, first_line=None):
         return Failure(rank, "died")
     text = COLOR.sub("", remote.traceback or "")
     if said := mismatch.found_by_torch(str(remote.evalue)):
-        return Failure(rank, "mismatch", said, place_of(text, first_line), text)
+        return Failure(rank, "mismatch", said, places.in_traceback(text, first_line), text)
     message = NOISE.sub("", str(remote.evalue)).strip()
     if len(message) > LONGEST_MESSAGE:
         message = f"{message[:LONGEST_MESSAGE]} ... ({len(message):,} characters)"
@@ -106,56 +95,7 @@ def from_remote(rank, remote, first_line=None):
     if remote.ename == "KeyboardInterrupt":
         kind = "interrupted"
     error = f"{remote.ename}: {message}" if message else remote.ename
-    return Failure(rank, kind, error, place_of(text, first_line), text)
-
-
-def place_of(traceback, first_line=None):
-    """Return the lines of the reader's own code that led to the error, outermost first.
-
-    The first cell in the traceback is the one that ran, if `first_line` is given; the others are
-    `%%px` cells that ran before, whose code begins on the second line.
-    """
-    lines = traceback.splitlines()
-    places, this_cell = [], None
-    for i, header in enumerate(lines):
-        cell, file, line = CELL.match(header), FILE.match(header), LINE.search(header)
-        if not line or not (cell or file) or (file and NOT_THE_READERS.search(file[1])):
-            continue
-        number = int(line[1])
-        # A cell of this notebook is no file that the rank could read; the kernel knows it.
-        source = linecache.getline(file[1], number).strip() if file else ""
-        source = source or _source(lines[i + 1 : i + 12])
-        where = ""
-        if cell:
-            if first_line is not None and this_cell is None:
-                this_cell = cell[1]
-            here = cell[1] == this_cell
-            number += (first_line if here else 2) - 1
-            where = "" if here else " of an earlier cell"
-        elif not KERNEL_CELL.search(file[1]):
-            where = f" of {file[1].rpartition('/')[2]}"
-        function = FUNCTION.search(header)
-        inside = f", in {function[1]}" if function else ""
-        places.append(f"    line {number}{where}{inside}: {source}")
-    return "\n".join(shortened(places))
-
-
-def shortened(places):
-    """Leave out the middle of a long way through the reader's functions, as in a recursion."""
-    if len(places) <= 2 * SHOWN:
-        return places
-    left_out = f"    ... and {len(places) - 2 * SHOWN} more"
-    return [*places[:SHOWN], left_out, *places[-SHOWN:]]
-
-
-def _source(lines):
-    """Return the line that IPython's arrow points to; a SyntaxError has no arrow, only the line."""
-    for line in lines:
-        if arrow := ARROW.match(line):
-            return arrow[2].strip()
-        if CELL.match(line) or FILE.match(line):
-            break
-    return lines[0].strip() if lines and lines[0].startswith("  ") else ""
+    return Failure(rank, kind, error, places.in_traceback(text, first_line), text)
 
 
 def named(ranks):

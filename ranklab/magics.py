@@ -13,9 +13,9 @@ from contextlib import nullcontext
 from ipyparallel.client.magics import ParallelMagics
 from IPython.core.magic_arguments import parse_argstring
 
-from . import answers
-from .doctor.rounds import LastCell
+from . import answers, replies
 from .failure import ArgumentError, RankError
+from .places import LastCell
 
 
 class RankMagics(ParallelMagics):
@@ -60,9 +60,9 @@ class RankMagics(ParallelMagics):
                 # The end of the output may come after the result; of a stuck rank, there is none.
                 result.wait_for_output(1 if result.ready() else 0.1)
                 if not stream:
-                    answers.display(result, groupby)
+                    replies.display(result, groupby)
                 if not save_name:
-                    answers.forget(self.ranks, result)
+                    replies.forget(self.ranks, result)
 
 
 def say_what_is_missing(shell):

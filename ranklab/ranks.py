@@ -30,7 +30,7 @@ import time
 import ipyparallel
 from IPython import get_ipython
 
-from . import answers, arguments, cluster, engine, magics
+from . import answers, arguments, cluster, engine, magics, places, replies
 from .doctor import rounds
 from .doctor.diagnosis import ENDED
 from .failure import ArgumentError, MissingOnRanks, RankError, named, what_next
@@ -93,7 +93,7 @@ class Ranks:
         self.cluster = self.client = self.view = None
         self.pids = []
         self.watched = 0  # by how many vigils
-        self.cell = rounds.LastCell()
+        self.cell = places.LastCell()
         self.last_result = self.earlier_result = None  # of the last two %%px
         self.broken = False  # did a communication fail in this process group?
         self._meetings = itertools.count()
@@ -101,7 +101,7 @@ class Ranks:
         try:
             self._guardian = Guardian()
             self.cluster, self.client = cluster.start(self._plan, self._guardian.folder)
-            answers.keep_unreadable(self.client)
+            replies.keep_unreadable(self.client)
             rounds.free_when_one_dies(self)
             self.view = self.client[:]
             self.view.block = True
@@ -244,7 +244,7 @@ class Ranks:
         self.check_alive(targets=())
         last = self.last_result
         pending = last is not None and not last.ready()
-        diagnosis = rounds.where(self, rounds.ended(self, last) if pending else None)
+        diagnosis = rounds.where(self, replies.ended(self, last) if pending else None)
         if self.gone() or self.broken:
             diagnosis.advice = what_next({"died" if self.gone() else "waited"}, self.name)
         return diagnosis
@@ -253,7 +253,7 @@ class Ranks:
         try:
             return answers.values(self, result, limit=limit)
         finally:
-            answers.forget(self, result)
+            replies.forget(self, result)
 
     def _on_all(self, function, *args, limit):
         self.check_alive()

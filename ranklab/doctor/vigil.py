@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from IPython import get_ipython
 from IPython.display import display
 
+from .. import replies
 from . import mismatch, rounds
 from .diagnosis import Diagnosis
 
@@ -23,8 +24,6 @@ FIRST, LONGEST = 0.5, 5.0  # seconds until the first look, and at most between t
 # Of the two seconds in which an interrupt ends a cell: for a rank that runs Python to hear it (and
 # for a silent one to say where it is), and for one that was freed to end its cell.
 TO_STOP, TO_END = 0.3, 1.0
-
-
 NOT_BEGUN = 2.0  # seconds after which it is worth a word that the cell waits for an earlier one
 WENT_ON = "The ranks waited for a while, and went on."
 
@@ -122,7 +121,7 @@ class Vigil:
     def interrupt(self, signal):
         """End the cell on all ranks, within two seconds."""
         self.interrupted = True
-        there = [rank for rank, part in rounds.parts(self._result) if not part.ready()]
+        there = [rank for rank, part in replies.parts(self._result) if not part.ready()]
         there = [rank for rank in there if rank not in self._ranks.gone()]
         self._diagnosis = self._ask(rounds.where)
         self._ranks.client.send_signal(signal, targets=there, block=False)
@@ -136,7 +135,7 @@ class Vigil:
     def _all_end(self, seconds, but):
         """Wait for the ranks, but for those in `but`; have all of them ended the cell?"""
         deadline = time.monotonic() + seconds
-        hearing = [part for rank, part in rounds.parts(self._result) if rank not in but]
+        hearing = [part for rank, part in replies.parts(self._result) if rank not in but]
         while not all(part.ready() for part in hearing):
             if time.monotonic() > deadline:
                 return False
@@ -197,7 +196,7 @@ class Vigil:
         return question(self._ranks, self._ended(), patience=patience, **options)
 
     def _ended(self):
-        return rounds.ended(self._ranks, self._result)
+        return replies.ended(self._ranks, self._result)
 
     def _ended_badly(self):
         return bool({"failed", "died"} & set(self._ended().values()))

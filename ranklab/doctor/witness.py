@@ -36,7 +36,7 @@ import torch
 import torch.distributed as dist
 from tornado.ioloop import PeriodicCallback
 
-from ..failure import NOT_THE_READERS
+from ..places import NOT_THE_READERS
 from . import REQUEST, calls, tracebacks
 
 RUNS_CODE = ("run_code", "do_apply")  # the frames in which IPython runs a cell, ipyparallel a call

@@ -1,0 +1,84 @@
+"""What can be known of a rank that does not answer: of its process, or from what it left."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import time
+
+import psutil
+
+from .. import cluster, places
+from . import mismatch
+from .diagnosis import Report
+
+FOR_A_STACK = 0.3  # seconds that `faulthandler` has to write
+FRAME = re.compile(r'  File "(.+)", line (\d+) in (.+)')
+
+
+def of_silent(ranks, rank):
+    """Say what can be known of a rank whose process is there and does not answer."""
+    pid = ranks.pids[rank] if rank < len(ranks.pids) else None
+    try:
+        status = psutil.Process(pid).status() if pid and ranks.one_host else None
+    except psutil.Error:
+        status = None
+    if status == psutil.STATUS_STOPPED:
+        note = "    its process is stopped (SIGSTOP); SIGCONT lets it go on"
+        return Report(rank, "silent", note=note)
+    frames = _stack(ranks, pid) if status else []
+    note = "    a long call that lets nothing else of Python run" if frames else ""
+    return Report(rank, "silent", places.in_frames(frames, ranks.cell), note=note)
+
+
+def _stack(ranks, pid):
+    """Have `faulthandler` write the stack of a process; return the reader's frames in it."""
+    path = os.path.join(ranks.folder, f"stack-{pid}")
+    try:
+        before = os.path.getsize(path)
+        os.kill(pid, signal.SIGUSR1)
+    except (OSError, AttributeError):
+        return []
+    deadline = time.monotonic() + FOR_A_STACK
+    text = ""
+    while "(most recent call first)" not in text and time.monotonic() < deadline:
+        time.sleep(0.02)
+        with open(path) as file:
+            file.seek(before)
+            text = file.read()
+    return _readers_frames(text)
+
+
+def _readers_frames(text):
+    """Return the frames of the reader in what faulthandler wrote, outermost first."""
+    found = []
+    for file, line, function in FRAME.findall(text):
+        if places.NOT_THE_READERS.search(file):
+            continue
+        inside = "" if function == "<module>" else function
+        found.append({"file": file, "line": int(line), "in": inside, "source": ""})
+    return found[::-1]
+
+
+def cause_of_death(ranks, rank, report):
+    """Say what ended the process of `rank`; report: its last words."""
+    cause = cluster.cause_of_death(ranks.cluster, ranks.pids[rank])
+    return mismatch.why_aborted(cause, report) or cause
+
+
+def last_words(ranks, rank):
+    """Return the Report of a rank that died, from what its process left behind, if anything."""
+    pid = ranks.pids[rank] if rank < len(ranks.pids) else None
+    try:
+        with open(os.path.join(ranks.folder, f"last-words-{pid}")) as file:
+            said = json.load(file)
+    except (OSError, ValueError):
+        said = {}
+    frames, recent = said.get("places", ()), tuple(said.get("recent", ()))
+    if not frames:  # a fault such as SIGSEGV: faulthandler wrote the stack
+        with contextlib.suppress(OSError), open(os.path.join(ranks.folder, f"stack-{pid}")) as file:
+            frames = _readers_frames(file.read().rpartition("Fatal Python error")[2])
+    return Report(
+        rank, "died", places.in_frames(frames, ranks.cell), said.get("call"), recent=recent
+    )

@@ -1,0 +1,114 @@
+"""Where in the reader's own code a rank is or was: "    line 3 of an earlier cell, in f: y = f(x)".
+
+It comes from the text of a traceback, or from frames. In both, a `%%px` cell is a file that only
+the rank knows, and Python's line 1 is not the editor's: there, line 1 is `%%px`.
+"""
+
+import linecache
+import os
+import re
+from dataclasses import dataclass
+
+SHOWN = 3  # places at each end of a long way
+# How IPython heads a frame: "Cell In[3], line 2, in f(x)" or "File ~/a/b.py:2, in f(x)".
+CELL = re.compile(r"\s*(?:Cell|Input) In ?(\[\d+\])")
+FILE = re.compile(r"\s*File (\S+\.py)[:,]")
+KERNEL_CELL = re.compile(r"ipykernel_\d+|<ipython-input")
+NOT_THE_READERS = re.compile(
+    r"/(?:site|dist)-packages/(?!ranklab/taught/)|/lib/python\d|/ranklab/(?!taught/)|<string>|<frozen"
+)
+LINE = re.compile(r"(?:line |\.py:)(\d+)")
+FUNCTION = re.compile(r", in ([^\s(<]+)\(")
+ARROW = re.compile(r"-+> ?(\d+) (.*)")
+
+
+@dataclass(frozen=True)
+class LastCell:
+    """The last `%%px` cell, for ranks that can say no more than a number of a line."""
+
+    text: str = ""
+    first_line: int = 2  # what the reader's editor calls the first line
+
+    def line(self, number):
+        """Return the line that Python counts as `number`, from 1."""
+        lines = self.text.lstrip("\n").splitlines()  # IPython drops empty lines ahead
+        return lines[number - 1].strip() if 0 < number <= len(lines) else ""
+
+
+def in_traceback(traceback, first_line=None):
+    """Return the lines of the reader's own code that led to the error, outermost first.
+
+    The first cell in the traceback is the one that ran, if `first_line` is given; the others are
+    `%%px` cells that ran before, whose code begins on the second line.
+    """
+    lines = traceback.splitlines()
+    said, this_cell = [], None
+    for i, header in enumerate(lines):
+        cell, file, line = CELL.match(header), FILE.match(header), LINE.search(header)
+        if not line or not (cell or file) or (file and NOT_THE_READERS.search(file[1])):
+            continue
+        number = int(line[1])
+        # A cell of this notebook is no file that the rank could read; the kernel knows it.
+        source = linecache.getline(file[1], number).strip() if file else ""
+        source = source or _source(lines[i + 1 : i + 12])
+        where = ""
+        if cell:
+            if first_line is not None and this_cell is None:
+                this_cell = cell[1]
+            number, where = _in_cell(number, cell[1] == this_cell, first_line)
+        elif not KERNEL_CELL.search(file[1]):
+            where = f" of {os.path.basename(file[1])}"
+        function = FUNCTION.search(header)
+        said.append(_line(number, where, function[1] if function else "", source))
+    return "\n".join(_shortened(said))
+
+
+def in_frames(frames, cell):
+    """Return the lines of the reader's own code that a rank is in, outermost first.
+
+    frames: of the reader, outermost first: {"file": ..., "line": ..., "in": the function or "",
+    "source": the line, where the rank knows it}. cell: the LastCell.
+    """
+    said, this_cell = [], None
+    for frame in frames:
+        file, number, where = frame["file"], frame["line"], ""
+        source = linecache.getline(file, number).strip()  # a cell of this notebook, or a file
+        if KERNEL_CELL.search(file) and not source:  # a %%px cell: only the rank knows it
+            this_cell = this_cell or file
+            here = file == this_cell
+            source = cell.line(number) if here else ""
+            number, where = _in_cell(number, here, cell.first_line)
+        elif not KERNEL_CELL.search(file):
+            where = f" of {os.path.basename(file)}"
+        said.append(_line(number, where, frame["in"], frame["source"] or source))
+    return "\n".join(_shortened(said))
+
+
+def _in_cell(number, is_this_cell, first_line):
+    """Return (the editor's number of a line of a `%%px` cell, what to say of the cell)."""
+    if is_this_cell:
+        return number + first_line - 1, ""
+    return number + 1, " of an earlier cell"
+
+
+def _line(number, where, function, source):
+    inside = f", in {function}" if function else ""
+    return f"    line {number}{where}{inside}: {source}"
+
+
+def _shortened(places):
+    """Leave out the middle of a long way through the reader's functions, as in a recursion."""
+    if len(places) <= 2 * SHOWN:
+        return places
+    left_out = f"    ... and {len(places) - 2 * SHOWN} more"
+    return [*places[:SHOWN], left_out, *places[-SHOWN:]]
+
+
+def _source(lines):
+    """Return the line that IPython's arrow points to; a SyntaxError has no arrow, only the line."""
+    for line in lines:
+        if arrow := ARROW.match(line):
+            return arrow[2].strip()
+        if CELL.match(line) or FILE.match(line):
+            break
+    return lines[0].strip() if lines and lines[0].startswith("  ") else ""
