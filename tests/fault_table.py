@@ -146,8 +146,9 @@ BETWEEN_TWO = [
         "death",
         "Gloo got a message from rank 0 of 32 bytes, and 16 fit.",
         ("rank 1 died", "line 5: dist.recv(torch.zeros(4), src=0)"),
-        stock="Received data size doesn't match expected size",
-        in_words="a process is gone; the reason stands in 30 lines of an engine's log",
+        # The engine's log is read as soon as the process is gone: the reason is in it, or not yet.
+        stock="AlreadyDisplayedError",
+        in_words="a process is gone; the reason may stand in 30 lines of an engine's log, or not",
     ),
 ]
 
@@ -225,9 +226,9 @@ COLLECTIVES = [
         "rank 0 calls all_reduce of float32[1000] (SUM), and rank 1 calls all_reduce of "
         "float32[2000] (SUM).",
         ("The collectives do not match", "line 3: dist.all_reduce(x)"),
-        stock="Received data size doesn't match expected size",
-        in_words="a process is gone, *Connection reset by peer* on the others; the reason stands "
-        "in an engine's log",
+        stock="by peer",
+        in_words="a process is gone, *Connection reset by peer* on the others; the reason may "
+        "stand in an engine's log, or not",
     ),
     Fault(
         "other_bytes",
@@ -238,7 +239,7 @@ COLLECTIVES = [
         "rank 0 calls all_reduce of float32[1000] (SUM), and rank 1 calls all_reduce of "
         "float64[1000] (SUM).",
         ("The collectives do not match", "line 3: dist.all_reduce(x)"),
-        stock="Received data size doesn't match expected size",
+        stock="by peer",
         in_words="the same",
     ),
     Fault(

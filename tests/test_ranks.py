@@ -405,15 +405,16 @@ def test_close_leaves_nothing_even_where_a_step_of_it_fails(ranks):
     everybody = belonging_to(folder)
     assert set(ranks.pids) | set(children) <= {process.pid for process in everybody}
     guardian = ranks._guardian._process
-    close_client = ranks.client.close
+    client, close_client = ranks.client, ranks.client.close
 
     def fail_in_the_end(**options):
         close_client(**options)
         raise OSError("no good")
 
-    ranks.client.close = fail_in_the_end
+    client.close = fail_in_the_end
     with pytest.raises(OSError, match="no good"):
         ranks.close()
+    del client.close  # it is called again when the client is collected, in some later test
     assert all_ended(everybody)
     assert not os.path.exists(folder)
     assert guardian.poll() is not None
