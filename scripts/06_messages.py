@@ -594,11 +594,9 @@ if rank == 0:
 
 tagged_by_rank = to_rank_0(tagged)
 if rank == 0:
-    assert tagged_by_rank[1].tolist() == [1, 3, 5, 0, 2, 4]
-
-tagged_by_rank = to_rank_0(tagged)
-if rank == 0:
-    result("odd_first", tagged_by_rank[1].tolist())
+    taken = tagged_by_rank[1].tolist()
+    assert taken == [1, 3, 5, 0, 2, 4]
+    result("odd_first", taken)
 
 # Between two ranks, messages arrive in the order in which they were sent. No number is
 # needed to tell the third from the fourth. A tag makes an exception: it divides the
@@ -646,14 +644,10 @@ for call in (dist.send, dist.recv):
         reason = str(error).split("] ")[-1]  # without the place in Gloo's source
         answers.append(f"{call.__name__}: {type(error).__name__}: {reason}")
 
-answers_by_rank = to_rank_0(answers)
+answers_of_all = to_rank_0(answers)
 if rank == 0:
-    for answer in answers_by_rank[0]:
-        print(answer)
-
-answers_by_rank = to_rank_0(answers)
-if rank == 0:
-    assert all(len(answers_of_r) == 2 for answers_of_r in answers_by_rank)  # nobody succeeded
+    print(*answers_of_all[0], sep="\n")
+    assert all(len(answers_of_r) == 2 for answers_of_r in answers_of_all)  # nobody succeeded
 
 # Neither works. PyTorch itself refuses the first: a `send` to oneself that waits for
 # its receiver could never return. Gloo refuses the second, for it has no connection
@@ -813,15 +807,17 @@ if rank == 0:
     large_error = measured / (alpha + 2e6 / beta)
     assert 1 / 4 < large_error < 4
 
-many_time_by_rank = to_rank_0(many_time)
 one_time_by_rank = to_rank_0(one_time)
 if rank == 0:
-    many_over_one = many_time_by_rank[0] / one_time_by_rank[0]
+    in_one = one_time_by_rank[0]
+
+many_time_by_rank = to_rank_0(many_time)
+if rank == 0:
+    many_over_one = many_time_by_rank[0] / in_one
 
 posted_time_by_rank = to_rank_0(posted_time)
-one_time_by_rank = to_rank_0(one_time)
 if rank == 0:
-    posted_over_one = posted_time_by_rank[0] / one_time_by_rank[0]
+    posted_over_one = posted_time_by_rank[0] / in_one
     assert many_over_one > 10
     result("large_error", large_error, varies=True)
     result("many_predicted", 100 * (alpha + 40 / beta) / (alpha + 4000 / beta), varies=True)
@@ -898,11 +894,9 @@ with trace() as t:
 
 token_value_by_rank = to_rank_0(token_value)
 if rank == 0:
-    assert token_value_by_rank[0] == sum(range(world_size))
-
-token_value_by_rank = to_rank_0(token_value)
-if rank == 0:
-    result("token", token_value_by_rank[0])
+    arrived_token = token_value_by_rank[0]
+    assert arrived_token == sum(range(world_size))
+    result("token", arrived_token)
 
 fastest_lap_by_rank = to_rank_0(fastest_lap)
 if rank == 0:
@@ -953,9 +947,9 @@ if rank == 0:
 # copying. In the picture a cross marks a message that nobody received. Every rank has
 # one, and no arrow arrives.
 #
-# The lab has named the circle. It is no magic, and on a cluster you may have to do it
-# yourself. All that it takes is a note from every rank of whom it waits for, made
-# before it begins to wait.
+# In a notebook the lab has named the circle. It is no magic, and on a cluster you may
+# have to do it yourself. All that it takes is a note from every rank of whom it waits
+# for, made before it begins to wait.
 
 
 def follow(waits, start):
