@@ -1,0 +1,121 @@
+"""What an exercise is, as the modules of `ranklab.checks` write it down."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of the answer.
+
+    what: the case in words, as a report quotes it. make(rank, world_size): the tuple of arguments
+    of one rank, made afresh at each call. ranks: how many there are.
+    """
+
+    what: str
+    make: Callable[[int, int], tuple]
+    _: KW_ONLY
+    ranks: int = 4
+
+    def __post_init__(self):
+        if not callable(self.make):
+            raise TypeError(f"Case {self.what!r}: make is a function of (rank, world_size).")
+        if not isinstance(self.ranks, int) or self.ranks < 1:
+            raise ValueError(f"Case {self.what!r}: ranks={self.ranks!r} is not a number of ranks.")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What came of one case, for hints and judges. Lists are in rank order.
+
+    sent: bytes that each rank sent, messages: how many messages; both only with trace=True.
+    seconds: what the slowest rank took. results is empty where the answer gave none: it raised an
+    error, got stuck, or died.
+    """
+
+    case: Case
+    inputs: list
+    results: list
+    expected: list
+    sent: list | None = None
+    messages: list | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Hint:
+    """A sentence for the answers that `test(seen)` is true of; an exception in it means False."""
+
+    test: Callable[[Seen], bool]
+    sentence: str
+
+    def fits(self, seen):
+        """Does this hint belong to what was `seen`?"""
+        try:
+            return bool(self.test(seen))
+        except Exception:
+            return False
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """An answer that is run on ranks.
+
+    name: what `check` is called with. cases: the first is the one that the exercise's text shows.
+    expected(inputs): from the arguments of each rank to the result of each, in rank order; None
+    where only the judge decides.
+
+    hint: one sentence, where none of the `hints` fits. judge(seen): a sentence that says what is
+    wrong, or None. drive(answer, *args): what runs on a rank in place of answer(*args), and returns
+    the result. in_place: the answer changes its first argument, and that is compared. trace: do
+    the judge and the hints need what was sent? limit: seconds that a case may take. tolerance:
+    (relative, absolute) for floats; by default torch's own.
+    """
+
+    name: str
+    cases: Sequence[Case]
+    expected: Callable[[list], list] | None
+    _: KW_ONLY
+    hint: str
+    hints: Sequence[Hint] = ()
+    judge: Callable[[Seen], str | None] | None = None
+    drive: Callable[..., Any] | None = None
+    in_place: bool = False
+    trace: bool = False
+    limit: float = 10.0
+    tolerance: tuple[float, float] | None = None
+
+    def __post_init__(self):
+        if not self.cases:
+            raise ValueError(f"Exercise {self.name!r} has no cases.")
+        if self.expected is None and self.judge is None:
+            raise ValueError(f"Exercise {self.name!r} has neither an expected result nor a judge.")
+
+    @property
+    def ranks(self):
+        """The most ranks that a case asks for."""
+        return max(case.ranks for case in self.cases)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A prediction: a function without arguments that returns one of a few letters.
+
+    right: that letter. why: for each other letter, what speaks against it. because: why the right
+    one is right, said once it was chosen.
+    """
+
+    name: str
+    right: str
+    why: dict[str, str]
+    because: str
+
+    def __post_init__(self):
+        if self.right in self.why:
+            raise ValueError(f"Choice {self.name!r}: {self.right!r} is right, and yet in `why`.")
+
+    @property
+    def letters(self):
+        """All choices, in order."""
+        return sorted([self.right, *self.why])
