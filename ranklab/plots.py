@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import matplotlib.colors
+from matplotlib.patches import Rectangle
 
 # Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
 # for color-blind readers, with its yellow and black replaced by colors seen on white.
@@ -92,3 +93,74 @@ def drawing(dot, name, alt):
     svg = svg[svg.index("<svg") :]
     label = f'<svg role="img" aria-label="{html.escape(alt)}"'
     return Drawing(svg.replace("<svg", label, 1), name)
+
+
+def marks_in(number):
+    """Say whose parts a mark, or a sum of marks, is made of: a list of (rank, part).
+
+    The mark of rank r's part j is 2 ** (r + 8 * j): one bit that tells who and which.
+    """
+    bits = int(number)
+    return [(bit % 8, bit // 8) for bit in range(bits.bit_length()) if bits >> bit & 1]
+
+
+def holdings(before, after, name):
+    """Draw who holds what before and after a collective: a row for a rank, a cell for a number.
+
+    before, after: for each rank a tensor of marks (see `marks_in`), or a list of such tensors. A
+        cell shows the ranks that its number came from by their colors, and says which rank's
+        part it is, "2c" or, of a sum, "Σc". A zero is an empty box.
+    name: the figure's name.
+    """
+    from matplotlib import pyplot as plt  # only here: it would choose a backend when imported
+
+    before, after = ([_numbers(held) for held in state] for state in (before, after))
+    marks = [marks_in(n) for state in (before, after) for held in state for n in held]
+    parted = any(part for found in marks for _, part in found)
+    widths = [max(1, *map(len, state)) for state in (before, after)]
+    _, axes = plt.subplots(
+        1,
+        2,
+        num=name,
+        figsize=(5.2, 0.36 * len(before) + 0.5),
+        width_ratios=[width + 1 for width in widths],
+    )
+    for ax, state, width, title in zip(axes, (before, after), widths, ("before", "after")):
+        for rank, held in enumerate(state):
+            for column, number in enumerate(held):
+                _draw_cell(ax, column, rank, marks_in(number), parted)
+        ax.set(title=title, xlim=(-0.05, width + 0.05), ylim=(len(state), -0.05), xticks=[])
+        ax.set_yticks(
+            [r + 0.5 for r in range(len(state))], [f"rank {r}" for r in range(len(state))]
+        )
+        ax.tick_params(length=0)
+        ax.grid(False)
+        ax.spines[:].set_visible(False)
+    axes[1].set_yticklabels([])
+
+
+def _numbers(held):
+    """All numbers in a tensor, or in a list of tensors, in one list."""
+    if hasattr(held, "tolist"):
+        held = held.tolist()
+    if not isinstance(held, (list, tuple)):
+        return [held]
+    return [number for item in held for number in _numbers(item)]
+
+
+def _draw_cell(ax, column, row, marks, parted):
+    """Draw one number: stripes in the colors of the ranks that it came from, and a label."""
+    left, top, size = column + 0.04, row + 0.08, 0.92
+    if not marks:
+        empty = {"fill": False, "edgecolor": "#808080", "linestyle": (0, (2, 2))}
+        ax.add_patch(Rectangle((left, top), size, 0.84, **empty))
+        return
+    stripe = size / len(marks)
+    for k, (rank, _) in enumerate(marks):
+        corner = (left + k * stripe, top)
+        color = pale(RANK_COLORS[rank], 0.55)
+        ax.add_patch(Rectangle(corner, stripe, 0.84, facecolor=color, edgecolor="none"))
+    who = str(marks[0][0]) if len(marks) == 1 else "Σ"
+    parts = "".join(sorted({"abcdefgh"[part] for _, part in marks})) if parted else ""
+    font = {"ha": "center", "va": "center", "fontsize": 9, "color": "black"}
+    ax.text(column + 0.5, row + 0.5, who + parts, **font)
