@@ -7,7 +7,7 @@ import yaml
 from nbformat import NotebookNode
 
 from ranklab.folders import HERE
-from ranklab.forms import manuscript, notebook_markdown
+from ranklab.forms import exercise_cells, manuscript, notebook_markdown
 from ranklab.forms.errors import FormError
 from ranklab.forms.notebook_markdown import Places
 
@@ -32,9 +32,10 @@ def to_notebook(nb: NotebookNode, root: Path = HERE.root) -> NotebookNode:
     """The notebook form of ``manuscript.read(path)``; ``root`` is where _config.yml lies."""
     places = places_of(nb, root)
     cells = _generated_cells(nb, places)
-    for index, cell in enumerate(nb.cells):
+    shown = exercise_cells.public(nb)
+    for index, cell in enumerate(shown.cells):
         _check_cell(nb, index)
-        cells.append(_shown_cell(nb, index, places) if cell.cell_type == "markdown" else cell)
+        cells.append(_shown_cell(shown, index, places) if cell.cell_type == "markdown" else cell)
     form = nbformat.v4.new_notebook(
         cells=[nbformat.from_dict(cell) for cell in cells],
         metadata={
@@ -43,7 +44,7 @@ def to_notebook(nb: NotebookNode, root: Path = HERE.root) -> NotebookNode:
             "ranklab": nb.metadata.ranklab,
         },
     )
-    if to_manuscript(form) != manuscript.write(nb):
+    if to_manuscript(form, nb) != manuscript.write(nb):
         raise FormError(
             f"{manuscript.name_of(nb)}: the notebook of this manuscript would not give it back. "
             "Look for a line in a text that begins a cell, as `+++` or three backticks do."
@@ -51,14 +52,17 @@ def to_notebook(nb: NotebookNode, root: Path = HERE.root) -> NotebookNode:
     return form
 
 
-def to_manuscript(form: NotebookNode) -> str:
+def to_manuscript(form: NotebookNode, base: NotebookNode | None = None) -> str:
     """The manuscript's text for a notebook that ``to_notebook`` made and a reader edited.
 
     Outputs, empty cells, and what a notebook program writes into the metadata are left out.
+    Stubs, checks and solutions are those of the manuscript ``base``, as far as it is at hand.
     """
     if not form.metadata.get("ranklab", {}).get("manuscript"):
         raise FormError("notebook: it does not say which manuscript it was generated from.")
-    cells = [_chapter_cell(cell) for cell in form.cells if _is_chapters(cell)]
+    restored = exercise_cells.Restored(base)
+    cells = [_chapter_cell(cell, restored) for cell in form.cells if _is_chapters(cell)]
+    cells = [cell for cell in cells if cell.source.strip()]
     nb = nbformat.v4.new_notebook(cells=cells, metadata=form.metadata)
     text = manuscript.write(nb)
     back = manuscript.parse(text, form.metadata.ranklab.manuscript)
@@ -68,6 +72,7 @@ def to_manuscript(form: NotebookNode) -> str:
                 f"{manuscript.where(nb, index)}: this cell would not come back from the manuscript "
                 "as it is. Look for a line that begins a cell, as `+++` or three backticks do."
             )
+    restored.check(back)
     return text
 
 
@@ -132,11 +137,12 @@ def _is_chapters(cell: NotebookNode) -> bool:
     return bool(cell.source.strip()) and not cell.metadata.get("ranklab", {}).get("generated")
 
 
-def _chapter_cell(cell: NotebookNode) -> NotebookNode:
+def _chapter_cell(cell: NotebookNode, restored: exercise_cells.Restored) -> NotebookNode:
+    cell = restored.code(cell)
     source = manuscript.without_outer_blank_lines(cell.source)
     metadata = {key: cell.metadata[key] for key in _OURS if cell.metadata.get(key)}
     if cell.cell_type == "markdown":
-        source = notebook_markdown.to_myst(source)
+        source = restored.text(notebook_markdown.to_myst(source))
         return nbformat.v4.new_markdown_cell(source, metadata=metadata)
     make = {"code": nbformat.v4.new_code_cell, "raw": nbformat.v4.new_raw_cell}[cell.cell_type]
     return make(source, metadata=metadata)

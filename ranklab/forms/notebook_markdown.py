@@ -13,7 +13,8 @@ from ranklab.forms import markdown, notebook_roles
 from ranklab.forms.errors import FormError
 from ranklab.forms.notebook_roles import Places
 
-DIRECTIVES = ("admonition", "note", "warning", "tip", "dropdown")
+DIRECTIVES = ("admonition", "note", "warning", "tip", "dropdown", "exercise")
+_TITLED = ("admonition", "dropdown", "exercise")
 
 _HEAD = re.compile(r'<!-- myst ((?:"(?:\\.|[^"\\])*" ?)+)-->')
 _HIDDEN_LINE = re.compile(r"\([\w.:-]+\)=[ \t]*|%.*")
@@ -75,7 +76,15 @@ def _shown_directive(segment: markdown.Segment, after: str, places: Places) -> l
     if parts.name == "dropdown":
         return [comment, f"<details><summary>{title}</summary>", "", *body, "", "</details>"]
     quoted = [f"> {line}" if line else ">" for line in body]
-    return [comment, f"> **{title}**", *([">"] if body else []), *quoted]
+    return [comment, f"> **{title}**{_link(parts, places)}", *([">"] if body else []), *quoted]
+
+
+def _link(parts: markdown.Directive, places: Places) -> str:
+    """Where an exercise's solution is to be seen: the notebook does not hold it."""
+    label = re.search(r":label:\s*(\S+)", "\n".join(parts.head))
+    if parts.name != "exercise" or not label:
+        return ""
+    return f" · [solution]({places.site}/{places.page}.html#{label[1]}-solution)"
 
 
 def _check_directive(segment: markdown.Segment, parts: markdown.Directive, after: str) -> None:
@@ -150,7 +159,7 @@ def _opens(head: list[str]) -> bool:
 
 def _retitled(parts: markdown.Directive, title: str, body: list[str]):
     """A directive whose title was edited; a note has none of its own, so it stays text."""
-    if parts.name in ("admonition", "dropdown") and title:
+    if parts.name in _TITLED and title:
         opener = parts.head[0].split("}")[0]
         return [f"{opener}}} {html.unescape(title)}", *parts.head[1:]], body
     return parts.head, [f"**{title}**", "", *body]
@@ -174,7 +183,7 @@ def _unquote(lines: list[str], at: int) -> tuple[str | None, list[str], int] | N
     if end == at:
         return None
     body = [re.sub(r"^ {0,3}> ?", "", line) for line in lines[at:end]]
-    bold = re.fullmatch(r"\*\*(.*)\*\*[ \t]*", body[0])
+    bold = re.fullmatch(r"\*\*(.*?)\*\*(?: · \[solution\]\(\S*\))?[ \t]*", body[0])
     if bold is None:
         return None, body, end
     rest = body[1:]

@@ -37,7 +37,7 @@ def note(path: Path) -> None:
     """Remember the manuscript's text if the notebook on disk still gives exactly that."""
     try:
         target = _manuscript_of(path)
-        if target is not None and _normal(target) == _text_of(path):
+        if target is not None and _normal(target) == _text_of(path, target):
             _in_step[path] = manuscript.text_at(target)
     except (FormError, OSError, ValueError):
         return  # `write_manuscript` says what is wrong
@@ -53,7 +53,7 @@ def write_manuscript(path: Path, only_if_in_step: bool = False) -> str:
     if target is None:
         raise FormError(f"{path.name}: this notebook was not generated from a manuscript here.")
     name = f"{target.parent.name}/{target.name}"
-    text = _text_of(path)
+    text = _text_of(path, target)
     now = manuscript.text_at(target)
     if text == _normal(target):
         _in_step[path] = now
@@ -85,8 +85,9 @@ def _load(path: Path):
         raise FormError(f"{path.name}: this file is not a notebook ({error}).") from error
 
 
-def _text_of(path: Path) -> str:
-    return notebook.to_manuscript(_load(path))
+def _text_of(path: Path, target: Path) -> str:
+    """What the notebook says, with the exercises' stubs and solutions of its manuscript."""
+    return notebook.to_manuscript(_load(path), manuscript.read(target))
 
 
 def _normal(target: Path) -> str:

@@ -9,7 +9,7 @@ from nbformat import NotebookNode
 from ruff.__main__ import find_ruff_bin
 
 from ranklab.folders import HERE
-from ranklab.forms import definitions, manuscript
+from ranklab.forms import definitions, exercises, manuscript
 from ranklab.forms.errors import FormError
 
 # What a rank has without importing it, and what to write instead of the rest.
@@ -97,6 +97,8 @@ def _imports(nb: NotebookNode) -> list[str]:
     """The chapter's import statements, a name each, with those that a rank has by itself."""
     found: dict[str, list[str]] = {}
     for index, cell in enumerate(nb.cells):
+        if exercises.kind_of(cell):
+            continue  # what an answer imports is none of the chapter's
         try:
             tree = ast.parse(_python(cell)) if cell.cell_type == "code" else ast.Module([], [])
         except SyntaxError:

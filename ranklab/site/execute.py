@@ -19,6 +19,7 @@ from nbformat import NotebookNode
 
 from ranklab.files import replace
 from ranklab.folders import HERE, Folders
+from ranklab.forms.exercise_cells import on_page
 from ranklab.forms.manuscript import read
 from ranklab.site import cache
 from ranklab.site.errors import BookError
@@ -97,7 +98,7 @@ def run_chapter(
     Raises FormError if the manuscript cannot be read.
     """
     name = manuscript.stem
-    notebook = read(manuscript)
+    notebook = on_page(read(manuscript))
     key = cache.key(notebook, lab or cache.fingerprint(folders), ranks)
     before = cache.stored(output, key)
     start = time.monotonic()

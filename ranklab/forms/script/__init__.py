@@ -14,19 +14,21 @@ import sys
 from pathlib import Path
 
 from nbconvert.exporters import Exporter
+from traitlets import Bool
 
-from ranklab.forms import manuscript, notebook
+from ranklab.forms import exercise_cells, manuscript, notebook
 from ranklab.forms.errors import FormError
 from ranklab.forms.script import cells, translate
 
 __all__ = ["ScriptExporter", "to_script"]
 
 
-def to_script(nb, name: str | None = None) -> str:
+def to_script(nb, name: str | None = None, exercises: bool = False) -> str:
     """The script that does what a notebook does.
 
     nb: a notebook, ours (read from a manuscript) or anybody's.
     name: the file name of the script without ``.py``; the manuscript's if not given.
+    exercises: whether a chapter's exercises are in it, stubs and checks.
 
     Raises FormError, which names the cell, for what has no faithful translation.
     """
@@ -34,6 +36,7 @@ def to_script(nb, name: str | None = None) -> str:
     name = name or (Path(manuscript).stem if manuscript else "notebook")
     if manuscript:
         origin = f"Generated from {manuscript} by `make forms`: edit the manuscript, not this file."
+        nb = exercise_cells.with_stubs(nb) if exercises else exercise_cells.left_out(nb)
     else:
         origin = f"Generated from {name}.ipynb by `jupyter nbconvert --to ranklab_script`."
     try:
@@ -45,8 +48,14 @@ def to_script(nb, name: str | None = None) -> str:
 
 
 class ScriptExporter(Exporter):
-    """``jupyter nbconvert --to ranklab_script x.ipynb`` writes ``x.py``."""
+    """``jupyter nbconvert --to ranklab_script x.ipynb`` writes ``x.py``.
 
+    With ``--ScriptExporter.exercises=True`` the exercises of a chapter are in it.
+    """
+
+    exercises = Bool(False, help="Keep the exercises of a chapter, with their checks.").tag(
+        config=True
+    )
     export_from_notebook = "Script for torchrun"
     output_mimetype = "text/x-python"
 
@@ -61,7 +70,8 @@ class ScriptExporter(Exporter):
             source = nb.metadata["ranklab"]["manuscript"]  # a chapter of the book's
             nb, name = manuscript.parse(notebook.to_manuscript(nb), source), None
         try:
-            return to_script(nb, None if name in ("", "Notebook") else name), resources
+            name = None if name in ("", "Notebook") else name
+            return to_script(nb, name, self.exercises), resources
         except FormError as error:
             from nbconvert.nbconvertapp import NbConvertApp  # which imports this module
 
