@@ -1,0 +1,16 @@
+"""What the processor did while a block ran: NVIDIA's GPUs through NVML, the CPU through psutil.
+
+    with sampled(hz=10) as s:  # the GPU where NVML finds one, else the CPU
+        train()
+    s.time_s, s["utilization_percent"]
+    utilization_plot({"training": s})
+    save({"training": s}, "training.json")
+
+The scripts that are made of the chapters carry these definitions along.
+"""
+
+from ranklab.gpu.picture import utilization_plot
+from ranklab.gpu.recording import Recording, load, recorded, save
+from ranklab.gpu.sampler import sampled
+
+__all__ = ["Recording", "load", "recorded", "sampled", "save", "utilization_plot"]

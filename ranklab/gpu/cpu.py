@@ -1,0 +1,123 @@
+"""What the cores do, this process, and the processes that it started: through psutil."""
+
+import math
+import os
+import platform
+import threading
+import time
+
+import psutil
+
+
+class Cpu:
+    """Reads the cores, this process, and the processes below it.
+
+    All readings are differences of the system's counters, which count in hundredths of a second.
+    So at 10 samples a second a process's reading is 0, 10, 20, ... percent; means are exact.
+    """
+
+    def __init__(self):
+        self.about = {"card": f"CPU, {psutil.cpu_count()} cores", "driver": platform.platform()}
+        self._own = psutil.Process()
+        self._below = _Descendants(self._own)
+
+    def begin(self):
+        """Take the counters' first values."""
+        self._when, self._cores = time.perf_counter(), _core_seconds()
+        self._seconds, self._reaped = {}, 0.0
+        self.read()
+
+    def read(self):
+        """Return (column -> reading, pid -> its readings) for the time since the last call."""
+        now, cores = time.perf_counter(), _core_seconds()
+        lasted = max(now - self._when, 1e-9)
+        seconds, processes, own = {}, {}, self._own.cpu_times()
+        for process in [self._own, *self._below.now()]:
+            try:
+                times, memory = process.cpu_times(), process.memory_info().rss
+            except psutil.Error:  # it has just ended
+                continue
+            pid = process.pid
+            seconds[pid] = times.user + times.system
+            # One that started since the last sample has used all its seconds since then.
+            used = 100 * (seconds[pid] - self._seconds.get(pid, 0.0)) / lasted
+            processes[pid] = {"utilization_percent": used, "memory_bytes": memory}
+        of_own = processes[self._own.pid]["utilization_percent"]
+        below = sum(p["utilization_percent"] for p in processes.values()) - of_own
+        # What a child used between its last sample and its end stands with its parent then. (On
+        # Linux; macOS and Windows do not say.)
+        reaped = getattr(own, "children_user", 0.0) + getattr(own, "children_system", 0.0)
+        ended = sum(s for pid, s in self._seconds.items() if pid not in seconds)
+        below += 100 * max(0.0, reaped - self._reaped - ended) / lasted
+        per_core = [_percent(before, after) for before, after in zip(self._cores, cores)]
+        self._when, self._cores, self._seconds, self._reaped = now, cores, seconds, reaped
+        return {
+            "utilization_percent": sum(per_core) / len(per_core),
+            "own_percent": of_own,
+            "children_percent": below,
+            "cores_percent": per_core,
+            "memory_bytes": psutil.virtual_memory().used,
+        }, processes
+
+    def close(self):
+        """Nothing is held open."""
+
+
+def _core_seconds():
+    """For each core: (seconds it was busy, seconds in all), since the machine started."""
+    found = []
+    for core in psutil.cpu_times(percpu=True):
+        total = sum(core[:8]) if hasattr(core, "guest") else sum(core)  # a guest's are the user's
+        found.append((total - core.idle - getattr(core, "iowait", 0.0), total))
+    return found
+
+
+def _percent(before, after):
+    busy, total = after[0] - before[0], after[1] - before[1]
+    return min(100.0, max(0.0, 100 * busy / total)) if total > 0 else 0.0
+
+
+class _Descendants:
+    """The processes below one, found cheaply: it is asked ten times a second."""
+
+    def __init__(self, process):
+        self._process, self._known = process, {}
+        self._looked, self._cost = -math.inf, 0.0
+        thread = f"/proc/self/task/{threading.get_native_id()}/children"
+        self.now = self._by_thread if os.path.exists(thread) else self._by_search
+
+    def _by_thread(self):
+        """Linux lists the children of each thread."""
+        pids, found = [self._process.pid], {}
+        while pids:
+            for pid in _children(pids.pop()):
+                found[pid] = self._known.get(pid) or _process(pid)
+                pids.append(pid)
+        self._known = found
+        return [process for process in found.values() if process]
+
+    def _by_search(self):
+        """Elsewhere psutil looks at every process there is: 1/200 of the time may go there."""
+        if time.perf_counter() - self._looked > 200 * self._cost:
+            began = time.thread_time()
+            self._known = {p.pid: p for p in self._process.children(recursive=True)}
+            self._cost, self._looked = time.thread_time() - began, time.perf_counter()
+        return list(self._known.values())
+
+
+def _children(pid):
+    found = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                found += map(int, file.read().split())
+    except OSError:  # the process has just ended, or one of its threads has
+        pass
+    return found
+
+
+def _process(pid):
+    try:
+        return psutil.Process(pid)
+    except psutil.Error:
+        return None

@@ -1,0 +1,63 @@
+"""Utilization over time, as a figure."""
+
+import html
+import io
+
+import matplotlib
+import numpy as np
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+
+from ranklab.plots import RANK_COLORS, STYLE, Drawing, pale
+
+
+def utilization_plot(recordings, name="utilization"):
+    """A figure of utilization over time, a panel for each recording (title -> Recording).
+
+    Of a GPU its utilization; of a CPU the seconds that this process and, as a line, the processes
+    that it started have used, in percent of one core. name: of the figure's file in a script.
+    """
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(5.2, 0.6 + 1.3 * len(recordings)), layout="constrained")
+        FigureCanvasSVG(figure)
+        axes = figure.subplots(len(recordings), sharex=True, sharey=True, squeeze=False)[:, 0]
+        for ax, (title, recording) in zip(axes, recordings.items(), strict=True):
+            _draw(ax, title, recording)
+        axes[-1].set_xlabel("time (s)")
+        figure.supylabel("utilization (%)", fontsize="medium")
+        file = io.StringIO()
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    svg = file.getvalue()
+    label = f'<svg role="img" aria-label="{html.escape(_alt(recordings))}"'
+    return Drawing(svg[svg.index("<svg") :].replace("<svg", label, 1), name)
+
+
+def _main_column(recording):
+    return "own_percent" if "own_percent" in recording.columns else "utilization_percent"
+
+
+def _draw(ax, title, recording):
+    column = _main_column(recording)
+    times = [0.0, *recording.time_s]
+    # A reading is about the time before it. Stairs: nothing is drawn that was not measured.
+    style = {"facecolor": pale(RANK_COLORS[0], 0.5), "edgecolor": RANK_COLORS[0], "fill": True}
+    ax.stairs(recording[column], times, **style)
+    if column == "own_percent" and recording["children_percent"].any():
+        line = {"color": RANK_COLORS[1], "baseline": None, "label": "processes it started"}
+        ax.stairs(recording["children_percent"], times, **line)
+        ax.legend(fontsize="small", loc="upper right")
+    ax.set_title(f"{title}: {recording.mean(column):.0f} % on average", fontsize="medium")
+    ax.set(ylim=(0, None), xlim=(0, None))
+
+
+def _alt(recordings):
+    """What is to be seen in the plot, in words, from the data."""
+    parts = []
+    for title, recording in recordings.items():
+        column = _main_column(recording)
+        low, middle, high = np.nanpercentile(recording[column], [10, 50, 90])
+        parts.append(
+            f"{title}: {recording.mean(column):.0f} % on average, half of the readings above "
+            f"{middle:.0f} %, eight of ten between {low:.0f} and {high:.0f} %."
+        )
+    return "Utilization over time, one panel below the other. " + " ".join(parts)
