@@ -67,6 +67,7 @@ class _WithIdleParts(nn.Module):
         return self.last(torch.tanh(self.first(inputs)))
 
 
+IDLE = {"first.bias", "unused"}
 MODELS = {"tanh": _Tanh, "idle parts": _WithIdleParts}
 
 
@@ -159,15 +160,31 @@ def _weights_differ(seen):
     return not _same(got, got[:1].expand_as(got))
 
 
-def _only_rank_0_is_right(seen):
-    right = [_same(got, expected) for got, expected in zip(*_got_and_expected(seen))]
-    return right[0] and not any(right[1:]) and _several(seen)
+def _starts(seen):
+    """Return the weights that the ranks come with: (ranks, numbers)."""
+    return _flat([_weights(_model(*args[:2])) for args in seen.inputs])
+
+
+def _others_stand_still(seen):
+    """Did rank 0 move, and the others stay where they were, or where rank 0 began?"""
+    (first, *others), start = _flat(_of(seen, WEIGHTS)), _starts(seen)
+    still = [_same(got, own) or _same(got, start[0]) for got, own in zip(others, start[1:])]
+    return _several(seen) and not _same(first, start[0]) and all(still)
+
+
+def _idle_parts_differ(seen):
+    """Do parameters without gradient differ from those of rank 0?"""
+    return any(
+        not _same(got[WEIGHTS][name], want[WEIGHTS][name])
+        for got, want in zip(seen.results, seen.expected)
+        for name in IDLE & want[WEIGHTS].keys()
+    )
 
 
 def _each_from_its_own_start(seen):
     """Did all ranks make the same steps, each from the weights that it came with?"""
     got, _ = _got_and_expected(seen)
-    start = _flat([_weights(_model(*args[:2])) for args in seen.inputs])
+    start = _starts(seen)
     return _weights_differ(seen) and torch.allclose(got - got[0], start - start[0], rtol=1e-6)
 
 
@@ -422,7 +439,11 @@ own_ddp = Exercise(
             "The ranks' weights differ by as much as at the start: all make the same steps, each "
             "from its own weights. Who tells them the start?",
         ),
-        Hint(_only_rank_0_is_right, "Rank 0 is right, and the others did not go along."),
+        Hint(_others_stand_still, "Rank 0 makes its steps, and the other ranks stand still."),
+        Hint(
+            _idle_parts_differ,
+            "Parameters that have no gradient are parts of the model, too: those of rank 0 count.",
+        ),
         Hint(_weights_differ, "The ranks have different weights. What must be equal at each step?"),
         Hint(
             lambda seen: _as_with(seen, rate=len(seen.results)),

@@ -207,7 +207,7 @@ def shares_rounded_down():
     return _own(share=rounded_down)
 
 
-@_wrong_own("the others did not go along")
+@_wrong_own("the other ranks stand still")
 def only_rank_0_steps():
     return _own(steps=_rank_0)
 
@@ -222,7 +222,7 @@ def start_of_the_last_rank():
     return _own(start=from_the_last)
 
 
-@_wrong_own("without gradient", "different weights")
+@_wrong_own("without gradient", "parts of the model, too")
 def start_of_trained_parameters_only():
     def without_frozen(model):
         for parameter in model.parameters():
