@@ -124,16 +124,17 @@ class Ranks:
         self._seconds = time.perf_counter() - began
         print(self)
 
-    def _join(self):
-        """Make one process group of all ranks, at a fresh meeting point."""
+    def _join(self, size=None):
+        """Make one process group of all ranks (or the first `size`), at a fresh meeting point."""
+        size = size or len(self)
         if self.one_host:
             self.meeting = os.path.join(self.folder, f"meeting-{next(self._meetings)}")
         else:
             asked = self.client[[0]].apply_async(engine.free_address)
             self.meeting = answers.values(self, asked, limit=60)[0]
         plan, loopback = self._plan, LOOPBACK if self.one_host else None
-        group = (plan.world_size, plan.backend, plan.devices, self.meeting, plan.timeout, loopback)
-        results = [self.client[r].apply_async(engine.join, r, *group) for r in range(len(self))]
+        group = (size, plan.backend, plan.devices, self.meeting, plan.timeout, loopback)
+        results = [self.client[r].apply_async(engine.join, r, *group) for r in range(size)]
         self._values(ipyparallel.AsyncResult.join(*results), limit=90)
         self.broken = False
 
@@ -148,8 +149,12 @@ class Ranks:
             rounds.free(self)
         if busy := self._busy(patience=answers.MARGIN):
             raise RankError(self._still_runs(busy))
+        self._regroup()
+
+    def _regroup(self, size=None):
+        """Take the process group down; make a new one of all ranks, or of the first `size`."""
         self._on_all(engine.leave, limit=self.timeout + answers.MARGIN)
-        self._join()
+        self._join(size)
 
     def _busy(self, patience):
         """Return what is known of ranks that still run something after `patience` seconds."""

@@ -1,16 +1,18 @@
 """What the exercises of the book check: a module for each chapter, named as the chapter is.
 
 Each holds `Exercise` and `Choice` objects (see `ranklab.exercises`), one for each `check(...)` of
-the chapter. `find` gives the one of a name.
+the chapter. `find` gives the one of a name. The environment variable RANKLAB_CHECKS may name a
+folder with more such modules: a teacher's, say.
 """
 
 import difflib
 import importlib
+import os
 import pkgutil
 import re
 from pathlib import Path
 
-FOLDER = Path(__file__).parent
+__path__ += filter(None, os.environ.get("RANKLAB_CHECKS", "").split(os.pathsep))
 
 
 def find(name):
@@ -18,8 +20,8 @@ def find(name):
 
     Only a module that has the name in its text is imported.
     """
-    for module in modules():
-        if re.search(rf"[\"']{re.escape(name)}[\"']", (FOLDER / f"{module}.py").read_text("utf-8")):
+    for module, file in modules().items():
+        if re.search(rf"[\"']{re.escape(name)}[\"']", file.read_text("utf-8")):
             found = exercises(module).get(name)
             if found is not None:
                 return found
@@ -35,8 +37,9 @@ def exercises(module):
 
 
 def modules():
-    """Return the names of the modules here, each that of a chapter."""
-    return [module.name for module in pkgutil.iter_modules([str(FOLDER)])]
+    """Return {name of a module: its file}; a name is that of a chapter."""
+    found = pkgutil.iter_modules(__path__)
+    return {one.name: Path(one.module_finder.path, f"{one.name}.py") for one in found}
 
 
 def close_to(name):

@@ -1,22 +1,43 @@
 """Is an answer still the stub? Found without running it."""
 
+import dis
 import types
+
+BETWEEN = {"CACHE", "PRECALL", "CALL", "PUSH_NULL", "NOP"}  # of a call without arguments
+
+
+def stub_lines(answer):
+    """Return the lines on which the code of `answer`, a function or a class, is still missing.
+
+    That is where it says `raise NotImplementedError()`, as the stubs of the book do. A reader's own
+    NotImplementedError with a message is none.
+    """
+    return sorted({line for code in codes_of(answer) for line in _stub_lines(code)})
 
 
 def is_stub(answer):
-    """Is what is to be written in `answer`, a function or a class, still missing in it?
+    """Is what is to be written in `answer` still missing in it?"""
+    return bool(stub_lines(answer))
 
-    So it is where its code names NotImplementedError, as the stubs of the book do.
-    """
-    return any("NotImplementedError" in code.co_names for code in codes_of(answer))
+
+def _stub_lines(code):
+    line, after_name = None, False
+    for step in dis.get_instructions(code):
+        if step.positions and step.positions.lineno:
+            line = step.positions.lineno
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval == "NotImplementedError":
+            after_name = True
+        elif step.opname == "RAISE_VARARGS" and after_name:
+            yield line
+            after_name = False
+        elif step.opname not in BETWEEN or (step.opname == "CALL" and step.arg):
+            after_name = False
 
 
 def codes_of(answer):
     """Return all code objects of a function or a class: methods and nested functions, too."""
-    found = [_code(answer)] if not isinstance(answer, type) else []
-    if isinstance(answer, type):
-        found = [_code(member) for member in vars(answer).values()]
-    found = [code for code in found if code is not None]
+    members = vars(answer).values() if isinstance(answer, type) else [answer]
+    found = [code for code in map(_code, members) if code is not None]
     for code in found:  # grows as it is gone through
         found += [inner for inner in code.co_consts if isinstance(inner, types.CodeType)]
     return found

@@ -1,20 +1,110 @@
 """`check`: from the reader's answer to a report on it."""
 
+import inspect
+
+from IPython import get_ipython
+
 from .. import checks
-from .attempted import is_stub
+from ..failure import SaidInWords
+from . import process
+from .attempted import stub_lines
+from .model import Choice
 from .report import Report
+
+
+class CheckInterrupted(SaidInWords, RuntimeError):
+    """The reader interrupted a check."""
 
 
 def check(name, answer, *more):
     """Run an answer against the cases of the exercise `name`; return a Report that says what came.
 
     answer: the function or the class; `more`: the others, where the exercise wants several. A
-    report is true where the answer is right. A wrong answer raises nothing.
+    report is true where the answer is right. A wrong answer raises nothing. In a notebook the
+    report is shown below the cell, elsewhere it is printed.
     """
-    answers = (answer, *more)
-    exercise = checks.find(name)
+    report = _report(name, (answer, *more))
+    if get_ipython() is None:
+        print(report, flush=True)
+    return report
+
+
+def _report(name, answers):
+    exercise = checks.find(name) if isinstance(name, str) else None
     if exercise is None:
-        return Report(name, "wrong", f"There is no exercise called {name!r}.")
-    if any(map(is_stub, answers)):
-        return Report(name, "open", f"{name}: not attempted yet.")
-    return Report(name, "wrong", f"{name}: answers cannot be checked yet.")
+        return Report(name, "open", _unknown(name))
+    if said := _not_an_answer(exercise, answers):
+        return Report(name, "wrong", said)
+    if lines := [line for answer in answers for line in stub_lines(answer)]:
+        return Report(name, "open", _not_attempted(name, lines))
+    if isinstance(exercise, Choice):
+        return Report(name, *_of_choice(exercise, answers[0]))
+    return Report(name, *_of_answer(name, answers))
+
+
+def _unknown(name):
+    if not isinstance(name, str):
+        return f"check wants the name of an exercise first, a string, and got {name!r}."
+    near = " or ".join(repr(known) for known in checks.close_to(name))
+    return f"There is no exercise called {name!r}.{f' Is it {near}?' if near else ''}"
+
+
+def _not_an_answer(exercise, answers):
+    """Say so where what `check` was given cannot be an answer."""
+    wanted = 1 if isinstance(exercise, Choice) else exercise.wanted
+    if wanted is not None and len(answers) != wanted:
+        things = "function or class" if wanted == 1 else "functions or classes"
+        return f"{exercise.name} wants {wanted} {things} after its name, and got {len(answers)}."
+    for answer in answers:
+        if not callable(answer):
+            kind = type(answer).__name__
+            return (
+                f"{exercise.name} wants the function itself, check({exercise.name!r}, f) without a "
+                f"call, and got a value of type {kind}."
+            )
+        if isinstance(exercise, Choice) and inspect.isclass(answer):
+            return f"{exercise.name} wants a function without arguments, and got a class."
+    return ""
+
+
+def _not_attempted(name, lines):
+    where = f"line {lines[0]} raises" if len(lines) == 1 else f"{_listed(lines)} raise"
+    return f"{name}: not attempted yet. Your code goes where {where} NotImplementedError."
+
+
+def _listed(lines):
+    *most, last = map(str, sorted(lines))
+    return f"lines {', '.join(most)} and {last}"
+
+
+def _of_choice(exercise, answer):
+    """Return (verdict, text) for a prediction."""
+    letters = " or ".join(filter(None, [", ".join(exercise.letters[:-1]), exercise.letters[-1]]))
+    try:
+        chosen = answer()
+    except Exception as error:
+        return "wrong", f"{exercise.name}() raised {type(error).__name__}: {error}"
+    chosen = chosen.strip().lower() if isinstance(chosen, str) else chosen
+    if chosen not in exercise.letters:
+        return "wrong", f"Choose one: return {letters}, as a string. It returned {chosen!r}."
+    if chosen == exercise.right:
+        return "right", f"Right: {chosen}. {exercise.because}"
+    return "wrong", f"Not {chosen}. {exercise.why[chosen]}"
+
+
+def _of_answer(name, answers):
+    """Return (verdict, text) for an answer that has to run."""
+    from . import parcel
+
+    try:
+        request = {"name": name, **parcel.pack(answers)}
+        said = process.ask(request)
+    except parcel.NotPackable as error:
+        return "wrong", str(error)
+    except process.CheckerGone as error:
+        return "open", f"{error} Another one will start: call check again."
+    except KeyboardInterrupt:
+        raise CheckInterrupted(
+            f"Interrupted: the check of {name} was ended, and nothing is known of the answer."
+        ) from None
+    return said["verdict"], said["text"]

@@ -29,18 +29,24 @@ class Case:
 class Seen:
     """What came of one case, for hints and judges. Lists are in rank order.
 
-    sent: bytes that each rank sent, messages: how many messages; both only with trace=True.
-    seconds: what the slowest rank took. results is empty where the answer gave none: it raised an
-    error, got stuck, or died.
+    happened: "returned" on all ranks, or else "error", "stuck" (ranks wait in vain), "slow" (over
+    the limit), "died", "changed" (the arguments). results: empty unless all returned. error: what
+    was raised, "IndexError: list index out of range". seconds: what the slowest rank took.
+
+    Only with trace=True: sent, the bytes that each rank sent (for collectives, what the usual
+    algorithm sends); messages, how many it sent; collectives, {name: calls} of each rank.
     """
 
     case: Case
     inputs: list
     results: list
     expected: list
+    happened: str = "returned"
+    error: str = ""
+    seconds: float = 0.0
     sent: list | None = None
     messages: list | None = None
-    seconds: float = 0.0
+    collectives: list | None = None
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,8 @@ class Exercise:
     wrong, or None. drive(answer, *args): what runs on a rank in place of answer(*args), and returns
     the result. in_place: the answer changes its first argument, and that is compared. trace: do
     the judge and the hints need what was sent? limit: seconds that a case may take. tolerance:
-    (relative, absolute) for floats; by default torch's own.
+    (relative, absolute) for floats; by default torch's own. answers: how many functions and classes
+    `check` is given; by default 1, or with `drive` as many as the reader gives.
     """
 
     name: str
@@ -85,6 +92,7 @@ class Exercise:
     trace: bool = False
     limit: float = 10.0
     tolerance: tuple[float, float] | None = None
+    answers: int | None = None
 
     def __post_init__(self):
         if not self.cases:
@@ -96,6 +104,11 @@ class Exercise:
     def ranks(self):
         """The most ranks that a case asks for."""
         return max(case.ranks for case in self.cases)
+
+    @property
+    def wanted(self):
+        """How many answers there must be, or None where any number will do."""
+        return self.answers or (None if self.drive else 1)
 
 
 @dataclass(frozen=True)

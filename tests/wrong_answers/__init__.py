@@ -7,11 +7,10 @@
         ...
 
 Where an exercise wants several answers (a class and two functions, say), the function decorated by
-`@wrong(..., several=True)` returns the tuple of them.
+`@wrong(..., several=True)` is called, without arguments, and returns the tuple of them.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -24,13 +23,17 @@ class Wrong:
     name: str
 
 
+_found = {}  # {module: its wrong answers}; not on the answers themselves, which travel
+
+
 def wrong(exercise, *, says, several=False):
     """Mark a function or a class as a wrong answer; the report on it must have all of `says`."""
     said = (says,) if isinstance(says, str) else tuple(says)
 
-    def mark(answer: Any):
+    def mark(answer):
         answers = answer() if several else (answer,)
-        answer.wrong = Wrong(exercise, tuple(answers), said, answer.__name__)
+        one = Wrong(exercise, tuple(answers), said, answer.__name__)
+        _found.setdefault(answer.__module__, []).append(one)
         return answer
 
     return mark
@@ -38,6 +41,4 @@ def wrong(exercise, *, says, several=False):
 
 def of(module):
     """Return the `Wrong` objects of a module of wrong answers, in their order there."""
-    return [
-        one.wrong for one in vars(module).values() if isinstance(getattr(one, "wrong", None), Wrong)
-    ]
+    return _found.get(module.__name__, [])

@@ -1,0 +1,79 @@
+"""The process that checks answers, on ranks of its own: `python -m ranklab.exercises.checker PID`.
+
+It reads packed requests from its standard input and writes packed replies to its standard output
+(process.py is the other end). Nothing listens anywhere. It ends as soon as its input does, or the
+process PID, and its ranks end with it.
+"""
+
+import os
+import pickle
+import queue
+import sys
+import threading
+import time
+import traceback
+
+import psutil
+
+POLL = 0.5  # seconds between two looks at whether the notebook's kernel lives
+
+
+def main(kernel):
+    """Check what is asked for until the kernel lets go."""
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what anything here prints is no reply
+    requests = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(requests,), daemon=True).start()
+    threading.Thread(target=_watch, args=(kernel,), daemon=True).start()
+    os.environ.pop("RANKLAB_RANKS", None)  # a case says by itself how many ranks it wants
+    bench = None
+    while True:
+        request = requests.get()
+
+        def say(**what):
+            pickle.dump(what, replies)
+            replies.flush()
+
+        try:
+            from .running import Bench
+            from .trial import try_answer
+
+            bench = bench or Bench()
+            verdict, text = try_answer(bench, request, say)
+        except Exception as error:  # of the lab's own, or of the check's
+            verdict, text = "open", _own_error(request["name"], error)
+        say(verdict=verdict, text=text)
+        if bench is not None:
+            bench.repair()  # while the reader reads
+
+
+def _own_error(name, error):
+    lines = "".join(traceback.format_exception(error)).splitlines()
+    told = "\n".join(f"    {line}" for line in lines[-6:])
+    return (
+        f"The check of {name} itself failed, which says nothing about your answer: "
+        f"{type(error).__name__}: {error}\n{told}"
+    )
+
+
+def _read(requests):
+    while True:
+        try:
+            requests.put(pickle.load(sys.stdin.buffer))
+        except (EOFError, OSError, pickle.UnpicklingError):
+            os._exit(0)  # the guardian ends the ranks
+
+
+def _watch(kernel):
+    # A process that the kernel forked may hold the pipe open after its death.
+    try:
+        process = psutil.Process(kernel)
+        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(POLL)
+    except psutil.Error:
+        pass
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,225 @@
+"""What came of a case, in words; None where it is what it should be."""
+
+from dataclasses import dataclass
+
+from .. import places
+from ..failure import named
+from ..places import LastCell
+from .compare import difference, same
+from .model import Seen
+from .shown import short
+
+NO_NAME = "NameError: name '{}' is not defined"
+TORN = {"rank": "dist.get_rank()", "world_size": "dist.get_world_size()"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong in one case: paragraphs of text. seen: for the hints.
+
+    of: "error", "stuck", "slow", "died", "changed", "type", "shape", "dtype", "value", "judge" or
+    "unfinished" (it ran into NotImplementedError).
+    """
+
+    of: str
+    paragraphs: list
+    seen: Seen
+
+
+def judge(exercise, case, inputs, expected, outcome, name):
+    """Return (Seen, Finding or None) for one case.
+
+    inputs: the arguments of each rank; expected: the result of each, or None. name: what the
+    answer is called.
+    """
+    look = _Look(exercise, case, inputs, expected, outcome, name)
+    for find in (look.death, look.standstill, look.errors, look.changes, look.results):
+        if found := find():
+            of, paragraphs, happened = found
+            return Finding(of, paragraphs, look.seen(happened))
+    return None
+
+
+class _Look:
+    def __init__(self, exercise, case, inputs, expected, outcome, name):
+        self.exercise, self.case, self.inputs, self.expected = exercise, case, inputs, expected
+        self.outcome, self.name = outcome, name
+        self.alone = case.ranks == 1
+
+    def seen(self, happened):
+        """Return what hints and judges get to see."""
+        said = [self.outcome.returned.get(rank, {}) for rank in range(self.case.ranks)]
+        errors = [f"{e['type']}: {e['message']}" for e in self.outcome.errors.values()]
+        there = all("result" in one for one in said)
+        return Seen(
+            self.case,
+            self.inputs,
+            [one["result"] for one in said] if there else [],
+            self.expected or [],
+            happened,
+            errors[0] if errors else "",
+            max((one.get("seconds", 0.0) for one in said), default=0.0),
+            **_traffic([one.get("trace") for one in said]),
+        )
+
+    # What kept it from returning
+
+    def death(self):
+        """A rank that is gone."""
+        if not self.outcome.died:
+            return None
+        said = []
+        for rank, (report, cause) in self.outcome.died.items():
+            cause = cause or "the process is gone."
+            said.append(
+                "\n".join(filter(None, [f"{self._who([rank])} died: {cause}", report.place]))
+            )
+        diagnosis = self.outcome.diagnosis
+        waiting = diagnosis.waiting if diagnosis else []
+        if waiting:
+            said += [*self._words(diagnosis.conclusions()), *diagnosis.paragraphs(waiting, False)]
+        return "died", said, "died"
+
+    def standstill(self):
+        """Ranks that wait in vain, or go on for too long."""
+        diagnosis = self.outcome.diagnosis
+        if self.outcome.ended == "stuck" and not self.outcome.errors:
+            said = ["It got stuck.", *diagnosis.conclusions(), *diagnosis.paragraphs(seconds=False)]
+            return "stuck", self._words(said), "stuck"
+        if self.outcome.ended != "slow":
+            return None
+        running = [r for r in diagnosis.unfinished if r not in diagnosis.waiting]
+        limit = f"{self.exercise.limit:g} s"
+        said = [f"It was not done after {limit}, and was ended. This is where it was then:"]
+        said += diagnosis.paragraphs(running or diagnosis.unfinished, seconds=False)
+        return "slow", self._words(said), "slow"
+
+    def errors(self):
+        """What ranks raised, those together that raised the same at the same place."""
+        errors = self.outcome.errors
+        if not errors:
+            return None
+        alike = {}
+        for rank, error in errors.items():
+            place = places.in_frames(error["places"], LastCell())
+            alike.setdefault((place, error["type"], error["message"]), []).append(rank)
+        said = []
+        for (place, kind, message), ranks in alike.items():
+            if kind == "NotImplementedError":
+                return "unfinished", [_unfinished(place, message)], "error"
+            what = f"{kind}: {message}" if message else kind
+            said.append("\n".join(filter(None, [f"{self._who(ranks)} raised {what}", place])))
+        said += _advice(errors.values())
+        if self.outcome.ended == "stuck":
+            said += self._words(self.outcome.diagnosis.conclusions())
+        return "error", said, "error"
+
+    def changes(self):
+        """Arguments that are not what they were."""
+        changed = {
+            r: said["changed"] for r, said in self.outcome.returned.items() if said["changed"]
+        }
+        if not changed:
+            return None
+        rank, (index, *_) = next(iter(changed.items()))
+        many = len(self.inputs[rank])
+        which = "its argument" if many == 1 else f"its argument number {index + 1}"
+        who = "" if self.alone else f", on {named(changed)}"
+        was = short(self.inputs[rank][index])
+        said = f"It changed {which}{who}: {was} before. Leave what you are given as it is."
+        return "changed", [said], "changed"
+
+    # What it returned
+
+    def results(self):
+        """Results that are not the expected ones, or that the judge does not accept."""
+        exercise, returned = self.exercise, self.outcome.returned
+        if self.expected is not None:
+            wrong = {}
+            for rank, expected in enumerate(self.expected):
+                got = returned[rank]["result"]
+                if found := difference(expected, got, exercise.tolerance):
+                    wrong[rank] = found
+            if wrong:
+                rank, found = next(iter(wrong.items()))
+                return found.of, self._wrong(rank, found, wrong), "returned"
+        if exercise.judge is None:
+            return None
+        said = exercise.judge(self.seen("returned"))
+        return ("judge", [said], "returned") if said else None
+
+    def _wrong(self, rank, found, wrong):
+        expected, got = self.expected[rank], self.outcome.returned[rank]["result"]
+        where = "" if self.alone else f" on rank {rank}"
+        said = [
+            f"{self._call(rank)}{where}",
+            f"    expected: {short(expected)}",
+            f"    got:      {short(got)}",
+        ]
+        paragraphs = ["\n".join(said)]
+        if found.sentence:
+            paragraphs.append(found.sentence)
+        if len(wrong) > 1:
+            others = [r for r in wrong if r != rank]
+            paragraphs.append(
+                f"{named(others).capitalize()} {'is' if len(others) == 1 else 'are'} wrong, too."
+            )
+        elif not self.alone:
+            paragraphs.append("All other ranks are right.")
+        return paragraphs
+
+    def _call(self, rank):
+        args = ", ".join(short(arg) for arg in self.inputs[rank])
+        return f"{self.name}({args})"
+
+    def _who(self, ranks):
+        return "It" if self.alone else named(ranks).capitalize()
+
+    def _words(self, paragraphs):
+        """Say of a function what the doctor says of a cell."""
+        return [
+            said.replace("finished the cell", f"returned from {self.name}") for said in paragraphs
+        ]
+
+
+def _unfinished(place, message):
+    line = place.splitlines()[-1].strip() if place else "a line"
+    where = line.partition(":")[0]
+    said = f": {message}" if message else ""
+    return f"It got to {where}, which still raises NotImplementedError{said}. Your code goes there."
+
+
+def _advice(errors):
+    for error in errors:
+        for name, call in TORN.items():
+            if NO_NAME.format(name).endswith(error["message"]) and error["type"] == "NameError":
+                return [f"An answer has no `{name}` around it: ask {call}."]
+        if "initialize the default process group twice" in error["message"]:
+            return ["The check has made the process group already: leave that call out."]
+    return []
+
+
+def _traffic(traces):
+    if not traces or any(trace is None for trace in traces):
+        return {}
+    from ..traces.traffic import traffic
+
+    table = traffic(traces)
+    calls = [
+        {
+            name: by_rank[trace.rank][0]
+            for name, by_rank in table.calls.items()
+            if trace.rank in by_rank
+        }
+        for trace in traces
+    ]
+    return {
+        "sent": [table[t.rank].sent_bytes + round(table[t.rank].moved_bytes) for t in traces],
+        "messages": [table[t.rank].sent for t in traces],
+        "collectives": calls,
+    }
+
+
+def alike(one, other):
+    """Are the results of two cases the same? Lists, by rank; of the ranks that both have."""
+    return bool(one) and bool(other) and all(map(same, one, other))

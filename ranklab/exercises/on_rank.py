@@ -1,0 +1,122 @@
+"""What runs on a rank: one case of an exercise, from packed answer to packed result."""
+
+import io
+import linecache
+import os
+import pickle
+import random
+import sys
+import time
+from contextlib import nullcontext, redirect_stdout
+
+import cloudpickle
+import torch
+
+from ..places import NOT_THE_READERS
+from .compare import plain, same
+
+LONGEST_MESSAGE = 500  # characters
+LONGEST_OUTPUT = 4000  # characters that a rank may print in one case; the rest is dropped
+
+
+def run(order, args, printed):
+    """Run the answer in `order` (parcel.py) on `args`, both packed; return (failed, what came).
+
+    printed: the path of the file that takes what the answer prints, so that it is there also after
+    the death of this process. What came is a packed dict: "result", or "error" as `_described`
+    gives it; "changed": which arguments the answer changed; "seconds"; "trace".
+    """
+    order = pickle.loads(order)
+    _make_ready(order)
+    said = {}
+    with open(printed, "w", encoding="utf-8") as file, redirect_stdout(_Output(file)):
+        try:
+            answers, drive = pickle.loads(order["answers"]), pickle.loads(order["drive"])
+            given, before = pickle.loads(args), pickle.loads(args)
+            result = _call(answers, drive, given, order["trace"], said)
+            kept = order["in_place"]
+            said["result"] = plain(given[0] if kept else result)
+            said["changed"] = [
+                i for i, pair in enumerate(zip(before, given)) if i >= kept and not same(*pair)
+            ]
+            return False, cloudpickle.dumps(said)
+        except BaseException as error:  # SystemExit, and the interrupt of an endless loop
+            return True, cloudpickle.dumps({**said, "error": _described(error)})
+
+
+def _make_ready(order):
+    """Put this process into a state that does not depend on the answers before."""
+    os.chdir(order["folder"])
+    sys.path += [entry for entry in order["path"] if entry not in sys.path]
+    remember(order["sources"])
+    torch.set_default_dtype(torch.float32)
+    torch.set_grad_enabled(True)
+    seed = 1000 + (torch.distributed.get_rank() if torch.distributed.is_initialized() else 0)
+    torch.manual_seed(seed)
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed)
+
+
+def remember(sources):
+    """Let tracebacks find the text of the reader's cells and files, {file: text}."""
+    for file, text in sources.items():
+        lines = text.splitlines(keepends=True)
+        linecache.cache[file] = (len(text), None, lines, file)  # without a time, it is kept
+
+
+def _call(answers, drive, args, traced, said):
+    answer = answers[0] if len(answers) == 1 else answers
+    with _trace() if traced else nullcontext() as trace:
+        began = time.perf_counter()
+        try:
+            return drive(answer, *args) if drive else answer(*args)
+        finally:
+            said["seconds"] = time.perf_counter() - began
+            said["trace"] = trace
+
+
+def _trace():
+    from ranklab.traces.recording import trace
+
+    return trace()
+
+
+def _described(error):
+    """Return an exception as plain data, with the reader's lines, outermost first."""
+    message = " ".join(str(error).split()) if isinstance(error, SyntaxError) else str(error).strip()
+    if len(message) > LONGEST_MESSAGE:
+        message = f"{message[:LONGEST_MESSAGE]} ..."
+    return {
+        "type": type(error).__name__,
+        "message": message,
+        "from_torch": isinstance(error, RuntimeError) and type(error).__module__ != "__main__",
+        "places": list(_places(error.__traceback__)),
+    }
+
+
+def _places(traceback):
+    while traceback is not None:
+        code, line = traceback.tb_frame.f_code, traceback.tb_lineno
+        traceback = traceback.tb_next
+        if not NOT_THE_READERS.search(code.co_filename):
+            source = linecache.getline(code.co_filename, line).strip()
+            yield {"file": code.co_filename, "line": line, "in": code.co_name, "source": source}
+
+
+class _Output(io.TextIOBase):
+    """Takes what is printed, as far as there is room, and writes it to disk at once."""
+
+    def __init__(self, file):
+        self._file, self._room = file, LONGEST_OUTPUT
+
+    def writable(self):
+        return True
+
+    def write(self, text):
+        part = text[: self._room]
+        if part:
+            self._room -= len(part)
+            self._file.write(part)
+            self._file.flush()
+        return len(text)

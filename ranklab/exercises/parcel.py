@@ -1,0 +1,108 @@
+"""The reader's answer on its way to another process: by value, with its source for error messages.
+
+cloudpickle packs a function together with the functions, classes and globals that it uses, as long
+as they are the reader's own. What is installed goes by its name.
+"""
+
+import inspect
+import linecache
+import os
+import sys
+
+import cloudpickle
+
+from ..failure import SaidInWords
+from ..places import NOT_THE_READERS
+from .attempted import codes_of
+
+
+class NotPackable(SaidInWords, TypeError):
+    """The answer uses something that cannot go to another process."""
+
+
+def pack(answers):
+    """Return a dict of plain data: the answers, packed, and what it takes to run them elsewhere."""
+    parts = _own_parts(answers)
+    files = {code.co_filename for part in parts for code in codes_of(part)}
+    with _by_value(parts):
+        try:
+            packed = cloudpickle.dumps(answers)
+        except Exception as error:
+            raise NotPackable(_why_not(parts, error)) from None
+    return {
+        "answers": packed,
+        "names": [getattr(answer, "__name__", "the answer") for answer in answers],
+        "sources": {file: "".join(linecache.getlines(file)) for file in sorted(files)},
+        "path": [os.path.abspath(entry) for entry in sys.path],
+        "folder": os.getcwd(),
+    }
+
+
+def _own_parts(answers):
+    """Return the answers and all functions and classes of the reader that they use."""
+    found = [*answers]
+    for part in found:  # grows as it is gone through
+        for used in _used(part).values():
+            own = inspect.isfunction(used) or inspect.isclass(used)
+            if own and _is_readers(used) and not any(used is known for known in found):
+                found.append(used)
+    return found
+
+
+def _used(part):
+    """Return {name: value} of the globals that a function, or a method of a class, names."""
+    used = {}
+    for function in _functions_of(part):
+        names = {name for code in codes_of(function) for name in code.co_names}
+        there = function.__globals__
+        used |= {name: there[name] for name in names if name in there}
+    if inspect.isclass(part):
+        used |= {base.__name__: base for base in part.__bases__}
+    return used
+
+
+def _functions_of(part):
+    members = vars(part).values() if inspect.isclass(part) else [part]
+    members = [member.fget if isinstance(member, property) else member for member in members]
+    members = [getattr(member, "__func__", member) for member in members]
+    return [member for member in members if inspect.isfunction(member)]
+
+
+def _is_readers(part):
+    files = {code.co_filename for code in codes_of(part)}
+    return bool(files) and not any(map(NOT_THE_READERS.search, files))
+
+
+class _by_value:
+    """Let cloudpickle pack the contents of the reader's own modules, which are nowhere else."""
+
+    def __init__(self, parts):
+        names = {getattr(part, "__module__", None) for part in parts if _is_readers(part)}
+        known = cloudpickle.list_registry_pickle_by_value()
+        names -= {"__main__", None, *known}
+        self._modules = [sys.modules[name] for name in names if name in sys.modules]
+
+    def __enter__(self):
+        for module in self._modules:
+            cloudpickle.register_pickle_by_value(module)
+
+    def __exit__(self, *_):
+        for module in self._modules:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _why_not(parts, error):
+    """Name the global that cannot be packed, as the error itself only tells of its insides."""
+    for part in parts:
+        for name, value in _used(part).items():
+            if inspect.ismodule(value) or any(value is known for known in parts):
+                continue
+            try:
+                cloudpickle.dumps(value)
+            except Exception:
+                user = getattr(part, "__name__", "the answer")
+                return (
+                    f"{user} uses `{name}` of this notebook, which cannot go to the processes that "
+                    "check it. Give it to the function as an argument, or make it inside."
+                )
+    return f"The answer cannot go to the processes that check it: {error}."

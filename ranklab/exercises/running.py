@@ -1,0 +1,188 @@
+"""Running one case on ranks, whatever the answer does there: get stuck, compute forever, die.
+
+The ranks are the lab's own, in a process that is not the reader's notebook. For each case as many
+of them as it asks for form a process group of their own. The doctor tells who waits for whom.
+"""
+
+import itertools
+import os
+import pickle
+import time
+from dataclasses import dataclass, field
+
+import ipyparallel
+
+from .. import replies
+from ..doctor import remains, rounds
+from ..doctor.diagnosis import Diagnosis
+from ..failure import WAITED, RankError
+from ..ranks import Ranks
+from . import on_rank
+
+LOOK = 0.25  # seconds between two looks at the ranks
+SURE = 0.5  # seconds that nobody must have moved for the ranks to count as stuck
+TO_END = 2.0  # seconds that a rank has to end its case once it is freed or interrupted
+TIMEOUT = 60.0  # seconds that a rank waits in a communication; a case is over long before
+
+
+@dataclass
+class Outcome:
+    """What came of one case on ranks 0 to n-1.
+
+    returned: {rank: what on_rank.run said of it}, also where the answer raised an error. died:
+    {rank: the Report of a rank that is gone}. ended: "returned" (on all ranks, or with an error),
+    "stuck", "slow" or "died". diagnosis: where the ranks were then. printed: {rank: text}.
+    """
+
+    returned: dict = field(default_factory=dict)
+    died: dict = field(default_factory=dict)
+    ended: str = "returned"
+    diagnosis: Diagnosis | None = None
+    printed: dict = field(default_factory=dict)
+
+    @property
+    def errors(self):
+        """{rank: error}, but for those that only say that another rank is gone or was freed."""
+        errors = {r: said["error"] for r, said in self.returned.items() if "error" in said}
+        causes = {r: error for r, error in errors.items() if not _is_consequence(error)}
+        return causes or ({} if self.ended != "returned" else errors)
+
+
+class Bench:
+    """The ranks on which answers are checked. They are there after each case, whatever it did."""
+
+    def __init__(self, size=4):
+        self.ranks = None
+        self._start(size)
+
+    def _start(self, size):
+        self.ranks = Ranks(size, backend="gloo", device="cpu", timeout=TIMEOUT)
+        self._cases = itertools.count()
+        self._broken = False
+
+    def run(self, order, inputs, limit):
+        """Run one case; return its Outcome.
+
+        order: what on_rank.run gets, a dict. inputs: the arguments of each rank, packed; there are
+        as many ranks as these. limit: seconds.
+        """
+        self._make_ready(len(inputs))
+        number, packed = next(self._cases), pickle.dumps(order)
+        files = [os.path.join(self.ranks.folder, f"said-{number}-{r}") for r in range(len(inputs))]
+        parts = [
+            self.ranks.client[r].apply_async(on_rank.run, packed, args, file)
+            for r, (args, file) in enumerate(zip(inputs, files))
+        ]
+        outcome = Outcome()
+        self.ranks.watched += 1  # whoever waits for a dead one is freed here, after a look at them
+        try:
+            self._watch(ipyparallel.AsyncResult.join(*parts), outcome, limit)
+        finally:
+            self.ranks.watched -= 1
+        outcome.printed = {r: text for r, file in enumerate(files) if (text := _text(file))}
+        return outcome
+
+    def _watch(self, result, outcome, limit):
+        began, stuck = time.monotonic(), None
+        while not result.wait(LOOK):
+            ended = self._ended(result)
+            diagnosis = self._where(rounds.where, ended, result)
+            if "died" in ended.values():
+                outcome.ended, outcome.diagnosis = "died", diagnosis
+            elif diagnosis.stuck and (stuck is None or _moved(stuck[1], diagnosis)):
+                stuck = time.monotonic(), diagnosis
+            elif diagnosis.stuck and time.monotonic() - stuck[0] >= SURE:
+                outcome.ended, outcome.diagnosis = "stuck", diagnosis
+            elif time.monotonic() - began > limit:
+                outcome.ended, outcome.diagnosis = "slow", diagnosis
+            if not diagnosis.stuck:
+                stuck = None
+            if outcome.ended != "returned":
+                self._end(result)
+                break
+        self._collect(result, outcome)
+
+    def _end(self, result):
+        """End the case on all ranks."""
+        self._broken = True
+        rounds.free(self.ranks, self._ended(result))
+        if not result.wait(TO_END / 2):
+            there = [r for r, part in replies.parts(result) if not part.ready()]
+            there = [r for r in there if r not in self.ranks.gone()]
+            self.ranks.client.send_signal("SIGINT", targets=there, block=False)
+            result.wait(TO_END / 2)
+
+    def _collect(self, result, outcome):
+        for rank, part in replies.parts(result):
+            if not part.ready():
+                continue
+            said = replies.answer(part)
+            if isinstance(said, tuple):
+                outcome.returned[rank] = pickle.loads(said[1])
+            elif rank in self.ranks.gone() or said.ename == "EngineError":
+                outcome.ended = "died"
+                outcome.died[rank] = self._last_report(rank)
+            else:
+                raise RankError(f"rank {rank}: {said.ename}: {said.evalue}")
+        replies.forget(self.ranks, result)
+        self._broken |= any("error" in said for said in outcome.returned.values())
+
+    def _last_report(self, rank):
+        report = remains.last_words(self.ranks, rank)
+        return report, remains.cause_of_death(self.ranks, rank, report)
+
+    def _ended(self, result):
+        """Return {rank: "finished", "failed" or "died"} of those that are through."""
+        known = replies.ended(self.ranks, result)
+        for rank, part in replies.parts(result):
+            if known.get(rank) == "finished" and replies.answer(part)[0]:
+                known[rank] = "failed"
+        return known
+
+    def _where(self, question, ended, result):
+        diagnosis = question(self.ranks, ended)
+        taking_part = [diagnosis.reports[rank] for rank in result._targets]
+        return Diagnosis(taking_part, patience=diagnosis.patience)
+
+    # The ranks before and after
+
+    def _make_ready(self, size):
+        """Have ranks 0 to size-1 in a process group of their own, on fresh ground."""
+        if size > len(self.ranks):
+            self.ranks.close()
+            self._start(size)
+        self.repair()
+        self.ranks._regroup(size)
+
+    def repair(self):
+        """Make good what the last answer broke: fresh processes, where one of them is lost."""
+        if self.ranks.gone():
+            self.ranks.restart()
+        elif self._broken:
+            try:
+                self.ranks.reset()
+            except RankError:
+                self.ranks.restart()
+        self._broken = False
+
+    def close(self):
+        self.ranks.close()
+
+
+def _moved(before, now):
+    """Is some rank somewhere else than it was?"""
+    return any(before.reports[r].place != report.place for r, report in now.reports.items())
+
+
+def _is_consequence(error):
+    """Does the error say no more than that another rank went away, or was freed?"""
+    from_torch = error["from_torch"] or error["type"].startswith("Dist")
+    return from_torch and WAITED.search(error["message"]) is not None
+
+
+def _text(file):
+    try:
+        with open(file, encoding="utf-8", errors="replace") as opened:
+            return opened.read()
+    except OSError:
+        return ""

@@ -1,0 +1,136 @@
+"""One answer against all cases of its exercise: what a check is, once there are ranks."""
+
+import pickle
+
+import cloudpickle
+
+from .. import checks
+from .judging import alike, judge
+from .on_rank import remember
+
+SHOWN = 600  # characters of what an answer printed
+
+
+def try_answer(bench, request, say):
+    """Run an answer on the ranks of `bench`; return (verdict, text).
+
+    request: "name", and what parcel.pack gave. say(case=...) tells of the begin of each case.
+    """
+    return _Trial(bench, request, say).run()
+
+
+class _Trial:
+    def __init__(self, bench, request, say):
+        self.exercise = checks.find(request["name"])
+        self.bench, self.say = bench, say
+        self.name = request["names"][0]
+        remember(request["sources"])
+        self.order = {
+            **request,
+            "drive": cloudpickle.dumps(self.exercise.drive),
+            "trace": self.exercise.trace,
+            "in_place": self.exercise.in_place,
+        }
+        self.printed = {}  # of the case that is shown
+
+    def run(self):
+        """Go through the cases up to the first that is wrong in more than its value."""
+        results, wrong = [], {}  # {number of the case: Finding}
+        for i in range(len(self.exercise.cases)):
+            finding, came = self._case(i)
+            results.append(came)
+            if finding:
+                wrong[i] = finding
+            of_value = not finding or finding.of in ("value", "judge")
+            if not of_value or (wrong and 0 in wrong):
+                break
+        if not wrong:
+            return "right", "\n\n".join([self._right(), *self._output()])
+        return "wrong", "\n\n".join(self._wrong(wrong, results))
+
+    def _case(self, i):
+        """Run case i; return (what is wrong or None, the results by rank or [])."""
+        case, exercise = self.exercise.cases[i], self.exercise
+        self.say(case=i, limit=exercise.limit)
+        packed = [cloudpickle.dumps(case.make(r, case.ranks)) for r in range(case.ranks)]
+        expected = None
+        if exercise.expected is not None:
+            expected = list(exercise.expected([pickle.loads(args) for args in packed]))
+            if len(expected) != case.ranks:
+                raise ValueError(f"expected() gave {len(expected)} results for {case.ranks} ranks")
+        outcome = self.bench.run(self.order, packed, exercise.limit)
+        if i == 0 or (outcome.printed and not self.printed):
+            self.printed = outcome.printed
+        inputs = [pickle.loads(args) for args in packed]
+        finding = judge(exercise, case, inputs, expected, outcome, self.name)
+        if finding:
+            self.printed = outcome.printed or self.printed
+        came = [said.get("result") for _, said in sorted(outcome.returned.items())]
+        return finding, came
+
+    def _right(self):
+        cases = self.exercise.cases
+        many = "1 case" if len(cases) == 1 else f"{len(cases)} cases"
+        sizes = sorted({case.ranks for case in cases})
+        if sizes == [1]:
+            return f"Right: {many}."
+        ranks = f"{sizes[0]} to {sizes[-1]} ranks" if len(sizes) > 1 else f"{sizes[0]} ranks"
+        return f"Right: {many}, {ranks}."
+
+    def _wrong(self, wrong, results):
+        first = min(wrong)
+        finding, case, total = wrong[first], self.exercise.cases[first], len(self.exercise.cases)
+        ranks = "" if {c.ranks for c in self.exercise.cases} == {1} else f", {_ranks(case)}"
+        where = f"case {first + 1} of {total}" if total > 1 else "its case"
+        if finding.of == "unfinished":
+            return [f"Not finished yet: {where} ({case.what}{ranks}).", *finding.paragraphs]
+        said = [f"Wrong in {where}: {case.what}{ranks}.", *finding.paragraphs]
+        if written := self._written_for_the_first(wrong, results):
+            said.append(written)
+        return [*said, self._hint(finding.seen), *self._output()]
+
+    def _written_for_the_first(self, wrong, results):
+        """Say so where the answer looks as if it was made for the case that the reader sees."""
+        others = range(1, len(results))
+        if 0 in wrong or len(results) < 3 or len(results) < len(self.exercise.cases):
+            return ""
+        repeated = [i for i in others if i in wrong and alike(results[0], results[i])]
+        failed = [i for i in others if i in wrong]
+        if len(repeated) >= 2 and len(repeated) == len(failed):
+            return (
+                "It gives the result of the first case here, too: it looks written for that case, "
+                "the one that the exercise shows."
+            )
+        if len(failed) >= max(2, 0.8 * len(others)):
+            return (
+                f"Right in the case that the exercise shows, it is wrong in {len(failed)} of the "
+                f"{len(others)} others: it looks written for that case."
+            )
+        return ""
+
+    def _hint(self, seen):
+        fitting = (hint.sentence for hint in self.exercise.hints if hint.fits(seen))
+        return f"Hint: {next(fitting, self.exercise.hint)}"
+
+    def _output(self):
+        """Return what the ranks printed, those together that printed the same."""
+        alike = {}
+        for rank, text in sorted(self.printed.items()):
+            alike.setdefault(text.rstrip(), []).append(rank)
+        said = []
+        for text, ranks in alike.items():
+            text = text if len(text) <= SHOWN else f"{text[:SHOWN]} ..."
+            lines = "\n".join(f"    {line}" for line in text.splitlines())
+            who = "it" if self.exercise.ranks == 1 else _named(ranks)
+            said.append(f"What {who} printed:\n{lines}")
+        return said
+
+
+def _ranks(case):
+    return "1 rank" if case.ranks == 1 else f"{case.ranks} ranks"
+
+
+def _named(ranks):
+    from ..failure import named
+
+    return named(ranks)
