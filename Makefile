@@ -24,8 +24,8 @@ test: $(VENV)/.installed lint  ## everything: forms, ranks, scripts, pages, brow
 lab: $(VENV)/.installed  ## JupyterLab on the notebooks; saving one updates its manuscript
 	@$(BIN)/jupyter lab --config=ranklab/forms/jupyter_config.py --notebook-dir=notebooks $(AS_ROOT) $(ARGS)
 
-forms: $(VENV)/.installed  ## book/*.md -> notebooks/, scripts/, ranklab/taught/
-	@$(PY) -m ranklab.forms
+forms: $(VENV)/.installed  ## book/*.md -> notebooks/, scripts/, ranklab/taught/; ARGS=--stubs drops answers
+	@$(PY) -m ranklab.forms $(ARGS)
 
 bench: $(VENV)/.installed  ## what the lab and the chapters' code cost, beside what one would use instead
 	@for each in $(filter-out benchmarks/soak.py,$(wildcard benchmarks/*.py)); do $(PY) $$each || failed=1; done; exit $${failed:-0}

@@ -220,7 +220,7 @@ def book(tmp_path):
 def forms(book, *options):
     """Run the command: (exit status, its lines)."""
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         status = main(["--root", str(book), *map(str, options)])
     return status, printed.getvalue().splitlines()
 

@@ -1,25 +1,41 @@
-"""``python -m ranklab.forms [--check]``: write every form of every manuscript."""
+"""``python -m ranklab.forms [--check]``: write every form of every manuscript.
+
+What a reader has written into a stub is kept, in a notebook and in a file to work in.
+"""
 
 import argparse
 import importlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ranklab import files
 from ranklab.folders import HERE, Folders
-from ranklab.forms import manuscript, notebook, taught
+from ranklab.forms import (
+    answers,
+    exercise_files,
+    exercises,
+    manuscript,
+    notebook,
+    saving,
+    taught,
+    teacher,
+)
 from ranklab.forms.errors import FormError
 from ranklab.forms.script import to_script
 
 
 class Forms:
-    """Writes the forms under ``root``, or only compares them; keeps what it had to say."""
+    """Writes the forms under ``root``, or only compares them; keeps what it had to say.
 
-    def __init__(self, root: Path, check: bool):
+    stubs: whether stubs are written over the answers of a reader.
+    """
+
+    def __init__(self, root: Path, check: bool, stubs: bool = False):
         self.root = root
         self.check = check
+        self.stubs = stubs
         self.lines: list[str] = []
         self.failed = False
         self._made: set[Path] = set()
@@ -36,6 +52,8 @@ class Forms:
             name = manuscript.name_of(nb)
             self._make(nb, f"notebooks/{name}.ipynb", self._notebook)
             self._make(nb, f"scripts/{name}.py", to_script)
+            self._make_files_to_work_in(nb)
+        self._check_labels(notebooks)
         self._remove_stale()
 
     def _read(self, path: Path):
@@ -48,8 +66,59 @@ class Forms:
         self._write(path, manuscript.write(nb))
         return nb
 
-    def _notebook(self, nb) -> str:
-        return notebook.write(notebook.to_notebook(nb, self.root))
+    def _notebook(self, nb) -> str | None:
+        form = notebook.to_notebook(nb, self.root)
+        name = f"notebooks/{manuscript.name_of(nb)}.ipynb"
+        kept = {} if self.stubs else answers.in_notebook(self.root / name)
+        if not kept:
+            return notebook.write(form)
+        what = f"{name} holds an answer to {', '.join(f'`{exercise}`' for exercise in kept)}"
+        form = answers.put(form, kept, name)
+        self._made.add(self.root / name)
+        self._work_found(what)
+        return None if self.check else notebook.write(form)
+
+    def _make_files_to_work_in(self, nb) -> None:
+        try:
+            texts = exercise_files.files(nb)
+        except FormError as error:
+            self._fail(str(error))
+            self._keep_files_of(manuscript.name_of(nb))
+            return
+        for name, text in texts.items():
+            path = self.root / name
+            if not self.stubs and self._is_worked_on(path):
+                self._made.add(path)
+                self._work_found(f"{name} holds an answer")
+            else:
+                self._write(path, text)
+
+    def _is_worked_on(self, path: Path) -> bool:
+        return path.exists() and exercise_files.is_worked_on(path.read_text(encoding="utf-8"))
+
+    def _work_found(self, what: str) -> None:
+        """Somebody's answer: it stays, but what is committed holds stubs."""
+        if self.check:
+            self._fail(f"{what}: `make forms ARGS=--stubs` brings the stub back")
+        else:
+            self.lines.append(f"{what}: kept")
+
+    def _check_labels(self, notebooks: list) -> None:
+        """The checks of all chapters are known by their names alone."""
+        seen: dict[str, str] = {}
+        for nb in notebooks:
+            chapter = manuscript.name_of(nb)
+            try:
+                labels = [exercise.label for exercise in exercises.find(nb)]
+            except FormError:
+                continue  # said already
+            for label in labels:
+                if label in seen:
+                    self._fail(
+                        f"{chapter}: there is an exercise with the label `{label}` in "
+                        f"{seen[label]}, too. Give one of the two another label."
+                    )
+                seen[label] = chapter
 
     def _make(self, nb, name: str, form) -> None:
         """Write ``form(nb)`` to the file ``name``, unless there is no such form (None)."""
@@ -76,7 +145,9 @@ class Forms:
         for path in _generated(self.root):
             if path in self._made:
                 continue
-            if self.check:
+            if path.parent.name == "exercises" and self._is_worked_on(path) and not self.stubs:
+                self._work_found(f"{self._name(path)}, which no manuscript gives any more,")
+            elif self.check:
                 self._out_of_step(path)
             else:
                 path.unlink()
@@ -88,6 +159,11 @@ class Forms:
         for name in (f"notebooks/{chapter}.ipynb", f"scripts/{chapter}.py"):
             self._made.add(self.root / name)
         self._made.add(self.root / f"ranklab/taught/{module}.py")
+        self._keep_files_of(chapter)
+
+    def _keep_files_of(self, chapter: str) -> None:
+        folder = self.root / exercise_files.FOLDER
+        self._made.update(folder.glob(f"{chapter[:2]}_*.py"))
 
     def _out_of_step(self, path: Path) -> None:
         self._fail(f"{self._name(path)} is out of step with its manuscript: run `make forms`")
@@ -105,23 +181,50 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m ranklab.forms", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing, name what differs")
     parser.add_argument("--from-notebook", type=Path, help="write the manuscript of this notebook")
+    parser.add_argument("--stubs", action="store_true", help="write stubs over a reader's answers")
+    parser.add_argument("--script", metavar="NAME", help="print the script of this chapter")
+    parser.add_argument(
+        "--exercises", action="store_true", help="with --script: its exercises are in it"
+    )
+    parser.add_argument(
+        "--teacher", type=Path, metavar="FOLDER", help="write assignments for nbgrader"
+    )
     parser.add_argument("--root", type=Path, default=HERE.root, help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
-    if chosen.from_notebook:
-        return _from_notebook(chosen.from_notebook)
-    forms = Forms(chosen.root.resolve(), chosen.check)
+    special = _special(chosen)
+    if special is not None:
+        return _printed(special)
+    forms = Forms(chosen.root.resolve(), chosen.check, chosen.stubs)
     forms.run()
     print("\n".join(forms.lines) if forms.lines else "Every form is in step with its manuscript.")
     return int(forms.failed)
 
 
-def _from_notebook(path: Path) -> int:
-    from ranklab.forms import saving
+def _special(chosen: argparse.Namespace) -> Callable[[], str] | None:
+    """What the command is to do, and print, if not to write or compare the forms."""
+    folders = Folders(chosen.root.resolve())
+    if chosen.from_notebook:
+        return lambda: saving.write_manuscript(chosen.from_notebook.resolve())
+    if chosen.script:
+        return lambda: _script(folders, Path(chosen.script).stem, chosen.exercises)
+    if chosen.teacher:
+        return lambda: "\n".join(teacher.write(folders, chosen.teacher))
+    return None
 
+
+def _script(folders: Folders, name: str, with_exercises: bool) -> str:
+    path = folders.book / f"{name}.md"
+    if path not in folders.chapters():
+        known = ", ".join(chapter.stem for chapter in folders.chapters())
+        raise FormError(f"There is no chapter {name}. There are {known}.")
+    return to_script(manuscript.read(path), exercises=with_exercises).rstrip("\n")
+
+
+def _printed(text: Callable[[], str]) -> int:
     try:
-        print(saving.write_manuscript(path.resolve()))
+        print(text())
     except FormError as error:
-        print(error)
+        print(error, file=sys.stderr)
         return 1
     return 0
 
@@ -133,6 +236,9 @@ def _generated(root: Path) -> Iterator[Path]:
             yield path
     for path in sorted((root / "scripts").glob("*.py")):
         if _says_generated(path, f"book/{path.stem}.md"):
+            yield path
+    for path in sorted((root / exercise_files.FOLDER).glob("*.py")):
+        if _says_generated(path, "book/"):
             yield path
     for path in sorted((root / "ranklab" / "taught").glob("*.py")):
         if _says_generated(path, "book/"):
