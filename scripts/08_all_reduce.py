@@ -1,0 +1,834 @@
+# Generated from book/08_all_reduce.md by `make forms`: edit the manuscript, not this file.
+#
+# Run it on 4 ranks, or on another number of them, in one of these ways:
+#     python 08_all_reduce.py
+#     torchrun --standalone --nproc-per-node 4 08_all_reduce.py
+#     torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint HOST:29500 08_all_reduce.py
+#     mpiexec -n 4 python 08_all_reduce.py
+#
+# pip install matplotlib numpy torch  (for mpiexec also: mpich mpi4py)
+
+import functools
+import mmap
+import os
+import re
+import socket
+import sys
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.profiler import record_function
+
+
+def start_ranks():
+    """Started by hand: let torchrun start this file once for each rank."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import main as torchrun
+
+    n = os.environ.get("RANKLAB_RANKS", "4")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the ranks share the processor
+    try:
+        torchrun(["--standalone", "--nproc-per-node", n, *sys.argv])
+    except ChildFailedError:  # the rank itself has said why
+        sys.exit(1)
+    sys.exit()
+
+
+def ask_mpi():
+    """Started by mpiexec: note in the environment what torchrun would have noted there."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    host = world.Split_type(MPI.COMM_TYPE_SHARED)
+    with socket.socket() as free:
+        free.bind(("", 0))
+        name = "127.0.0.1" if host.size == world.size else socket.gethostname()
+        address, port = world.bcast((name, free.getsockname()[1]))
+    os.environ.update(
+        RANK=str(world.rank),
+        WORLD_SIZE=str(world.size),
+        LOCAL_RANK=str(host.rank),
+        LOCAL_WORLD_SIZE=str(host.size),
+        MASTER_ADDR=address,
+        MASTER_PORT=str(port),
+    )
+
+
+def choose_device(device=None, backend=None):
+    """A GPU for each rank, and NCCL, if there are enough; else Gloo. Or what is asked for."""
+    local_rank, here = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    gpus = torch.cuda.device_count()
+    device = torch.device(device or (f"cuda:{local_rank % gpus}" if gpus else "cpu"))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device, backend or ("nccl" if device.type == "cuda" and gpus >= here else "gloo")
+
+
+def form_groups():
+    """Form the process group, and a second one that moves values to and from rank 0.
+
+    The second one is patient: rank 0 may compute alone for long.
+    """
+    global driver
+    number = store.add(f"groups of rank {rank}", 1)
+    own = dist.PrefixStore(f"group {number}", store)
+    own.set(f"rank {rank}", "here")  # no clock runs before all ranks are here
+    own.wait([f"rank {r}" for r in range(world_size)], timedelta(minutes=30))
+    limit = timedelta(seconds=10)
+    defaults = dist.distributed_c10d  # what dist.new_group() goes by, if not told otherwise
+    defaults.default_pg_timeout = limit
+    if defaults.default_pg_nccl_timeout is not None:  # there is NCCL in this build of torch
+        defaults.default_pg_nccl_timeout = limit
+    dist.init_process_group(backend, store=own, rank=rank, world_size=world_size, timeout=limit)
+    driver = dist.new_group(backend="gloo", timeout=timedelta(hours=1))
+
+
+if not os.environ.keys() & {"RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK"}:
+    start_ranks()
+if "RANK" not in os.environ:
+    ask_mpi()
+if os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"] and sys.platform != "win32":
+    # All ranks are on this machine: no message needs to leave it.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+if "OMP_NUM_THREADS" not in os.environ:
+    torch.set_num_threads(1)
+sys.stdout.reconfigure(line_buffering=True, write_through=False)  # whole lines
+
+rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+device, backend = choose_device(device='cpu', backend='gloo')
+store = next(dist.rendezvous("env://"))[0]
+form_groups()
+
+
+def everyone():
+    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
+    dist.barrier(group=driver)
+
+
+def to_rank_0(value):
+    """Every rank's value in rank order, on rank 0; None on the others."""
+    values = [None] * world_size if rank == 0 else None
+    dist.gather_object(value, values, group=driver)
+    return values
+
+
+def leave_group():
+    """The end of the ranks: rank 0 may go on alone."""
+    everyone()
+    dist.destroy_process_group()
+
+
+def result(name, value, varies=False):
+    """Print a result that the text quotes. varies: it differs from run to run."""
+
+    def plain(value):
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        return value.item() if hasattr(value, "item") else value
+
+    print(f"{name} = {plain(value)}")
+
+
+SCRIPT = Path(__file__)
+pictures = []
+
+
+def file_beside(name):
+    """The path of an SVG file beside this script, for a picture of this name."""
+    name = first = re.sub(r"[^\w.-]+", "-", str(name))
+    number = 1
+    while name in pictures:
+        number += 1
+        name = f"{first}-{number}"
+    pictures.append(name)
+    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+
+
+# From ranklab.plots:
+
+# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
+# for color-blind readers, with its yellow and black replaced by colors seen on white.
+RANK_COLORS = [
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#8C510A",
+    "#595959",
+]
+
+
+# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
+# pixels leave 11 point type readable.
+STYLE = {
+    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "white",
+    "figure.figsize": (5.2, 3.2),
+    "font.size": 11,
+    "grid.alpha": 0.25,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 2,
+    "savefig.facecolor": "white",
+    "svg.hashsalt": "ranklab",
+}
+
+
+plt.switch_backend("Agg")  # figures go to files
+plt.rcParams.update(STYLE)
+
+
+def show(value, on_rank=None):
+    """Print a cell's last value, as a notebook does; a picture becomes a file."""
+    if isinstance(value, plt.Figure):
+        value.savefig(file_beside(value.get_label() or "figure"))
+        plt.close(value)
+    elif hasattr(value, "_repr_svg_"):
+        path = file_beside(getattr(value, "name", None) or "drawing")
+        path.write_text(value._repr_svg_())
+    elif value is not None:
+        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
+
+
+def left_out(view):
+    """A stand-in for one of ranklab's views, which says that it is left out."""
+
+    def say(*args, **kwargs):
+        print(f"{view}: left out, for this view of ranklab's is not installed here")
+
+    return say
+
+
+@contextmanager
+def untraced(*args, **kwargs):
+    """A stand-in for ranklab's trace: it records nothing."""
+    yield None
+
+
+try:
+    from ranklab import messages, trace, traffic
+except ImportError:
+    messages = left_out("messages")
+    trace = untraced
+    traffic = left_out("traffic")
+
+
+# === How fast can an all-reduce be? ===================================================
+
+# Every training step ends with the same sum over all ranks. What is the least that it
+# can cost, and who gets near that?
+#
+# 30 minutes to read · 25 seconds to run · stands on chapter 06_messages
+#
+# Data parallelism adds up every gradient over all ranks, in every step. Whatever that
+# takes comes on top of the computing, so people have looked for the fastest way for
+# forty years, and found more than one. At the end you can write five of them from
+# messages and a sixth without any, say before you run one how many bytes each rank
+# sends and how long it takes, and tell which is the best for a given size, and why.
+
+# From ranklab.taught.messages:
+
+
+def latency_bandwidth(sizes, seconds):
+    """Fit T(n) = alpha + n / beta to measured times; return alpha (s) and beta (bytes/s).
+
+    Least squares of the relative error, so that every size has the same weight.
+    """
+    n, t = np.asarray(sizes, dtype=float), np.asarray(seconds, dtype=float)
+    equations = np.stack([1 / t, n / t], axis=1)
+    (alpha, per_byte), *_ = np.linalg.lstsq(equations, np.ones(len(t)))
+    return float(alpha), float(1 / per_byte)
+
+
+def sendrecv(outgoing, dst, incoming, src):
+    """Send `outgoing` to rank dst and receive `incoming` from rank src, both at the same time.
+
+    On return, `incoming` is filled and `outgoing` may be changed. If every rank makes one such
+    call, there is no circle, whoever sends to whom, as long as every send has its receive.
+    For Gloo and MPI; NCCL wants both started as one group, by `dist.batch_isend_irecv`.
+    """
+    handle = dist.isend(outgoing, dst)
+    dist.recv(incoming, src)
+    handle.wait()
+
+
+# --- One collects, one gives back -----------------------------------------------------
+
+# An all-reduce starts with a tensor on each rank, all of one shape, and ends with their
+# sum on every rank, in place of what was there. The first way that comes to mind: all
+# send theirs to rank 0, which adds, and sends the sum to all.
+#
+# Every algorithm below is written for the simplest case: `x` is flat, it lies in memory
+# in one piece, `members` are the ranks that take part, and `me` is our own place among
+# them. One wrapper makes of each of them an all-reduce of any tensor among the ranks of
+# any process group:
+
+
+def on_flat(algorithm):
+    """Make `algorithm(flat, members, me)` an all-reduce: any tensor, any group, in place."""
+
+    @functools.wraps(algorithm)
+    def all_reduce(x, group=None):
+        flat = x.contiguous().view(-1)  # x itself, if it lies in one piece; else a copy
+        algorithm(flat, dist.get_process_group_ranks(group), dist.get_rank(group))
+        if not x.is_contiguous():
+            x.copy_(flat.view(x.shape))
+
+    return all_reduce
+
+
+@on_flat
+def gather_all_reduce(x, members, me):
+    """Rank 0 receives from all, adds, and sends the sum to all."""
+    if me == 0:
+        incoming = torch.empty_like(x)
+        for other in members[1:]:
+            dist.recv(incoming, other)
+            x += incoming
+        for other in members[1:]:
+            dist.send(x, other)
+    else:
+        dist.send(x, members[0])
+        dist.recv(x, members[0])
+
+
+# Predict: Rank r holds a tensor full of r + 1. What does every rank hold afterwards?
+# How many tensors does rank 0 send, and how many does rank 3?
+
+
+def counted(all_reduce, n):
+    """All-reduce n numbers, each r + 1 on rank r; return the result and the trace."""
+    x = torch.full((n,), rank + 1.0)
+    with trace() as t:
+        all_reduce(x)
+    return x, t
+
+
+x, t = counted(gather_all_reduce, 1 << 18)  # 1 MB
+
+everyone()
+if rank == 0:
+    total = sum(range(1, world_size + 1))
+
+x_by_rank = to_rank_0(x)
+if rank == 0:
+    assert all((y == total).all() for y in x_by_rank)
+    result("total", total)
+
+t_by_rank = to_rank_0(t)
+if rank == 0:
+    show(traffic(t_by_rank))
+
+# Everybody has the sum, (total). Rank 0 received world size − 1 tensors one after the
+# other, added each of them, and sent as many. The others waited. With twice the ranks
+# it takes twice as long.
+
+# --- A tree ---------------------------------------------------------------------------
+
+# Two pairs can add at the same time, then their sums are added, and so on: the sum tree
+# of chapter 01_matmul, in which the operands lie on different ranks. On the way back
+# the sum goes down the same tree.
+
+
+@on_flat
+def tree_all_reduce(x, members, me):
+    """Sums go up a binomial tree to rank 0, and the total comes down the same tree."""
+    incoming = torch.empty_like(x)
+    distance = 1
+    while distance < len(members) and me % (2 * distance) == 0:  # up: collect, while I may
+        if me + distance < len(members):
+            dist.recv(incoming, members[me + distance])
+            x += incoming
+        distance *= 2
+    if me > 0:  # hand mine to the parent, and wait for the total
+        dist.send(x, members[me - distance])
+        dist.recv(x, members[me - distance])
+    while distance > 1:  # down: to those that I collected from, the farthest first
+        distance //= 2
+        if me + distance < len(members):
+            dist.send(x, members[me + distance])
+
+
+# This takes $2 \lceil \log_2 n \rceil$ rounds of messages for n ranks instead of 2(n −
+# 1).
+
+# --- Everybody swaps ------------------------------------------------------------------
+
+# On the way down half of the ranks wait. Recursive doubling has no way down: in each
+# round, every rank swaps what it has with a partner, and both add. The partners are at
+# distance 1, then 2, then 4, and after $\log_2 n$ rounds everybody has everything.
+#
+# Predict: That needs a power of two. What would you do with rank 4 of five, or with
+# ranks 4, 5 and 6 of seven?
+
+
+@on_flat
+def doubling_all_reduce(x, members, me):
+    """Recursive doubling. Ranks beyond the largest power of two are represented by a partner."""
+    core = 1 << (len(members).bit_length() - 1)  # the largest power of two that is not above n
+    if me >= core:
+        dist.send(x, members[me - core])
+        dist.recv(x, members[me - core])
+        return
+    incoming = torch.empty_like(x)
+    represents = members[me + core] if me + core < len(members) else None
+    if represents is not None:
+        dist.recv(incoming, represents)
+        x += incoming
+    distance = 1
+    while distance < core:
+        partner = members[me ^ distance]  # the rank whose number differs in this one bit
+        sendrecv(x, partner, incoming, partner)
+        x += incoming
+        distance *= 2
+    if represents is not None:
+        dist.send(x, represents)
+
+
+# Those beyond the largest power of two hand their tensor to a partner, who swaps on
+# their behalf, and get the total in the end: two rounds more.
+#
+# One picture of all three, 1 MB on each rank:
+
+
+def recorded(algorithms, n):
+    """One trace of all of them, one after the other, each under its name."""
+    x = torch.ones(n)
+    with trace() as t:
+        for way, all_reduce in algorithms.items():
+            dist.barrier()
+            with record_function(way):
+                all_reduce(x)
+    return t
+
+
+everyone()
+
+first_three = {
+    "gather": gather_all_reduce, "tree": tree_all_reduce, "doubling": doubling_all_reduce
+}
+recorded(first_three, 1 << 18)  # the first time, connections and memory are still cold
+t = recorded(first_three, 1 << 18)
+
+t_by_rank = to_rank_0(t)
+if rank == 0:
+    show(messages(t_by_rank, name="three"))
+
+# The grey bands are barriers, after which all start. In the first part every arrow
+# begins or ends at rank 0. In the second there are fewer rounds, and half of the ranks
+# still have nothing to do in each. In the third everybody sends all the time, and the
+# fewest rounds do. But count what they send:
+
+everyone()
+sent_by = {way: counted(first_three[way], 1 << 18)[1] for way in first_three}
+
+# With gathering, one rank sends many times what the others do, and the slowest decides.
+# With recursive doubling the work is shared out evenly, but everybody's share is
+# $\log_2 n$ whole tensors. Is there a way for less?
+
+# --- Around a ring --------------------------------------------------------------------
+
+# There is, with one idea: nobody needs to add all of it. Cut the tensor into n parts.
+# Part by part, a sum travels around the ring of chapter 06_messages, and every rank
+# adds its own numbers as it passes; n such travelers are under way at the same time,
+# one part each. After n − 1 steps every rank has the total of one part. Another n − 1
+# steps carry the totals around.
+#
+# The first half is a collective of its own, reduce-scatter, and the second half is
+# another one, all-gather. In both, rank r sends part r − s in step s, and gets the part
+# before that.
+#
+# Predict: Four ranks, 1 MB each. How many bytes does every rank send in all 2(n − 1)
+# steps? And with a thousand ranks?
+
+
+@on_flat
+def ring_all_reduce(x, members, me):
+    """A ring: each part's sum travels once around and is added to, then its total is copied."""
+    n = len(members)
+    left, right = members[(me - 1) % n], members[(me + 1) % n]
+    parts = x.tensor_split(n)  # as equal as can be; the first ones are the longer ones
+    box = torch.empty_like(parts[0])
+    for step in range(2 * (n - 1)):
+        outgoing, mine = parts[(me - step) % n], parts[(me - step - 1) % n]
+        if step < n - 1:  # what comes is a sum under way: add mine to it
+            incoming = box[: len(mine)]
+            sendrecv(outgoing, right, incoming, left)
+            mine += incoming
+        else:  # what comes is a total
+            sendrecv(outgoing, right, mine, left)
+
+
+everyone()
+x, t = counted(ring_all_reduce, world_size << 16)
+
+everyone()
+if rank == 0:
+    n = world_size
+
+x_by_rank = to_rank_0(x)
+if rank == 0:
+    assert all((y == total).all() for y in x_by_rank)
+    result("ring_sends", 2 * (n - 1) / n)
+
+t_by_rank = to_rank_0(t)
+if rank == 0:
+    show(traffic(t_by_rank))
+
+# Counted, every rank sent 2(n − 1) parts of the n, (ring_sends) times the tensor. With
+# a thousand ranks it is 1.998. However many ranks there are, nobody sends more than two
+# tensors. Less is not possible. Of each number, somebody must hold the total first, and
+# for that the values of all the others must have moved: n − 1 messages' worth of that
+# number. From there the total must reach n − 1 others. That is 2(n − 1) numbers moved
+# for each of the S, and if all n ranks share that evenly, each of them sends
+# $2\frac{n-1}{n}S$ [patarasuk2009].
+#
+# The price is 2(n − 1) rounds, one after the other. A rank's part is S/n, so with a
+# small tensor and many ranks nearly all of the time is latency.
+
+# --- One step too few -----------------------------------------------------------------
+
+# Predict: This one stops a step early. Does it hang? Does it fail? Which ranks have
+# wrong numbers, and where?
+
+
+@on_flat
+def short_ring(x, members, me):
+    n = len(members)
+    left, right = members[(me - 1) % n], members[(me + 1) % n]
+    parts = x.tensor_split(n)
+    for step in range(2 * (n - 1) - 1):  # range() ends before its end, does it not?
+        outgoing, mine = parts[(me - step) % n], parts[(me - step - 1) % n]
+        incoming = torch.empty_like(mine)
+        sendrecv(outgoing, right, incoming, left)
+        mine.copy_(mine + incoming if step < n - 1 else incoming)
+
+
+everyone()
+
+y = torch.full((world_size,), rank + 1.0)
+show(short_ring(y), rank)
+
+y_by_rank = to_rank_0(y)
+if rank == 0:
+    ys = [y.tolist() for y in y_by_rank]
+    for r, y_of_r in enumerate(ys):
+        print(f"rank {r}:", *(f"{number:5.1f}" for number in y_of_r))
+    stale = [[i for i in range(n) if y_of_r[i] != total] for y_of_r in ys]
+    assert stale == [[(r + 2) % n] for r in range(n)]
+    result("stale_on_rank_0", stale[0][0])
+
+# It ends, in good order and without a word. All ranks made the same mistake, so every
+# send had its receive. But one part of each rank was never overwritten, and it is a
+# partial sum (on rank 0, part (stale_on_rank_0)). In a training nothing would tell you:
+# gradients that are too small in one quarter of the weights, different ones on each
+# rank, still go downhill. A collective that is wrong does not crash; it trains worse. A
+# ring all-reduce with such a mistake stood in a widely read tutorial for years.
+#
+# What finds it is a comparison with something that is simple enough to be right. Two
+# habits: compare with PyTorch's own on numbers whose sum is exact, such as small whole
+# ones; and use lengths that no part divides, empty ones too. `tests/test_all_reduce.py`
+# in this book's repository does so for all that you see here, on 1 to 8 ranks.
+
+# --- A copy thrown away ---------------------------------------------------------------
+
+# The second classic is one line in `on_flat`. A tensor that does not lie in memory in
+# one piece, a column of a matrix for instance, must be copied before it can be sent.
+# Without the last two lines:
+
+
+def forgetful_all_reduce(x):
+    flat = x.contiguous().view(-1)
+    ring_all_reduce(flat)
+
+
+everyone()
+
+matrix = torch.full((3, 2), rank + 1.0)
+forgetful_all_reduce(matrix)
+whole = matrix[0, 0].item()
+matrix = torch.full((3, 2), rank + 1.0)
+forgetful_all_reduce(matrix[:, 0])
+column = matrix[0, 0].item()
+show(ring_all_reduce(matrix[:, 0]), rank)
+
+whole_by_rank = to_rank_0(whole)
+column_by_rank = to_rank_0(column)
+if rank == 0:
+    wholes, columns = whole_by_rank, column_by_rank
+    assert wholes == [total] * n and columns == [r + 1.0 for r in range(n)]
+    result("columns", columns)
+
+matrix_by_rank = to_rank_0(matrix)
+if rank == 0:
+    assert all((m[:, 0] == total).all() for m in matrix_by_rank)
+
+# For the matrix it works, for its column nothing happens, and the ranks keep (columns):
+# the sum went into a copy that nobody looks at again. So an all-reduce that works in
+# place either copies back, as ours does, or refuses. Ask for tests with a tensor that
+# has holes.
+
+# --- In pieces ------------------------------------------------------------------------
+
+# In one step of the ring a rank first receives all of a part, then adds, then sends.
+# While it adds, its connections are idle. Cut each part into pieces, and a piece can go
+# on as soon as it has been added, while the next one arrives: a pipeline.
+
+
+def pipelined_all_reduce(x, group=None, piece=1 << 20):
+    """The ring, in pieces of `piece` bytes: each one goes on as soon as it has been added."""
+    on_flat(functools.partial(_pipelined, piece=piece))(x, group)
+
+
+def _pipelined(x, members, me, piece):
+    n = len(members)
+    left, right = members[(me - 1) % n], members[(me + 1) % n]
+    count = max(1, x.nbytes // n // piece)
+    pieces = [part.tensor_split(count) for part in x.tensor_split(n)]
+    boxes = [torch.empty_like(longest) for longest in pieces[0]]
+
+    def receive(step, i):
+        """Start to receive piece i of this step: into a box to add it, or where it belongs."""
+        mine = pieces[(me - step - 1) % n][i]
+        return dist.irecv(boxes[i][: len(mine)] if step < n - 1 else mine, left)
+
+    steps = range(2 * (n - 1))
+    sends = [dist.isend(mine, right) for mine in pieces[me] if steps]
+    arriving = [receive(0, i) for i in range(count) if steps]
+    for step in steps:
+        for i, mine in enumerate(pieces[(me - step - 1) % n]):
+            arriving[i].wait()
+            if step < n - 1:
+                mine += boxes[i][: len(mine)]
+            if step + 1 in steps:  # pass it on, and make room for what comes next
+                sends.append(dist.isend(mine, right))
+                arriving[i] = receive(step + 1, i)
+    for handle in sends:
+        handle.wait()
+
+
+# The receives of the next step are posted as soon as a box is free, so no sender waits
+# for Python. The bytes are the same:
+
+everyone()
+x, t = counted(functools.partial(pipelined_all_reduce, piece=1 << 14), world_size << 16)
+
+x_by_rank = to_rank_0(x)
+if rank == 0:
+    assert all((y == total).all() for y in x_by_rank)
+
+t_by_rank = to_rank_0(t)
+if rank == 0:
+    show(traffic(t_by_rank))
+
+# Whether it is faster depends on whether adding and sending can go on at the same time,
+# so on cores to spare. Four ranks on two cores have none; on a real cluster, with a
+# network card that sends by itself, this is how it is done.
+
+# --- Through memory that all can see --------------------------------------------------
+
+# On one machine, why send at all? A message between two processes of one host is copied
+# into the operating system and out of it. Processes share no memory, but they may ask
+# for some that they do. The operating system can put the same pages into several
+# processes, and then a number that one writes is there for the others to read.
+
+
+def shared_bytes(nbytes, group=None):
+    """Return `nbytes` bytes of memory that all ranks of the group see. All must call it.
+
+    It has no name, so it goes with the last process that has it, however that one ends.
+    Raises ValueError if the ranks are not all on one host.
+    """
+    members, hosts = dist.get_process_group_ranks(group), [None] * dist.get_world_size(group)
+    dist.all_gather_object(hosts, socket.gethostname(), group=group)
+    if len(set(hosts)) > 1:
+        raise ValueError(f"Ranks on {sorted(set(hosts))} cannot share memory: it needs one host.")
+    file, where = None, [None]
+    if members[0] == dist.get_rank():
+        if hasattr(os, "memfd_create"):  # Linux: a file in memory, which never has a name
+            file = os.memfd_create("all-reduce")
+            where = [f"/proc/{os.getpid()}/fd/{file}"]
+        else:
+            file, where[0] = tempfile.mkstemp()
+        os.ftruncate(file, nbytes)
+    dist.broadcast_object_list(where, src=members[0], group=group)
+    file = os.open(where[0], os.O_RDWR) if file is None else file
+    memory = mmap.mmap(file, nbytes)
+    dist.barrier(group)  # rank 0 keeps its file open until everybody has it
+    os.close(file)
+    if members[0] == dist.get_rank() and not where[0].startswith("/proc/"):
+        os.remove(where[0])
+    return memory
+
+
+# Two things a message gave us for free are now missing. A receive waits; here nobody
+# says when the numbers are there. And nobody keeps a rank from overwriting what another
+# one still reads. Both need a barrier. Gloo has one, made of messages, and it takes
+# longer than adding a few kilobytes. With shared memory we can have a faster one: each
+# rank counts how many barriers it has come to, where all can see it, and waits until
+# nobody's count is behind.
+
+
+class SharedBarrier:
+    """A barrier for `n` ranks that share `memory`, of which it uses the first 64 n bytes."""
+
+    def __init__(self, memory, me, n, timeout=20.0):
+        self.counts = memoryview(memory)[: 64 * n].cast("q")  # 8 numbers a rank: a cache line
+        self.me, self.n, self.timeout, self.count = me, n, timeout, 0
+        self.fence = threading.Lock()
+
+    def wait(self):
+        """Return when all ranks have called it as often as this one. Raises TimeoutError."""
+        self.count += 1
+        with self.fence:  # what was written before it can be seen before the count can
+            pass
+        self.counts[8 * self.me] = self.count
+        deadline = time.monotonic() + self.timeout
+        for r in range(self.n):
+            while self.counts[8 * r] < self.count:
+                os.sched_yield()  # let somebody else have this core
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"Rank {r} has not come for {self.timeout} s.")
+        with self.fence:
+            pass
+
+
+# Three details make it right and fast.
+#
+# Nobody writes what another one writes. Each count has one writer, and it is one
+# aligned machine word, so a reader sees the old or the new one. Counts that two ranks
+# write would have to be added to in one indivisible step, which Python cannot do. Each
+# stands on a cache line of its own, so that a write disturbs nobody who reads another.
+#
+# The order of writes. A rank writes its numbers and then its count. Must the others see
+# them in this order? On x86 they do. ARM processors may let a later write be seen
+# first, unless told otherwise [mckenney2010]. Locks tell them: POSIX promises that
+# memory is synchronized by locking and unlocking, and so we take and release one, which
+# nobody else has, before the count is written and after the others' counts were read.
+#
+# Waiting costs. Whoever waits in a loop keeps a core busy, and with more ranks than
+# cores that core is missed by those who are waited for. `sched_yield` offers the core
+# to them. Sleeping would be kinder, but the shortest sleep takes longer than the whole
+# barrier:
+
+
+class SleepingBarrier(SharedBarrier):
+    def wait(self):
+        self.count += 1
+        self.counts[8 * self.me] = self.count
+        for r in range(self.n):
+            while self.counts[8 * r] < self.count:
+                time.sleep(1e-6)
+
+
+def each(call, times=200):
+    """Microseconds of one call, out of many."""
+    call()
+    start = time.perf_counter()
+    for _ in range(times):
+        call()
+    return 1e6 * (time.perf_counter() - start) / times
+
+
+everyone()
+
+barriers = [
+    kind(shared_bytes(4096), rank, world_size).wait for kind in (SharedBarrier, SleepingBarrier)
+]
+barrier_us = [each(wait) for wait in (*barriers, dist.barrier)]
+
+barrier_us_by_rank = to_rank_0(barrier_us)
+if rank == 0:
+    yielding, sleeping, gloo = np.max(barrier_us_by_rank, axis=0)
+    result("yielding_us", yielding, varies=True)
+    result("sleeping_us", sleeping, varies=True)
+    result("gloo_barrier_us", gloo, varies=True)
+
+# (yielding_us) µs with yielding, (sleeping_us) µs with sleeping, and (gloo_barrier_us)
+# µs for Gloo's, with messages.
+#
+# Now the all-reduce. Every rank copies its numbers into a row of its own; after a
+# barrier each rank adds one part of all the rows, into a row for the sums; after
+# another barrier everybody copies the sums out. Who adds what is the ring's idea again:
+# nobody adds all of it.
+#
+# So as not to need room for any size, and to stay in the processors' caches, it works
+# on pieces of 1 MB, one after the other. And as there is room for two of them, three
+# things go on between one barrier and the next: take the sums of the last piece, add
+# this one, put the next.
+
+
+class SharedMemory:
+    """All-reduce for ranks of one host, through memory that all of them see.
+
+    All ranks of the group make it together, once: it may then be used for any tensor.
+    """
+
+    def __init__(self, group=None, piece=1 << 20, timeout=20.0):
+        self.me, self.n, self.piece = dist.get_rank(group), dist.get_world_size(group), piece
+        head = 4096 * (1 + self.n // 64)  # for the barrier's counts
+        memory = shared_bytes(head + 2 * (self.n + 1) * piece, group)
+        self.barrier = SharedBarrier(memory, self.me, self.n, timeout)
+        self.halves = torch.frombuffer(memory, dtype=torch.uint8, offset=head)
+        self.halves = self.halves.view(2, self.n + 1, piece)  # a row for each rank, one for sums
+
+    def all_reduce(self, x):
+        """Replace x by the sum of all ranks' x. All must have the same shape and type."""
+        flat = x.contiguous().view(-1)
+        pieces = flat.split(self.piece // x.element_size())
+        for k in range(-1, len(pieces) + 1):
+            if k > 0:  # take the sums of the piece before
+                pieces[k - 1].copy_(self._rows(k - 1, pieces)[self.n])
+            if 0 <= k < len(pieces):
+                self._add(self._rows(k, pieces))
+            if k + 1 < len(pieces):  # put the next piece
+                self._rows(k + 1, pieces)[self.me].copy_(pieces[k + 1])
+            if k < len(pieces):
+                self.barrier.wait()
+        if not x.is_contiguous():
+            x.copy_(flat.view(x.shape))
+
+    def _rows(self, k, pieces):
+        """The n + 1 rows for piece k, of its length and type."""
+        return self.halves[k % 2].view(pieces[k].dtype)[:, : len(pieces[k])]
+
+    def _add(self, rows):
+        """Add up this rank's part of all the rows."""
+        mine = rows.tensor_split(self.n, dim=1)[self.me]
+        torch.sum(mine[:-1], dim=0, dtype=mine.dtype, out=mine[-1])
+
+
+everyone()
+shared = SharedMemory()
+x, t = counted(shared.all_reduce, 1 << 18)
+
+x_by_rank = to_rank_0(x)
+if rank == 0:
+    assert all((y == total).all() for y in x_by_rank)
+
+t_by_rank = to_rank_0(t)
+if rank == 0:
+    show(traffic(t_by_rank))
+
+# The sum is right, and not one message was sent. Why are two halves enough? While a
+# rank puts piece k + 1 into one half, the slowest of the others may still be adding
+# piece k, in the other half: it cannot be further back, because all of them have passed
+# the barrier before. And the sums of piece k + 1 are written over those of piece k − 1
+# only after the next barrier, which a rank reaches when it has taken them.
+
+leave_group()
