@@ -19,9 +19,10 @@ from ranklab.folders import Folders
 
 
 def fingerprint(folders: Folders) -> str:
-    """A hash of all that may change the outputs of every chapter: the lab and the pins."""
-    lab = folders.root / "ranklab"
-    files = [path for path in sorted(lab.rglob("*")) if path.is_file() and _matters(path)]
+    """A hash of all that may change the outputs of every chapter: lab, recordings and pins."""
+    shown = [folders.root / "ranklab", folders.root / "images" / "recorded"]
+    paths = (path for folder in shown for path in sorted(folder.rglob("*")))
+    files = [path for path in paths if path.is_file() and _matters(path)]
     pins = folders.root / "requirements.txt"
     digest = hashlib.sha256(sys.version.encode())
     for path in [*files, *([pins] if pins.exists() else [])]:

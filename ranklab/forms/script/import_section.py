@@ -61,7 +61,7 @@ def _group(module: str) -> int:
 
 def packages(statements: list[str], inlined: list[str] = ()) -> list[str]:
     """The names, on the package index, of what the statements and the inlined code import."""
-    hidden = re.findall(r"^ *import .*?\b(pygraphviz)\b", "\n".join(inlined), re.MULTILINE)
+    hidden = re.findall(r"^ *import .*?\b(pygraphviz|pynvml)\b", "\n".join(inlined), re.MULTILINE)
     modules = {_module_of(s).split(".")[0] for s in statements if _module_of(s)[0] != "."}
     modules -= set(sys.stdlib_module_names) | {"__future__"}
     return sorted({_PACKAGES.get(m, m) for m in modules | set(hidden)}, key=str.lower)

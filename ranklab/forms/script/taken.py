@@ -13,6 +13,8 @@ from ranklab.forms.script.scopes import names_in
 from ranklab.forms.script.source import Source, edits_for
 
 _FOLDER = Path(ranklab.__file__).parent
+# What a script carries along, beside the taught code.
+_CARRIED = frozenset({"plots", "gpu"})
 
 
 def belongs_to_ranklab(node, alias) -> bool:
@@ -25,9 +27,15 @@ def is_module(module: str, name: str) -> bool:
     """Whether a name in one of ranklab's packages is a module there."""
     path = _FOLDER.joinpath(*module.split(".")[1:], name)
     taught = module == "ranklab.taught"
-    return (module, name) in {("ranklab", "plots"), ("ranklab", "taught")} or (
+    return (module == "ranklab" and name in _CARRIED | {"taught"}) or (
         taught and path.with_suffix(".py").exists()
     )
+
+
+def is_carried(module: str) -> bool:
+    """Whether a script carries definitions of this module of ranklab's along."""
+    parts = module.split(".")
+    return parts[0] == "ranklab" and len(parts) > 1 and parts[1] in _CARRIED
 
 
 def know(lab: Lab, cell: Cell, module: str, name: str, local: str, sites: dict) -> None:
@@ -38,7 +46,7 @@ def know(lab: Lab, cell: Cell, module: str, name: str, local: str, sites: dict) 
         lab.classes.add(local)
     elif (module, name) in {("ranklab", "result"), ("ranklab.results", "result")}:
         lab.results.add(local)
-    elif module == "ranklab.plots" or module.startswith("ranklab.taught."):
+    elif is_carried(module) or module.startswith("ranklab.taught."):
         locals_ = lab.taken.setdefault(module, {}).setdefault(name, [])
         if local not in locals_:
             locals_.append(local)
@@ -106,7 +114,7 @@ class Flatten:
         """Only the shortest path that names something: the rest are its own attributes."""
         joined = ".".join(path)
         module = joined.rpartition(".")[0]
-        known = module in ("ranklab", "ranklab.plots") or module.startswith("ranklab.taught.")
+        known = module == "ranklab" or is_carried(module) or module.startswith("ranklab.taught.")
         return joined if known else None
 
     def _apply(self, source: Source, edits) -> None:
@@ -117,7 +125,8 @@ class Flatten:
 
 def inline(module: str, wanted: dict, cell: Cell, imports: Imports, done: dict) -> None:
     """Take definitions of one of ranklab's modules over into the script."""
-    path = _FOLDER.joinpath(*module.split(".")[1:]).with_suffix(".py")
+    folder = _FOLDER.joinpath(*module.split(".")[1:])
+    path = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
     if not path.exists():
         raise cell.refuse(f"there is no `{module}`; `make forms` writes the taught modules.")
     try:
@@ -137,7 +146,8 @@ def inline(module: str, wanted: dict, cell: Cell, imports: Imports, done: dict) 
         imports.inlined_names |= names_in(*ast.parse(block).body).binds
     imports.inlined_names |= {local for named in wanted.values() for local in named}
     aliases = [f"{a} = {name}" for name, named in wanted.items() for a in named if a != name]
-    site = 0 if module == "ranklab.plots" else cell.place.number
-    imports.inlined.setdefault(site, []).extend(
-        ["\n\n".join([f"# From {module}:", *code[:1]]), *code[1:], *aliases]
-    )
+    site = 0 if is_carried(module) else cell.place.number
+    pieces = [*code, *aliases]
+    if pieces:  # a package's own file may only name what its modules hold
+        pieces[0] = f"# From {module}:\n\n{pieces[0]}"
+        imports.inlined.setdefault(site, []).extend(pieces)
