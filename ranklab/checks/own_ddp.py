@@ -1,0 +1,196 @@
+"""The exercise on data parallel training by hand.
+
+It must end, on every rank, with the weights of one process that is given the whole batches.
+"""
+
+import torch
+
+from ranklab.checks import _replicas as replicas
+from ranklab.exercises import Case, Exercise, Hint
+
+
+def _drive_own(answer, kind, seed, batches):
+    """Run the answer to `own_ddp` on this rank."""
+    return replicas.watch(answer, replicas.model(kind, seed), batches, replicas.RATE)
+
+
+def _twin_of_own(seen, *, rate=1, rank=0):
+    """Train in one process; with `rate` times the learning rate, from the start of `rank`."""
+    kind, seed, batches = seen.inputs[rank]
+    model = replicas.model(kind, seed)
+    losses = replicas.train(model, batches, rate * replicas.RATE)
+    return {"weights": replicas.weights(model), "losses": losses}
+
+
+def _judge_own(seen):
+    twin = _twin_of_own(seen)
+    return (
+        _about_shares(seen)
+        or replicas.about_weights(seen.results, twin["weights"])
+        or _about_last_bits(seen)
+        or replicas.about_losses(seen.results, twin["losses"])
+    )
+
+
+def _about_shares(seen):
+    """Say where the ranks' shares are not even, or do not make up the batch."""
+    steps_of_all = replicas.of(seen, "steps")
+    for i, (inputs, _) in enumerate(seen.inputs[0][2]):
+        shares = [steps[i] if i < len(steps) else [] for steps in steps_of_all]
+        whole, sizes = sorted(replicas.numbers(inputs)), list(map(len, shares))
+        if sorted(replicas.chained(shares)) != whole or max(sizes) > min(sizes) + 1:
+            of_ranks = "\n".join(
+                f"    rank {r}: {replicas.listed(some)}" for r, some in enumerate(shares)
+            )
+            return (
+                f"The batch of step {i + 1} has the samples {replicas.listed(whole)}.\n{of_ranks}"
+            )
+    return None
+
+
+def _about_last_bits(seen):
+    """Say so if the weights of two ranks are close but not equal."""
+    got = replicas.got_weights(seen)
+    differing = [rank for rank, row in enumerate(got) if not torch.equal(row, got[0])]
+    if not differing:
+        return None
+    return (
+        f"The weights of rank {differing[0]} and of rank 0 differ in their last bits. "
+        "Replicas must be equal to the last bit, or they drift apart."
+    )
+
+
+def _shares(seen):
+    """Return the sizes of the ranks' shares in the first step."""
+    return [len(steps[0]) for steps in replicas.of(seen, "steps")]
+
+
+def _whole_batch_everywhere(seen):
+    many = len(seen.inputs[0][2][0][1])
+    return replicas.several(seen) and _shares(seen) == [many] * len(seen.results)
+
+
+def _uneven(seen):
+    """Do the samples make up the batches, in shares that are not even?"""
+    whole = [sorted(replicas.numbers(inputs)) for inputs, _ in seen.inputs[0][2]]
+    together = [sorted(replicas.chained(shares)) for shares in zip(*replicas.of(seen, "steps"))]
+    return bool(_about_shares(seen)) and whole == together
+
+
+def _idle_parts_differ(seen):
+    """Do parameters without gradient differ from those of rank 0?"""
+    twin = _twin_of_own(seen)["weights"]
+    return any(
+        not replicas.same(result["weights"][name], twin[name])
+        for result in seen.results
+        for name in replicas.IDLE & twin.keys()
+    )
+
+
+def _others_stand_still(seen):
+    """Did rank 0 move, and the others stay where they were, or where rank 0 began?"""
+    (first, *others), start = replicas.got_weights(seen), replicas.starts(seen)
+    moved = not replicas.same(first, start[0])
+    return moved and all(
+        replicas.same(got, own) or replicas.same(got, start[0])
+        for got, own in zip(others, start[1:], strict=True)
+    )
+
+
+def _each_from_its_own_start(seen):
+    """Did all ranks make the same steps, each from the weights that it came with?"""
+    got, start = replicas.got_weights(seen), replicas.starts(seen)
+    return replicas.weights_differ(seen) and torch.allclose(
+        got - got[0], start - start[0], rtol=1e-6
+    )
+
+
+def _as_with(seen, **changes):
+    """Are the weights of rank 0 those of a twin with `changes`?"""
+    twin = replicas.flat([_twin_of_own(seen, **changes)["weights"]])
+    return replicas.several(seen) and replicas.same(replicas.got_weights(seen)[:1], twin)
+
+
+def _some_batch_is_not_divided(seen):
+    return any(len(labels) % len(seen.inputs) for _, labels in seen.inputs[0][2])
+
+
+def _some_rank_has_none(seen):
+    return any(len(labels) < len(seen.inputs) for _, labels in seen.inputs[0][2])
+
+
+def _own_case(sizes, *, ranks, kind="plain"):
+    def make(rank, world_size):
+        inputs, labels = replicas.data(sum(sizes))
+        return kind, 1 + rank, list(zip(inputs.split(sizes), labels.split(sizes)))
+
+    what = f"batches of {', '.join(map(str, sizes[:-1]))} and {sizes[-1]} samples"
+    return Case(what + ", some parameters without gradient" * (kind != "plain"), make, ranks=ranks)
+
+
+own_ddp = Exercise(
+    "own_ddp",
+    cases=[
+        _own_case([12, 12, 12], ranks=4),
+        _own_case([8, 3, 8], ranks=4),
+        _own_case([10, 7], ranks=4),
+        _own_case([9, 6, 9], ranks=3),
+        _own_case([8, 8], ranks=2),
+        _own_case([8, 8], ranks=2, kind="with idle parts"),
+        _own_case([5, 1, 4], ranks=3),
+        _own_case([5, 4], ranks=1),
+    ],
+    expected=None,
+    drive=_drive_own,
+    judge=_judge_own,
+    hints=[
+        Hint(
+            lambda seen: seen.happened == "stuck" and _some_rank_has_none(seen),
+            "A rank without samples must still take part in every collective.",
+        ),
+        Hint(
+            lambda seen: seen.happened == "error" and seen.inputs[0][0] != "plain",
+            "Some parameters have no gradient: their `.grad` is None.",
+        ),
+        Hint(
+            lambda seen: not seen.results,
+            "Every rank must make the same collective calls, in the same order.",
+        ),
+        Hint(
+            _whole_batch_everywhere,
+            "Every rank computes on the whole batch. That is no faster than one process.",
+        ),
+        Hint(_uneven, "Each sample is used once, but the shares are not even."),
+        Hint(_about_shares, "Over all ranks, each sample of a batch must be computed on once."),
+        Hint(
+            _idle_parts_differ,
+            "Parameters that have no gradient are parts of the model, too: those of rank 0 count.",
+        ),
+        Hint(_others_stand_still, "Rank 0 makes its steps, and the other ranks stand still."),
+        Hint(
+            _each_from_its_own_start,
+            "The ranks' weights differ by as much as at the start: all make the same steps, each "
+            "from its own weights. Who tells them the start?",
+        ),
+        Hint(
+            replicas.weights_differ,
+            "The ranks have different weights. What must be equal at each step?",
+        ),
+        Hint(
+            lambda seen: _as_with(seen, rate=len(seen.results)),
+            "The steps are world size times too long: the gradients were added up. And then?",
+        ),
+        Hint(
+            lambda seen: any(_as_with(seen, rank=rank) for rank in range(1, len(seen.results))),
+            "These are the weights of a training that starts with another rank's weights; those "
+            "of rank 0 count.",
+        ),
+        Hint(
+            lambda seen: not _as_with(seen) and _some_batch_is_not_divided(seen),
+            "All ranks agree, on something else than one process. Where the shares are of "
+            "different sizes, is the mean of the ranks' means the mean of the batch?",
+        ),
+        *replicas.hints_on_losses(_twin_of_own),
+    ],
+    hint="Write down the gradient of the mean over the whole batch as a sum over the ranks.",
+)
