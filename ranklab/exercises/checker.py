@@ -29,22 +29,42 @@ def main(kernel):
     bench = None
     while True:
         request = requests.get()
-
-        def say(**what):
-            pickle.dump(what, replies)
-            replies.flush()
-
         try:
-            from .running import Bench
-            from .trial import try_answer
-
-            bench = bench or Bench()
-            verdict, text = try_answer(bench, request, say)
+            bench = bench or _start()
+            verdict, text = _try(bench, request, lambda **what: _say(replies, **what))
         except Exception as error:  # of the lab's own, or of the check's
             verdict, text = "open", _own_error(request["name"], error)
-        say(verdict=verdict, text=text)
+        _say(replies, verdict=verdict, text=text)
+        bench = _repaired(bench)  # while the reader reads
+
+
+def _start():
+    # Only here: from now on the kernel is heard, whatever takes how long.
+    from .running import Bench
+
+    return Bench()
+
+
+def _try(bench, request, say):
+    from .trial import try_answer
+
+    return try_answer(bench, request, say)
+
+
+def _repaired(bench):
+    """Return the bench, ready for the next answer, or None where there has to be another one."""
+    try:
         if bench is not None:
-            bench.repair()  # while the reader reads
+            bench.repair()
+    except Exception:
+        bench.close()
+        return None
+    return bench
+
+
+def _say(replies, **what):
+    pickle.dump(what, replies)
+    replies.flush()
 
 
 def _own_error(name, error):

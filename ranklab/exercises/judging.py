@@ -9,8 +9,9 @@ from .compare import difference, same
 from .model import Seen
 from .shown import short
 
-NO_NAME = "NameError: name '{}' is not defined"
-TORN = {"rank": "dist.get_rank()", "world_size": "dist.get_world_size()"}
+NO_NAME = "name '{}' is not defined"
+ORDINALS = ("first", "second", "third", "fourth")
+MISSED = {"rank": "dist.get_rank()", "world_size": "dist.get_world_size()"}
 
 
 @dataclass(frozen=True)
@@ -70,29 +71,32 @@ class _Look:
             return None
         said = []
         for rank, (report, cause) in self.outcome.died.items():
-            cause = cause or "the process is gone."
-            said.append(
-                "\n".join(filter(None, [f"{self._who([rank])} died: {cause}", report.place]))
-            )
+            what = f"{self._who([rank])} died: {cause or 'the process is gone.'}"
+            said.append("\n".join(filter(None, [what, report.place])))
         diagnosis = self.outcome.diagnosis
-        waiting = diagnosis.waiting if diagnosis else []
-        if waiting:
-            said += [*self._words(diagnosis.conclusions()), *diagnosis.paragraphs(waiting, False)]
-        return "died", said, "died"
+        if diagnosis and diagnosis.waiting:
+            said += [*diagnosis.conclusions(), *diagnosis.paragraphs(diagnosis.waiting, False)]
+        return "died", self._words(said), "died"
 
     def standstill(self):
         """Ranks that wait in vain, or go on for too long."""
         diagnosis = self.outcome.diagnosis
         if self.outcome.ended == "stuck" and not self.outcome.errors:
-            said = ["It got stuck.", *diagnosis.conclusions(), *diagnosis.paragraphs(seconds=False)]
+            said = ["It got stuck.", *diagnosis.conclusions(), *self._where(diagnosis.reports)]
             return "stuck", self._words(said), "stuck"
-        if self.outcome.ended != "slow":
+        if self.outcome.ended != "slow" or self.outcome.errors:
             return None
         running = [r for r in diagnosis.unfinished if r not in diagnosis.waiting]
         limit = f"{self.exercise.limit:g} s"
         said = [f"It was not done after {limit}, and was ended. This is where it was then:"]
-        said += diagnosis.paragraphs(running or diagnosis.unfinished, seconds=False)
-        return "slow", self._words(said), "slow"
+        return "slow", self._words(said + self._where(running or diagnosis.unfinished)), "slow"
+
+    def _where(self, ranks):
+        """Say where ranks were when the case was ended."""
+        diagnosis = self.outcome.diagnosis
+        if self.alone and (place := diagnosis.reports[0].place):
+            return [place]
+        return diagnosis.paragraphs(ranks, seconds=False)
 
     def errors(self):
         """What ranks raised, those together that raised the same at the same place."""
@@ -122,11 +126,12 @@ class _Look:
         if not changed:
             return None
         rank, (index, *_) = next(iter(changed.items()))
-        many = len(self.inputs[rank])
-        which = "its argument" if many == 1 else f"its argument number {index + 1}"
+        ordinal = ORDINALS[index] if index < len(ORDINALS) else f"{index + 1}th"
+        which = "its argument" if len(self.inputs[rank]) == 1 else f"its {ordinal} argument"
         who = "" if self.alone else f", on {named(changed)}"
         was = short(self.inputs[rank][index])
-        said = f"It changed {which}{who}: {was} before. Leave what you are given as it is."
+        before = f"before, it was {was}" if self.alone else f"on rank {rank} it was {was} before"
+        said = f"It changed {which}{who}; {before}. Leave what you are given as it is."
         return "changed", [said], "changed"
 
     # What it returned
@@ -159,13 +164,12 @@ class _Look:
         paragraphs = ["\n".join(said)]
         if found.sentence:
             paragraphs.append(found.sentence)
-        if len(wrong) > 1:
-            others = [r for r in wrong if r != rank]
-            paragraphs.append(
-                f"{named(others).capitalize()} {'is' if len(others) == 1 else 'are'} wrong, too."
-            )
+        others = [r for r in wrong if r != rank]
+        if others:
+            are = "is" if len(others) == 1 else "are"
+            paragraphs.append(f"{named(others).capitalize()} {are} wrong, too.")
         elif not self.alone:
-            paragraphs.append("All other ranks are right.")
+            paragraphs.append(f"Only rank {rank} is wrong.")
         return paragraphs
 
     def _call(self, rank):
@@ -191,8 +195,8 @@ def _unfinished(place, message):
 
 def _advice(errors):
     for error in errors:
-        for name, call in TORN.items():
-            if NO_NAME.format(name).endswith(error["message"]) and error["type"] == "NameError":
+        for name, call in MISSED.items():
+            if error["message"] == NO_NAME.format(name):
                 return [f"An answer has no `{name}` around it: ask {call}."]
         if "initialize the default process group twice" in error["message"]:
             return ["The check has made the process group already: leave that call out."]

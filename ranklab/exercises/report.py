@@ -3,15 +3,15 @@
 import html
 from dataclasses import dataclass
 
-# Legible on white and on black alike; the words say the same.
-COLORS = {"right": "#3a8f3a", "wrong": "#d0562b", "open": "#8a8a8a"}
+# Beside the text, which stays in the page's own color and says the same: legible in both themes.
+COLORS = {"right": "#2e9e5b", "wrong": "#e0662f", "open": "#8a8a8a"}
 
 
 @dataclass(frozen=True)
 class Report:
-    """`verdict`: "right", "wrong" or "open" (not attempted). It is true where that is "right".
+    """`verdict`: "right", "wrong" or "open" (nothing is known). It is true where that is "right".
 
-    text: what it says, in paragraphs.
+    name: of the exercise. text: what there is to say, in paragraphs.
     """
 
     name: str
@@ -27,7 +27,19 @@ class Report:
     __repr__ = __str__
 
     def _repr_html_(self):
-        return (
-            f'<div style="border-left: 4px solid {COLORS[self.verdict]}; padding-left: 0.8em">'
-            f'<pre style="white-space: pre-wrap">{html.escape(self.text)}</pre></div>'
-        )
+        paragraphs = "".join(map(_paragraph, self.text.split("\n\n")))
+        style = f"border-left: 0.3em solid {COLORS[self.verdict]}; padding: 0.1em 0 0.1em 0.8em"
+        return f'<div class="check check-{self.verdict}" style="{style}">{paragraphs}</div>'
+
+
+def _paragraph(text):
+    """Return a paragraph as HTML; what is indented is code."""
+    return f'<p style="margin: 0.4em 0">{"<br>".join(map(_line, text.splitlines()))}</p>'
+
+
+def _line(line):
+    said = html.escape(line)
+    if not line.startswith("    "):
+        return said
+    style = "white-space: pre-wrap; margin-left: 1.5em"
+    return f'<code style="{style}">{said.strip()}</code>'

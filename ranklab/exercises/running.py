@@ -31,21 +31,25 @@ class Outcome:
 
     returned: {rank: what on_rank.run said of it}, also where the answer raised an error. died:
     {rank: the Report of a rank that is gone}. ended: "returned" (on all ranks, or with an error),
-    "stuck", "slow" or "died". diagnosis: where the ranks were then. printed: {rank: text}.
+    "stuck", "slow" or "died". diagnosis: where the ranks were then, and failed: the ranks on which
+    the answer had raised an error by then. printed: {rank: text}.
     """
 
     returned: dict = field(default_factory=dict)
     died: dict = field(default_factory=dict)
     ended: str = "returned"
     diagnosis: Diagnosis | None = None
+    failed: set = field(default_factory=set)
     printed: dict = field(default_factory=dict)
 
     @property
     def errors(self):
-        """{rank: error}, but for those that only say that another rank is gone or was freed."""
+        """{rank: error}, but for those that come of the end of another rank, or of the case."""
         errors = {r: said["error"] for r, said in self.returned.items() if "error" in said}
+        if self.ended in ("stuck", "slow"):
+            errors = {r: error for r, error in errors.items() if r in self.failed}
         causes = {r: error for r, error in errors.items() if not _is_consequence(error)}
-        return causes or ({} if self.ended != "returned" else errors)
+        return causes or ({} if self.died else errors)
 
 
 class Bench:
@@ -98,6 +102,7 @@ class Bench:
             if not diagnosis.stuck:
                 stuck = None
             if outcome.ended != "returned":
+                outcome.failed = {rank for rank, how in ended.items() if how == "failed"}
                 self._end(result)
                 break
         self._collect(result, outcome)

@@ -5,10 +5,12 @@ import pickle
 import cloudpickle
 
 from .. import checks
+from ..failure import named
 from .judging import alike, judge
 from .on_rank import remember
 
-SHOWN = 600  # characters of what an answer printed
+LINES, WIDTH = 8, 100  # that are shown of what an answer printed
+OF_RESULTS = ("type", "shape", "dtype", "value", "judge")  # after which the next case may be tried
 
 
 def try_answer(bench, request, say):
@@ -34,15 +36,14 @@ class _Trial:
         self.printed = {}  # of the case that is shown
 
     def run(self):
-        """Go through the cases up to the first that is wrong in more than its value."""
+        """Go through the cases; the others, too, where the first one is right and another wrong."""
         results, wrong = [], {}  # {number of the case: Finding}
         for i in range(len(self.exercise.cases)):
             finding, came = self._case(i)
             results.append(came)
             if finding:
                 wrong[i] = finding
-            of_value = not finding or finding.of in ("value", "judge")
-            if not of_value or (wrong and 0 in wrong):
+            if 0 in wrong or (finding and finding.of not in OF_RESULTS):
                 break
         if not wrong:
             return "right", "\n\n".join([self._right(), *self._output()])
@@ -80,7 +81,8 @@ class _Trial:
     def _wrong(self, wrong, results):
         first = min(wrong)
         finding, case, total = wrong[first], self.exercise.cases[first], len(self.exercise.cases)
-        ranks = "" if {c.ranks for c in self.exercise.cases} == {1} else f", {_ranks(case)}"
+        alone = self.exercise.ranks == 1
+        ranks = "" if alone or f"{case.ranks} rank" in case.what else f", {_ranks(case)}"
         where = f"case {first + 1} of {total}" if total > 1 else "its case"
         if finding.of == "unfinished":
             return [f"Not finished yet: {where} ({case.what}{ranks}).", *finding.paragraphs]
@@ -94,14 +96,13 @@ class _Trial:
         others = range(1, len(results))
         if 0 in wrong or len(results) < 3 or len(results) < len(self.exercise.cases):
             return ""
-        repeated = [i for i in others if i in wrong and alike(results[0], results[i])]
         failed = [i for i in others if i in wrong]
-        if len(repeated) >= 2 and len(repeated) == len(failed):
+        if len(failed) >= 2 and all(alike(results[0], results[i]) for i in failed):
             return (
                 "It gives the result of the first case here, too: it looks written for that case, "
                 "the one that the exercise shows."
             )
-        if len(failed) >= max(2, 0.8 * len(others)):
+        if sum(wrong[i].of in ("value", "judge") for i in failed) >= max(2, 0.8 * len(others)):
             return (
                 f"Right in the case that the exercise shows, it is wrong in {len(failed)} of the "
                 f"{len(others)} others: it looks written for that case."
@@ -119,18 +120,16 @@ class _Trial:
             alike.setdefault(text.rstrip(), []).append(rank)
         said = []
         for text, ranks in alike.items():
-            text = text if len(text) <= SHOWN else f"{text[:SHOWN]} ..."
-            lines = "\n".join(f"    {line}" for line in text.splitlines())
-            who = "it" if self.exercise.ranks == 1 else _named(ranks)
-            said.append(f"What {who} printed:\n{lines}")
+            who = "it" if self.exercise.ranks == 1 else named(ranks)
+            said.append(f"What {who} printed:\n{_shortened(text)}")
         return said
+
+
+def _shortened(text):
+    lines = [line if len(line) <= WIDTH else f"{line[:WIDTH]} ..." for line in text.splitlines()]
+    lines = lines[:LINES] + ["..."] * (len(lines) > LINES)
+    return "\n".join(f"    {line}" for line in lines)
 
 
 def _ranks(case):
     return "1 rank" if case.ranks == 1 else f"{case.ranks} ranks"
-
-
-def _named(ranks):
-    from ..failure import named
-
-    return named(ranks)
