@@ -37,8 +37,8 @@ def exercises(module):
 
 
 def modules():
-    """Return {name of a module: its file}; a name is that of a chapter."""
-    found = pkgutil.iter_modules(__path__)
+    """Return {name of a module: its file}, but for those that only help others (`_name`)."""
+    found = [one for one in pkgutil.iter_modules(__path__) if not one.name.startswith("_")]
     return {one.name: Path(one.module_finder.path, f"{one.name}.py") for one in found}
 
 

@@ -5,6 +5,7 @@ It reads packed requests from its standard input and writes packed replies to it
 process PID, and its ranks end with it.
 """
 
+import importlib
 import os
 import pickle
 import queue
@@ -14,6 +15,8 @@ import time
 import traceback
 
 import psutil
+
+from ..failure import SaidInWords
 
 POLL = 0.5  # seconds between two looks at whether the notebook's kernel lives
 
@@ -32,6 +35,8 @@ def main(kernel):
         try:
             bench = bench or _start()
             verdict, text = _try(bench, request, lambda **what: _say(replies, **what))
+        except SaidInWords as error:  # too little memory for the ranks, say
+            verdict, text = "open", f"{request['name']} could not be checked: {error}"
         except Exception as error:  # of the lab's own, or of the check's
             verdict, text = "open", _own_error(request["name"], error)
         _say(replies, verdict=verdict, text=text)
@@ -39,7 +44,8 @@ def main(kernel):
 
 
 def _start():
-    # Only here: from now on the kernel is heard, whatever takes how long.
+    # While the ranks start, which is mostly waiting, this process gets torch.
+    threading.Thread(target=importlib.import_module, args=("ranklab.exercises.trial",)).start()
     from .running import Bench
 
     return Bench()

@@ -112,11 +112,18 @@ class _Look:
             if kind == "NotImplementedError":
                 return "unfinished", [_unfinished(place, message)], "error"
             what = f"{kind}: {message}" if message else kind
+            place = place or f"    {self._outside(ranks[0])}"
             said.append("\n".join(filter(None, [f"{self._who(ranks)} raised {what}", place])))
         said += _advice(errors.values())
         if self.outcome.ended == "stuck":
             said += self._words(self.outcome.diagnosis.conclusions())
         return "error", said, "error"
+
+    def _outside(self, rank):
+        """Say where an error comes from that none of the reader's lines raised."""
+        if self.exercise.drive:
+            return "in the check's own code, which uses your answer"
+        return f"called as {self._call(rank)}"
 
     def changes(self):
         """Arguments that are not what they were."""
@@ -150,7 +157,11 @@ class _Look:
                 return found.of, self._wrong(rank, found, wrong), "returned"
         if exercise.judge is None:
             return None
-        said = exercise.judge(self.seen("returned"))
+        try:
+            said = exercise.judge(self.seen("returned"))
+        except Exception as error:  # a result that the judge has not thought of
+            got = short(returned[0]["result"])
+            said = f"It returned {got}, with which the check could do nothing: {error!r}."
         return ("judge", [said], "returned") if said else None
 
     def _wrong(self, rank, found, wrong):
@@ -174,7 +185,7 @@ class _Look:
 
     def _call(self, rank):
         args = ", ".join(short(arg) for arg in self.inputs[rank])
-        return f"{self.name}({args})"
+        return f"{self.name} with {args}" if self.exercise.drive else f"{self.name}({args})"
 
     def _who(self, ranks):
         return "It" if self.alone else named(ranks).capitalize()

@@ -50,15 +50,24 @@ def _own_parts(answers):
 
 
 def _used(part):
-    """Return {name: value} of the globals that a function, or a method of a class, names."""
+    """Return {name: value} of what a function, or a method of a class, takes from around it."""
     used = {}
     for function in _functions_of(part):
         names = {name for code in codes_of(function) for name in code.co_names}
         there = function.__globals__
         used |= {name: there[name] for name in names if name in there}
+        cells = zip(function.__code__.co_freevars, function.__closure__ or ())
+        used |= {name: cell.cell_contents for name, cell in cells if _is_filled(cell)}
     if inspect.isclass(part):
         used |= {base.__name__: base for base in part.__bases__}
     return used
+
+
+def _is_filled(cell):
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
 
 
 def _functions_of(part):

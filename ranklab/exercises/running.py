@@ -17,7 +17,6 @@ from ..doctor import remains, rounds
 from ..doctor.diagnosis import Diagnosis
 from ..failure import WAITED, RankError
 from ..ranks import Ranks
-from . import on_rank
 
 LOOK = 0.25  # seconds between two looks at the ranks
 SURE = 0.5  # seconds that nobody must have moved for the ranks to count as stuck
@@ -70,6 +69,8 @@ class Bench:
         order: what on_rank.run gets, a dict. inputs: the arguments of each rank, packed; there are
         as many ranks as these. limit: seconds.
         """
+        from . import on_rank  # with torch: the ranks are started before that
+
         self._make_ready(len(inputs))
         number, packed = next(self._cases), pickle.dumps(order)
         files = [os.path.join(self.ranks.folder, f"said-{number}-{r}") for r in range(len(inputs))]
