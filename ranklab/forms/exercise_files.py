@@ -33,10 +33,15 @@ def files(nb: NotebookNode) -> dict[str, str]:
     """path -> text of the file for every exercise of a manuscript that is to be programmed."""
     chapter = manuscript.name_of(nb)
     return {
-        f"{FOLDER}/{chapter[:2]}_{exercise.name}.py": _text(nb, exercise)
+        path_of(chapter, exercise): _text(nb, exercise)
         for exercise in exercises.find(nb)
         if exercise.kind != "predict"
     }
+
+
+def path_of(chapter: str, exercise: Exercise) -> str:
+    """Where the file of a chapter's exercise is, below the repository's root."""
+    return f"{FOLDER}/{chapter[:2]}_{exercise.name}.py"
 
 
 def is_worked_on(text: str) -> bool:
@@ -46,7 +51,7 @@ def is_worked_on(text: str) -> bool:
 
 
 def _text(nb: NotebookNode, exercise: Exercise) -> str:
-    path = f"{FOLDER}/{manuscript.name_of(nb)[:2]}_{exercise.name}.py"
+    path = path_of(manuscript.name_of(nb), exercise)
     check = nb.cells[exercise.check].source
     call = ast.get_source_segment(check, ast.parse(check).body[-1])
     task = [prose.heading(exercise.title, 1), "#", *prose.comments(exercise.task), "#"]

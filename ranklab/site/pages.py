@@ -45,8 +45,10 @@ def setup(app):
 
 def _keep_launch_urls(app, config):
     """The theme would hide these in a menu. Here they stand under the title."""
-    # A change of this file makes every page anew.
-    config.ranklab_code = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    # A change of the book's own extensions or style makes every page anew.
+    own = [*Path(__file__).parent.glob("*.py"), *Path(app.srcdir, "_static").glob("*.css")]
+    code = [path.read_bytes() for path in sorted(own)]
+    config.ranklab_code = hashlib.sha256(b"".join(code)).hexdigest()
     options = config.html_theme_options
     repository = options["repository_url"].removeprefix("https://github.com/")
     branch, folder = options["repository_branch"], options.pop("path_to_docs")

@@ -12,6 +12,8 @@ from nbformat import NotebookNode
 
 from ranklab.files import replace
 from ranklab.folders import Folders
+from ranklab.forms import exercise_files, manuscript
+from ranklab.site import exercises
 from ranklab.site.cache import code_cells
 from ranklab.site.errors import BookError
 
@@ -32,8 +34,14 @@ def stage(folders: Folders) -> None:
         files[Path(f"{name}.ipynb")] = _page(folders, name)
         for form in (f"notebooks/{name}.ipynb", f"scripts/{name}.py"):
             files[Path("extra", form)] = _form(folders, form)
+    for path in folders.chapters():
+        for form in exercise_files.files(manuscript.read(path)):
+            files[Path("extra", form)] = _form(folders, form)
     for path in [*folders.prose(), *folders.book.glob("*.bib")]:
         files[Path(path.name)] = path.read_bytes()
+    if Path("exercises.md") in files:
+        text = files[Path("exercises.md")].decode()
+        files[Path("exercises.md")] = exercises.listed(text, folders).encode()
     for path in sorted((folders.book / "_static").rglob("*")):
         if path.is_file():
             files[path.relative_to(folders.book)] = path.read_bytes()
