@@ -147,10 +147,16 @@ def about_losses(results, expected):
         if not isinstance(got, (list, tuple)) or len(got) != len(expected):
             what = "nothing" if got is None else f"{got!r:.60}"
             return f"It should return a list of {len(expected)} losses, and returned {what}."
-        if not torch.allclose(torch.tensor(got).double(), torch.tensor(expected).double(), **CLOSE):
+        if wrong := [loss for loss in got if not isinstance(loss, (float, torch.Tensor))]:
+            return f"A loss should be a float, and one of them is {wrong[0]!r:.60}."
+        if not same(_numbers_of(got), _numbers_of(expected)):
             said, wanted = (", ".join(f"{loss:.6g}" for loss in some) for some in (got, expected))
             return f"The losses on rank {rank}: {said}\nexpected:             {wanted}"
     return None
+
+
+def _numbers_of(losses):
+    return torch.tensor([float(loss) for loss in losses], dtype=torch.float64)
 
 
 def flat(some):
@@ -194,13 +200,17 @@ def weights_differ(seen):
     return not same(got, got[:1].expand_as(got))
 
 
-def _losses_differ(seen):
-    losses = of(seen, "losses")
-    return not weights_differ(seen) and any(other != losses[0] for other in losses)
+def _trained_right(seen, twin):
+    return bool(seen.results) and about_weights(seen.results, twin(seen)["weights"]) is None
+
+
+def _losses_differ(seen, twin):
+    first, *others = map(_numbers_of, of(seen, "losses"))
+    return _trained_right(seen, twin) and any(not same(other, first) for other in others)
 
 
 def _losses_summed(seen, twin):
-    got, expected = torch.tensor(seen.results[0]["losses"]), torch.tensor(twin(seen)["losses"])
+    got, expected = _numbers_of(seen.results[0]["losses"]), _numbers_of(twin(seen)["losses"])
     return several(seen) and torch.allclose(got, expected * len(seen.results))
 
 
@@ -208,13 +218,19 @@ def hints_on_losses(twin):
     """Return the hints on losses; twin(seen) is what one process comes to."""
     return [
         Hint(
-            _losses_differ,
+            functools.partial(_losses_differ, twin=twin),
             "The training is right, but each rank returns a loss of its own: the mean over all "
             "ranks needs a collective.",
         ),
         Hint(
             functools.partial(_losses_summed, twin=twin),
             "That is the sum of the ranks' losses. What makes a mean of it?",
+        ),
+        Hint(
+            lambda seen: (
+                _trained_right(seen, twin) and about_losses(seen.results, twin(seen)["losses"])
+            ),
+            "The training is right, and every rank has the same weights. Look at the losses only.",
         ),
     ]
 

@@ -85,10 +85,6 @@ def _first_two_epochs(seen):
     return replicas.chained(steps[:many]), replicas.chained(steps[many : 2 * many])
 
 
-def _right_hands(seen):
-    return not _about_hands(seen)
-
-
 def _every_epoch_the_same(seen):
     first, second = _first_two_epochs(seen)
     return first == second
@@ -115,7 +111,11 @@ def _fewer_samples(seen):
 
 
 def _share_is_the_batch(seen):
-    return len(seen.results[0]["steps"][0]) > len(_dealt(seen)[0][0][0])
+    return replicas.several(seen) and len(seen.results[0]["steps"][0]) == seen.inputs[0][4]
+
+
+def _other_share(seen):
+    return len(seen.results[0]["steps"][0]) != len(_dealt(seen)[0][0][0])
 
 
 def _ddp_case(samples, batch_size, *, epochs, ranks):
@@ -154,9 +154,15 @@ ddp = Exercise(
             "At each step a rank takes a whole batch, and so all ranks together take too much. "
             "What is the share of one?",
         ),
+        Hint(_other_share, "The share of a rank is the batch size by world size, rounded down."),
         Hint(_fewer_samples, "Some samples are never used. Does the sampler drop the last ones?"),
         Hint(
-            lambda seen: _right_hands(seen) and replicas.weights_differ(seen),
+            _about_hands,
+            "The samples are dealt out, but not as `DistributedSampler` does it with the seed that "
+            "it has and the number of the epoch.",
+        ),
+        Hint(
+            replicas.weights_differ,
             "The ranks have different weights: each of them trains alone. What makes the start "
             "equal, and averages the gradients?",
         ),
@@ -170,7 +176,7 @@ ddp = Exercise(
             "Which rank prints the line?",
         ),
         Hint(
-            lambda seen: not seen.results,
+            lambda seen: seen.happened in ("stuck", "died"),
             "Every rank must make the same collective calls, in the same order. Is one of them "
             "inside of an `if`?",
         ),

@@ -33,7 +33,9 @@ def _judge_own(seen):
 
 
 def _about_shares(seen):
-    """Say where the ranks' shares are not even, or do not make up the batch."""
+    """Say where the ranks' shares are not even, or do not make up the batch; else None."""
+    if not seen.results:
+        return None
     steps_of_all = replicas.of(seen, "steps")
     for i, (inputs, _) in enumerate(seen.inputs[0][2]):
         shares = [steps[i] if i < len(steps) else [] for steps in steps_of_all]
@@ -49,7 +51,9 @@ def _about_shares(seen):
 
 
 def _about_last_bits(seen):
-    """Say so if the weights of two ranks are close but not equal."""
+    """Say so if the weights of two ranks are close but not equal; else None."""
+    if not seen.results:
+        return None
     got = replicas.got_weights(seen)
     differing = [rank for rank, row in enumerate(got) if not torch.equal(row, got[0])]
     if not differing:
@@ -153,7 +157,11 @@ own_ddp = Exercise(
             "Some parameters have no gradient: their `.grad` is None.",
         ),
         Hint(
-            lambda seen: not seen.results,
+            lambda seen: seen.error.startswith("IndexError") and _some_rank_has_none(seen),
+            "A batch smaller than world size: does every rank get a share, if an empty one?",
+        ),
+        Hint(
+            lambda seen: seen.happened in ("stuck", "died"),
             "Every rank must make the same collective calls, in the same order.",
         ),
         Hint(
@@ -186,9 +194,13 @@ own_ddp = Exercise(
             "of rank 0 count.",
         ),
         Hint(
-            lambda seen: not _as_with(seen) and _some_batch_is_not_divided(seen),
+            lambda seen: seen.results and not _as_with(seen) and _some_batch_is_not_divided(seen),
             "All ranks agree, on something else than one process. Where the shares are of "
             "different sizes, is the mean of the ranks' means the mean of the batch?",
+        ),
+        Hint(
+            _about_last_bits,
+            "Every rank adds up the same gradients. Does each of them do it in the same order?",
         ),
         *replicas.hints_on_losses(_twin_of_own),
     ],

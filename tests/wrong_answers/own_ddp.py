@@ -167,3 +167,22 @@ def sits_out_without_samples(model, batches, learning_rate):
 def no_losses(model, batches, learning_rate):
     """Trains, and forgets what it was to return."""
     _own()[0](model, batches, learning_rate)
+
+
+@_wrong_own("differ in their last bits", "in the same order")
+def everybody_adds_in_an_order_of_its_own():
+    def sums(tensor):
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        of_all = [torch.empty_like(tensor) for _ in range(world_size)]
+        dist.all_gather(of_all, tensor)
+        tensor.zero_()
+        for k in range(world_size):
+            tensor += of_all[(rank + k) % world_size]
+
+    return _own(sums=sums)
+
+
+@_wrong_own("batches of 8, 3 and 8", "rank 3", "if an empty one")
+def chunks():
+    """`chunk` gives fewer pieces than it is asked for, if there are fewer samples."""
+    return _own(share=lambda rows: rows.chunk(dist.get_world_size())[dist.get_rank()])
