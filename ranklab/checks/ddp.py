@@ -136,6 +136,7 @@ ddp = Exercise(
         _ddp_case(10, 4, epochs=2, ranks=1),
     ],
     expected=None,
+    answers=1,
     drive=_drive_ddp,
     judge=_judge_ddp,
     hints=[

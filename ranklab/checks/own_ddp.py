@@ -145,6 +145,7 @@ own_ddp = Exercise(
         _own_case([5, 4], ranks=1),
     ],
     expected=None,
+    answers=1,
     drive=_drive_own,
     judge=_judge_own,
     hints=[
