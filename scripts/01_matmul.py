@@ -1258,15 +1258,6 @@ if rank == 0:
 # through a channel that is made for convenience. How to move less, faster, and while
 # the product is running, is what the rest of this book is about.
 
-# --- Exercises ------------------------------------------------------------------------
-
-# Three variations to try in the cells above.
-# - Give `product` matrices of shape $n \times m$ and $m \times p$. Count, and find the
-#   two formulas.
-# - Winograd's form of Strassen's recursion takes 7 products and 15 additions. Change
-#   the 18 in `operations`: where are the two crossovers now?
-# - Run the last section with 251 rows instead of 1003. Predict the serial share first.
-
 # --- What you can do now --------------------------------------------------------------
 
 # - Count the operations of an algorithm by running it on numbers that count, and find

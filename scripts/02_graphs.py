@@ -1172,18 +1172,6 @@ result("wrong_by", round(float(head.grad.sum() / right.sum()), 3))
 # Part II, and average gradients in Part III, the question is the same: does somebody
 # still need what was there?
 
-# --- Exercises ------------------------------------------------------------------------
-
-# Checked exercises for this chapter come in a later edition; until then, try these.
-# 1. Let `training_step` also update the weights: an operation `U` for each layer that
-#    needs `dW` and the old weight. What are work and span now? May `U3` run before
-#    `dX3`?
-# 2. Make our autograd skip what nobody asked for: a leaf with `requires_grad=False`,
-#    and rules that compute only what is needed. How many matrix products does the first
-#    layer's backward save?
-# 3. Give `Tensor` a version counter, and let `backward` refuse a tensor that was
-#    changed in place. Which operations must remember a version, and of what?
-
 # --- What you can do now --------------------------------------------------------------
 
 # - Write a computation as a graph, and say from its work and span what $p$ workers are

@@ -1144,18 +1144,6 @@ dist.all_reduce(total)  # and a group that works
 #
 # The launcher sees to the first two. The other two are up to the program.
 
-# --- Exercises ------------------------------------------------------------------------
-
-# Three things to try, each a small change to a cell above.
-# 1. Start three copies of `meet.py`, two of them with rank 1. What do they say? Then
-#    start four, and tell one of them that the world size is 3. Who goes on, and what
-#    does each one know?
-# 2. Write a `by_hand` for two hosts with four processes each: it sets `LOCAL_RANK` too.
-#    Check that `RANK`, by the formula, takes every value from 0 to 7 once.
-# 3. Let the ranks take turns: in a `%%px` cell, loop over `range(world_size)`, print if
-#    it is your turn, and call `dist.barrier()`, which waits for everybody. Run it ten
-#    times. In which order do the lines arrive? What carries them?
-
 # --- What you can do now --------------------------------------------------------------
 
 # - Start ranks in four ways, and say for each who provides rank, world size and meeting

@@ -97,3 +97,35 @@ def best_time(function, *args, repeat=5):
         function(*args)
         times.append(time.perf_counter() - start)
     return min(times)
+
+
+def reordered(A, B):
+    """The three loops in the order i, k, j: the innermost runs along rows."""
+    n = len(A)
+    C = [[0.0] * n for _ in range(n)]
+    for i in range(n):
+        row = C[i]
+        for k in range(n):
+            a, row_of_B = A[i][k], B[k]
+            for j in range(n):
+                row[j] += a * row_of_B[j]
+    return C
+
+
+def by_rows(A, B):
+    """The same order, with the innermost loop inside NumPy."""
+    C = np.zeros_like(A)
+    for i in range(len(A)):
+        for k in range(len(A)):
+            C[i] += A[i, k] * B[k]
+    return C
+
+
+def by_blocks(A, B, b=64):
+    """The product cut into b-by-b blocks, each product of two blocks a call of its own."""
+    C = np.zeros_like(A)
+    for i in range(0, len(A), b):
+        for j in range(0, len(A), b):
+            for k in range(0, len(A), b):
+                C[i : i + b, j : j + b] += A[i : i + b, k : k + b] @ B[k : k + b, j : j + b]
+    return C

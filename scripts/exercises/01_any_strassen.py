@@ -1,0 +1,36 @@
+# Generated from book/01_matmul.md by `make forms`, to work in: right here, or in a copy.
+# Once this file is changed, `make forms` leaves it alone (as generated: f51ae2da8131).
+#
+# === Strassen for any size ============================================================
+#
+# Build, about 20 minutes. `strassen` above wants $n$ to be the leaf size times a power
+# of two. Write `any_strassen(A, B, leaf, multiply)` for square matrices of any size:
+# cut down to blocks of at most `leaf`, and no further, and give those to `multiply`. A
+# 3 × 3 product with `leaf=2` calls it 7 times. Leave `A` and `B` as they are.
+#
+#     python scripts/exercises/01_any_strassen.py
+#
+# says what is missing or wrong (in the book's environment: `source .venv/bin/activate`).
+
+import numpy as np
+
+
+def any_strassen(A, B, leaf, multiply):
+    """Return A @ B for square arrays of any size, by Strassen's recursion.
+
+    leaf: blocks of at most this size go to multiply(X, Y).
+    """
+    n = len(A)
+    if n <= leaf:
+        return multiply(A, B)
+    # TODO: make the size even with zeros, cut, recurse seven times, put together, cut the zeros off.
+    # YOUR CODE HERE
+    raise NotImplementedError()
+
+
+if __name__ == "__main__":
+    from ranklab.exercises import check
+
+    report = check("any_strassen", any_strassen)
+    print(report)
+    raise SystemExit(0 if report else 1)

@@ -1,0 +1,32 @@
+# Generated from book/02_graphs.md by `make forms`, to work in: right here, or in a copy.
+# Once this file is changed, `make forms` leaves it alone (as generated: fba301705511).
+#
+# === The largest batch that fits ======================================================
+#
+# Fill in, about 6 minutes. You train a network of linear layers with biases, such as
+# the 784-128-64-10 of the chapter, and have `memory` bytes. What stays during a step
+# are the parameters, a gradient for each parameter, and the activations as counted
+# above: batch × width for every width, the input's among them. Write
+# `largest_batch(widths, itemsize, memory)`: the largest batch that fits, or 0 if none
+# does. With that network, 4 bytes a number and 2 000 000 bytes it returns 285.
+#
+#     python scripts/exercises/02_largest_batch.py
+#
+# says what is missing or wrong (in the book's environment: `source .venv/bin/activate`).
+
+def largest_batch(widths, itemsize, memory):
+    """Return the largest batch size for which a training step fits in memory; 0 if none does.
+
+    widths: of the input and of each layer's output. itemsize: bytes a number. memory: bytes.
+    """
+    # TODO: what is there whatever the batch is? And what does one sample more cost?
+    # YOUR CODE HERE
+    raise NotImplementedError()
+
+
+if __name__ == "__main__":
+    from ranklab.exercises import check
+
+    report = check("largest_batch", largest_batch)
+    print(report)
+    raise SystemExit(0 if report else 1)

@@ -1,0 +1,32 @@
+# Generated from book/02_graphs.md by `make forms`, to work in: right here, or in a copy.
+# Once this file is changed, `make forms` leaves it alone (as generated: 35d659a8b3b8).
+#
+# === A rule of your own ===============================================================
+#
+# Build, about 10 minutes. Give our autograd an operation that it lacks. `scale_rows(a,
+# s)` multiplies row $i$ of `a` by the number `s[i]`. It returns a `Tensor` with a rule
+# that gives both gradients, each in the shape of its source. Leave the data of `a` and
+# `s` as they are.
+#
+#     python scripts/exercises/02_scale_rows.py
+#
+# says what is missing or wrong (in the book's environment: `source .venv/bin/activate`).
+
+import numpy as np
+
+from ranklab.taught.graphs import Tensor
+
+
+def scale_rows(a, s):
+    """a (m, n) with row i multiplied by s[i]; s has m entries. Both are Tensors; returns one."""
+    # TODO: the value, and a rule: from the gradient of the result to those of a and s.
+    # YOUR CODE HERE
+    raise NotImplementedError()
+
+
+if __name__ == "__main__":
+    from ranklab.exercises import check
+
+    report = check("scale_rows", scale_rows)
+    print(report)
+    raise SystemExit(0 if report else 1)

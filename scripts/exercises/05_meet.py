@@ -1,0 +1,36 @@
+# Generated from book/05_ranks.md by `make forms`, to work in: right here, or in a copy.
+# Once this file is changed, `make forms` leaves it alone (as generated: e183ac40904c).
+#
+# === A rendezvous of your own =========================================================
+#
+# Build, about 15 minutes. `meet.py` again, from memory: write `meet(folder, card)`.
+# Every rank calls it with the same fresh folder and a card of its own, a string; it
+# returns the list of all cards, in the order of the ranks. Use files only, no messages.
+# Other files may lie in the folder, ranks may come late, and the disk may be slow: a
+# file can be there before all of it is.
+#
+#     python scripts/exercises/05_meet.py
+#
+# says what is missing or wrong (in the book's environment: `source .venv/bin/activate`).
+
+import time
+from pathlib import Path
+
+import torch.distributed as dist
+
+
+def meet(folder, card):
+    """Leave this rank's card in the folder; return the cards of all, in the order of the ranks."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    folder = Path(folder)
+    # TODO: leave a card, wait until all are there (sleep a little between two looks), read them.
+    # YOUR CODE HERE
+    raise NotImplementedError()
+
+
+if __name__ == "__main__":
+    from ranklab.exercises import check
+
+    report = check("meet", meet)
+    print(report)
+    raise SystemExit(0 if report else 1)
