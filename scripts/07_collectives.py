@@ -1288,10 +1288,6 @@ if rank == 0:
 # (The groups of the evens and the odds are gone with the reset: whoever needs them
 # makes them again.)
 
-# --- Exercises ------------------------------------------------------------------------
-
-# Follow.
-
 # --- What you can do now --------------------------------------------------------------
 
 # - Say of each of the nine collectives who holds what before and after, and draw it.
