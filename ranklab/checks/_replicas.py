@@ -140,6 +140,18 @@ def about_weights(results, twin):
     return None
 
 
+def about_last_bits(results):
+    """Say so if the weights of two ranks are close but not equal; else None."""
+    for rank, result in enumerate(results):
+        first = results[0]["weights"]
+        if not all(torch.equal(value, first[name]) for name, value in result["weights"].items()):
+            return (
+                f"The weights of rank {rank} and of rank 0 differ in their last bits. Replicas "
+                "must be equal to the last bit, or they drift apart."
+            )
+    return None
+
+
 def about_losses(results, expected):
     """Say where a rank did not return the losses that are expected; else None."""
     for rank, result in enumerate(results):

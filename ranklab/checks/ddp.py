@@ -48,6 +48,7 @@ def _judge_ddp(seen):
     return (
         _about_hands(seen)
         or replicas.about_weights(seen.results, twin["weights"])
+        or replicas.about_last_bits(seen.results)
         or replicas.about_losses(seen.results, twin["losses"])
         or _about_lines(replicas.of(seen, "lines"), epochs)
     )

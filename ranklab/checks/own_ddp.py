@@ -27,7 +27,7 @@ def _judge_own(seen):
     return (
         _about_shares(seen)
         or replicas.about_weights(seen.results, twin["weights"])
-        or _about_last_bits(seen)
+        or replicas.about_last_bits(seen.results)
         or replicas.about_losses(seen.results, twin["losses"])
     )
 
@@ -48,20 +48,6 @@ def _about_shares(seen):
                 f"The batch of step {i + 1} has the samples {replicas.listed(whole)}.\n{of_ranks}"
             )
     return None
-
-
-def _about_last_bits(seen):
-    """Say so if the weights of two ranks are close but not equal; else None."""
-    if not seen.results:
-        return None
-    got = replicas.got_weights(seen)
-    differing = [rank for rank, row in enumerate(got) if not torch.equal(row, got[0])]
-    if not differing:
-        return None
-    return (
-        f"The weights of rank {differing[0]} and of rank 0 differ in their last bits. "
-        "Replicas must be equal to the last bit, or they drift apart."
-    )
 
 
 def _shares(seen):
@@ -200,7 +186,7 @@ own_ddp = Exercise(
             "different sizes, is the mean of the ranks' means the mean of the batch?",
         ),
         Hint(
-            _about_last_bits,
+            lambda seen: replicas.about_last_bits(seen.results),
             "Every rank adds up the same gradients. Does each of them do it in the same order?",
         ),
         *replicas.hints_on_losses(_twin_of_own),

@@ -112,7 +112,7 @@ def all_ranks_print():
     return _ddp(prints=lambda: True)
 
 
-@_wrong_ddp("rank 0", "all_reduce", "the same collective calls")
+@_wrong_ddp("Rank 0 died", "all_reduce", "the same collective calls")
 def only_rank_0_averages():
     """One rank calls a collective that the others do not call."""
 
