@@ -1193,19 +1193,6 @@ if rank == 0:
 # on β. So these patterns have names, and calls of their own. They are the subject of
 # chapter 7.
 
-# --- Exercises ------------------------------------------------------------------------
-
-# Checked exercises come with a later edition; until then, three variations to try.
-# - Let rank 0 start two messages with `isend`, and rank 1 receive one. Later rank 0
-#   sends a third one, and rank 1 receives again. What does it get, and where would you
-#   look for the mistake? (Wait for every handle in the end.)
-# - Give `ring_sum` the value `torch.tensor([10.0**rank / 3])` and compare the ranks'
-#   results bit by bit. From three ranks on they are not all equal. Why, and why would
-#   that matter for four copies of one model?
-# - One `sendrecv` on every rank cannot get stuck. Two in a row can. Three ranks swap
-#   with each other, pair by pair, two swaps for each rank: find an order in which they
-#   wait in a circle, then one in which they do not.
-
 # --- What you can do now --------------------------------------------------------------
 
 # - Send a tensor from rank to rank, in a box that fits, and know that neither type nor

@@ -280,15 +280,15 @@ def _arrived_in_time(seen):
     pieces, ranks = seen.inputs[0][0], len(seen.inputs)
     for r, (arrived, _) in enumerate(seen.results[:-1]):
         if arrived is not None:
-            return f"rank {r} returned something; only the last rank returns the pieces."
+            return f"Rank {r} returned something; only the last rank returns the pieces."
     arrived, seconds = seen.results[-1]
     expected = _worked(pieces, ranks)
     if not isinstance(arrived, list) or not _same(arrived, expected):
-        return f"the last rank should return {expected}, and returned {arrived}."
+        return f"The last rank should return {expected}, and returned {arrived}."
     in_turn, overlapped = len(pieces) * ranks, len(pieces) + ranks - 1
     if ranks > 1 and seconds > WORK_SECONDS * (in_turn + overlapped) / 2:
         return (
-            f"right, but it took {seconds / WORK_SECONDS:.1f} pieces' time. One rank after the "
+            f"Right, but it took {seconds / WORK_SECONDS:.1f} pieces' time. One rank after the "
             f"other takes {in_turn}; if all work at once, {overlapped} are enough."
         )
     return None

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from unittest import mock
 
+import torch.distributed as dist
+
 from ranklab.exercises import Case, Choice, Exercise, Hint
 
 impossible_order = Choice(
@@ -63,6 +65,10 @@ my_shard = Exercise(
     ],
     expected=_shards,
     hints=[
+        Hint(
+            lambda seen: seen.happened == "died",
+            "A rank without items is still one of the group: give it an empty stretch.",
+        ),
         Hint(
             lambda seen: any(stop > seen.inputs[0][0] for _, stop in seen.results),
             "A stop lies beyond the last item. A slice forgives that; a count of samples, and "
@@ -170,6 +176,7 @@ def _take_turns(in_turn, late):
         time.sleep(0.02)
         moments.append(time.monotonic())
 
+    dist.barrier()
     time.sleep(late)
     in_turn(say)
     return moments
@@ -179,10 +186,10 @@ def _one_after_another(seen):
     """Say who spoke not once, or before the one before had ended."""
     for r, moments in enumerate(seen.results):
         if len(moments) != 2:
-            return f"rank {r} called say() {len(moments) // 2} times, and should have once."
+            return f"Rank {r} called say() {len(moments) // 2} times, and should have once."
     for r in range(1, len(seen.results)):
         if seen.results[r][0] < seen.results[r - 1][1]:
-            return f"rank {r} began to speak before rank {r - 1} had ended."
+            return f"Rank {r} began to speak before rank {r - 1} had ended."
     return None
 
 
@@ -224,20 +231,20 @@ def _fair(seen):
     owners = {task: [] for task in range(len(seconds))}
     for r, tasks in enumerate(seen.results):
         if not isinstance(tasks, list):
-            return f"rank {r} returned a {type(tasks).__name__}, and should return a list."
+            return f"Rank {r} returned a {type(tasks).__name__}, and should return a list."
         for task in tasks:
             if task not in owners:
-                return f"rank {r} has a task {task!r}, and they are 0 to {len(seconds) - 1}."
+                return f"Rank {r} has a task {task!r}, and they are 0 to {len(seconds) - 1}."
             owners[task].append(r)
     for task, ranks in owners.items():
         if not ranks:
-            return f"task {task} belongs to nobody."
+            return f"Task {task} belongs to nobody."
         if len(ranks) > 1:
-            return f"task {task} belongs to ranks {' and '.join(map(str, ranks))}."
+            return f"Task {task} belongs to ranks {' and '.join(map(str, ranks))}."
     slowest = max(sum(seconds[task] for task in tasks) for tasks in seen.results)
     possible = _greedy(seconds, world_size)
     if slowest > possible + 1e-9:
-        return f"the slowest rank works {slowest:g} s; {possible:g} s are possible."
+        return f"The slowest rank works {slowest:g} s; {possible:g} s are possible."
     return None
 
 
@@ -260,7 +267,7 @@ balanced_tasks = Exercise(
     judge=_fair,
     hints=[
         Hint(
-            lambda seen: seen.results and set(map(tuple, seen.results)) == {tuple(seen.results[0])},
+            lambda seen: all(seen.results) and len(set(map(tuple, seen.results))) == 1,
             "All ranks return the same. Each plays the whole dealing through, and keeps its own.",
         ),
         Hint(
@@ -358,7 +365,17 @@ meet = Exercise(
     ],
     expected=lambda inputs: [[card for _, card, _ in inputs]] * len(inputs),
     drive=_meet_slowly,
+    limit=6.0,
     hints=[
+        Hint(
+            lambda seen: any(
+                card != right and right.startswith(card)
+                for cards in seen.results
+                for card, right in zip(cards, seen.expected[0], strict=True)
+            ),
+            "A card was read while it was being written (the disk is slow here). Write it under "
+            "another name and rename it: then it is there all at once.",
+        ),
         Hint(
             lambda seen: any(
                 len(cards) == len(seen.inputs) and sorted(cards) == sorted(seen.expected[0])
@@ -374,15 +391,6 @@ meet = Exercise(
         Hint(
             lambda seen: any("nobody's card" in cards for cards in seen.results),
             "Not every file in the folder is a card. Look for those of this group, by name.",
-        ),
-        Hint(
-            lambda seen: any(
-                card != right and right.startswith(card)
-                for cards in seen.results
-                for card, right in zip(cards, seen.expected[0], strict=True)
-            ),
-            "A card was read while it was being written (the disk is slow here). Write it under "
-            "another name and rename it: then it is there all at once.",
         ),
     ],
     hint="Three steps: leave a card, wait until every rank's card is there, read them all.",
