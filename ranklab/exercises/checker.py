@@ -33,7 +33,7 @@ def main(kernel):
     while True:
         request = requests.get()
         try:
-            bench = bench or _start()
+            bench = bench or _start(request)
             verdict, text = _try(bench, request, lambda **what: _say(replies, **what))
         except SaidInWords as error:  # too little memory for the ranks, say
             verdict, text = "open", f"{request['name']} could not be checked: {error}"
@@ -43,12 +43,12 @@ def main(kernel):
         bench = _repaired(bench)  # while the reader reads
 
 
-def _start():
+def _start(request):
     # While the ranks start, which is mostly waiting, this process gets torch.
     threading.Thread(target=importlib.import_module, args=("ranklab.exercises.trial",)).start()
     from .running import Bench
 
-    return Bench()
+    return Bench(training=request["trains"])
 
 
 def _try(bench, request, say):

@@ -39,7 +39,7 @@ def _report(name, answers):
         return Report(name, "open", _not_attempted(name, lines))
     if isinstance(exercise, Choice):
         return Report(name, *_of_choice(exercise, answers[0]))
-    return Report(name, *_of_answer(name, answers))
+    return Report(name, *_of_answer(exercise, answers))
 
 
 def _unknown(name):
@@ -51,8 +51,8 @@ def _unknown(name):
 
 def _not_an_answer(exercise, answers):
     """Say so where what `check` was given cannot be an answer."""
-    wanted = 1 if isinstance(exercise, Choice) else exercise.wanted
-    if wanted is not None and len(answers) != wanted:
+    wanted = 1 if isinstance(exercise, Choice) else exercise.answers
+    if len(answers) != wanted:
         things = "function or class" if wanted == 1 else "functions or classes"
         return f"{exercise.name} wants {wanted} {things} after its name, and got {len(answers)}."
     for answer in answers:
@@ -92,12 +92,13 @@ def _of_choice(exercise, answer):
     return "wrong", f"Not {chosen}. {exercise.why[chosen]}"
 
 
-def _of_answer(name, answers):
+def _of_answer(exercise, answers):
     """Return (verdict, text) for an answer that has to run."""
     from . import parcel
 
+    name = exercise.name
     try:
-        request = {"name": name, **parcel.pack(answers)}
+        request = {"name": name, **parcel.pack(answers, exercise.drive)}
         said = process.ask(request)
     except parcel.NotPackable as error:
         return "wrong", str(error)

@@ -7,6 +7,7 @@ from ..failure import named
 from ..places import LastCell
 from .compare import difference, same
 from .model import Seen
+from .parcel import parameters
 from .shown import short
 
 NO_NAME = "name '{}' is not defined"
@@ -27,13 +28,13 @@ class Finding:
     seen: Seen
 
 
-def judge(exercise, case, inputs, expected, outcome, name):
-    """Return (Seen, Finding or None) for one case.
+def judge(exercise, case, inputs, expected, outcome, order):
+    """Return the Finding of one case, or None where all is as it should be.
 
-    inputs: the arguments of each rank; expected: the result of each, or None. name: what the
-    answer is called.
+    inputs: the arguments of each rank; expected: the result of each, or None. order: what parcel.py
+    knows of the answer.
     """
-    look = _Look(exercise, case, inputs, expected, outcome, name)
+    look = _Look(exercise, case, inputs, expected, outcome, order)
     for find in (look.death, look.standstill, look.errors, look.changes, look.results):
         if found := find():
             of, paragraphs, happened = found
@@ -42,9 +43,12 @@ def judge(exercise, case, inputs, expected, outcome, name):
 
 
 class _Look:
-    def __init__(self, exercise, case, inputs, expected, outcome, name):
+    def __init__(self, exercise, case, inputs, expected, outcome, order):
         self.exercise, self.case, self.inputs, self.expected = exercise, case, inputs, expected
-        self.outcome, self.name = outcome, name
+        self.outcome, self.name = outcome, order["names"][0]
+        # The arguments of a case are those of `drive`, after the answer, where there is one.
+        drive = exercise.drive
+        self.parameters = parameters(drive)[1:] if drive else order["parameters"]
         self.alone = case.ranks == 1
 
     def seen(self, happened):
@@ -135,6 +139,7 @@ class _Look:
         rank, (index, *_) = next(iter(changed.items()))
         ordinal = ORDINALS[index] if index < len(ORDINALS) else f"{index + 1}th"
         which = "its argument" if len(self.inputs[rank]) == 1 else f"its {ordinal} argument"
+        which += f" {self.parameters[index]}" if index < len(self.parameters) else ""
         who = "" if self.alone else f", on {named(changed)}"
         was = short(self.inputs[rank][index])
         before = f"before, it was {was}" if self.alone else f"on rank {rank} it was {was} before"

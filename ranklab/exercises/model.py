@@ -77,7 +77,7 @@ class Exercise:
     the result. in_place: the answer changes its first argument, and that is compared. trace: do
     the judge and the hints need what was sent? limit: seconds that a case may take. tolerance:
     (relative, absolute) for floats; by default torch's own. answers: how many functions and classes
-    `check` is given; by default 1, or with `drive` as many as the reader gives.
+    `check` is given; from 2 up, `drive` gets a tuple of them.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Exercise:
     trace: bool = False
     limit: float = 10.0
     tolerance: tuple[float, float] | None = None
-    answers: int | None = None
+    answers: int = 1
 
     def __post_init__(self):
         if not self.cases:
@@ -104,11 +104,6 @@ class Exercise:
     def ranks(self):
         """The most ranks that a case asks for."""
         return max(case.ranks for case in self.cases)
-
-    @property
-    def wanted(self):
-        """How many answers there must be, or None where any number will do."""
-        return self.answers or (None if self.drive else 1)
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,19 @@ from ..failure import SaidInWords
 from ..places import NOT_THE_READERS
 from .attempted import codes_of
 
+LOADS_DYNAMO = {"optim", "SGD", "Adam", "AdamW", "DistributedDataParallel", "DDP"}
+
 
 class NotPackable(SaidInWords, TypeError):
     """The answer uses something that cannot go to another process."""
 
 
-def pack(answers):
-    """Return a dict of plain data: the answers, packed, and what it takes to run them elsewhere."""
-    parts = _own_parts(answers)
+def pack(answers, drive=None):
+    """Return a dict of plain data: the answers, packed, and what it takes to run them elsewhere.
+
+    drive: the function that is going to call them, if there is one.
+    """
+    parts = _parts(answers, _is_readers)
     files = {code.co_filename for part in parts for code in codes_of(part)}
     with _by_value(parts):
         try:
@@ -32,21 +37,46 @@ def pack(answers):
     return {
         "answers": packed,
         "names": [getattr(answer, "__name__", "the answer") for answer in answers],
+        "parameters": parameters(answers[0]),
+        "trains": _trains([*parts, *_parts([drive], _is_of_a_check)]),
         "sources": {file: "".join(linecache.getlines(file)) for file in sorted(files)},
         "path": [os.path.abspath(entry) for entry in sys.path],
         "folder": os.getcwd(),
     }
 
 
-def _own_parts(answers):
-    """Return the answers and all functions and classes of the reader that they use."""
-    found = [*answers]
+def parameters(answer):
+    """Return the names of what a function, or a class, is called with."""
+    try:
+        return list(inspect.signature(answer).parameters)
+    except (TypeError, ValueError):  # something built in
+        return []
+
+
+def _parts(first, belongs):
+    """Return the functions and classes `first`, and those that they use and that belong to them."""
+    found = [*first]
     for part in found:  # grows as it is gone through
         for used in _used(part).values():
             own = inspect.isfunction(used) or inspect.isclass(used)
-            if own and _is_readers(used) and not any(used is known for known in found):
+            if own and belongs(used) and not any(used is known for known in found):
                 found.append(used)
     return found
+
+
+def _is_of_a_check(part):
+    return str(getattr(part, "__module__", "")).startswith("ranklab.checks.")
+
+
+def _trains(parts):
+    """Is an optimizer or DDP made somewhere? What these import at first use takes its time."""
+    names = {name for part in parts for code in codes_of(part) for name in code.co_names}
+    used = {part.__name__ for function in parts for part in _classes(_used(function))}
+    return bool(LOADS_DYNAMO & (names | used))
+
+
+def _classes(used):
+    return [value for value in used.values() if inspect.isclass(value)]
 
 
 def _used(part):
@@ -78,8 +108,10 @@ def _functions_of(part):
 
 
 def _is_readers(part):
+    """Is it of the reader's own making, not installed, and not of an earlier chapter either?"""
     files = {code.co_filename for code in codes_of(part)}
-    return bool(files) and not any(map(NOT_THE_READERS.search, files))
+    installed = str(getattr(part, "__module__", "")).partition(".")[0] == "ranklab"
+    return bool(files) and not installed and not any(map(NOT_THE_READERS.search, files))
 
 
 class _by_value:

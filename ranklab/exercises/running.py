@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import ipyparallel
 
-from .. import replies
+from .. import cluster, replies
 from ..doctor import remains, rounds
 from ..doctor.diagnosis import Diagnosis
 from ..failure import WAITED, RankError
@@ -21,6 +21,7 @@ from ..ranks import Ranks
 LOOK = 0.25  # seconds between two looks at the ranks
 SURE = 0.5  # seconds that nobody must have moved for the ranks to count as stuck
 TO_END = 2.0  # seconds that a rank has to end its case once it is freed or interrupted
+DYNAMO = "torch._dynamo"  # imported by the first optimizer, and by DDP: a second, on each rank
 TIMEOUT = 60.0  # seconds that a rank waits in a communication; a case is over long before
 
 
@@ -54,14 +55,15 @@ class Outcome:
 class Bench:
     """The ranks on which answers are checked. They are there after each case, whatever it did."""
 
-    def __init__(self, size=4):
-        self.ranks = None
-        self._start(size)
+    def __init__(self, size=4, training=False):
+        self._start(size, training)
 
-    def _start(self, size):
+    def _start(self, size, training):
+        if training and DYNAMO not in cluster.PRELOAD:
+            cluster.PRELOAD.append(DYNAMO)
         self.ranks = Ranks(size, backend="gloo", device="cpu", timeout=TIMEOUT)
         self._cases = itertools.count()
-        self._broken = False
+        self._broken = self._lost = False
 
     def run(self, order, inputs, limit):
         """Run one case; return its Outcome.
@@ -71,7 +73,7 @@ class Bench:
         """
         from . import on_rank  # with torch: the ranks are started before that
 
-        self._make_ready(len(inputs))
+        self._make_ready(len(inputs), order["trains"])
         number, packed = next(self._cases), pickle.dumps(order)
         files = [os.path.join(self.ranks.folder, f"said-{number}-{r}") for r in range(len(inputs))]
         parts = [
@@ -103,6 +105,7 @@ class Bench:
             if not diagnosis.stuck:
                 stuck = None
             if outcome.ended != "returned":
+                self._lost = outcome.ended == "slow"  # interrupted anywhere, in an import, say
                 outcome.failed = {rank for rank, how in ended.items() if how == "failed"}
                 self._end(result)
                 break
@@ -152,24 +155,25 @@ class Bench:
 
     # The ranks before and after
 
-    def _make_ready(self, size):
+    def _make_ready(self, size, training):
         """Have ranks 0 to size-1 in a process group of their own, on fresh ground."""
-        if size > len(self.ranks):
+        lacks_dynamo = training and DYNAMO not in cluster.PRELOAD
+        if size > len(self.ranks) or lacks_dynamo:
             self.ranks.close()
-            self._start(size)
+            self._start(max(size, len(self.ranks)), training)
         self.repair()
         self.ranks._regroup(size)
 
     def repair(self):
-        """Make good what the last answer broke: fresh processes, where one of them is lost."""
-        if self.ranks.gone():
+        """Make good what the last answer broke: by fresh processes, unless it was merely stuck."""
+        if self._lost or self.ranks.gone():
             self.ranks.restart()
         elif self._broken:
             try:
                 self.ranks.reset()
             except RankError:
                 self.ranks.restart()
-        self._broken = False
+        self._broken = self._lost = False
 
     def close(self):
         self.ranks.close()

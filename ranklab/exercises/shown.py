@@ -15,6 +15,10 @@ def short(value):
 def _shown(value):
     if torch.is_tensor(value):
         return _tensor(value)
+    if type(value).__module__ == "numpy":
+        return (
+            _tensor(torch.as_tensor(value)) if getattr(value, "ndim", 0) else _shown(value.item())
+        )
     if isinstance(value, float):
         return f"{value:.6g}" if abs(value) < 1e6 else repr(value)
     if isinstance(value, (list, tuple)):

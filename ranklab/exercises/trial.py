@@ -25,7 +25,6 @@ class _Trial:
     def __init__(self, bench, request, say):
         self.exercise = checks.find(request["name"])
         self.bench, self.say = bench, say
-        self.name = request["names"][0]
         remember(request["sources"])
         self.order = {
             **request,
@@ -63,7 +62,7 @@ class _Trial:
         if i == 0 or (outcome.printed and not self.printed):
             self.printed = outcome.printed
         inputs = [pickle.loads(args) for args in packed]
-        finding = judge(exercise, case, inputs, expected, outcome, self.name)
+        finding = judge(exercise, case, inputs, expected, outcome, self.order)
         if finding:
             self.printed = outcome.printed or self.printed
         came = [said.get("result") for _, said in sorted(outcome.returned.items())]
@@ -89,7 +88,7 @@ class _Trial:
         said = [f"Wrong in {where}: {case.what}{ranks}.", *finding.paragraphs]
         if written := self._written_for_the_first(wrong, results):
             said.append(written)
-        return [*said, self._hint(finding.seen), *self._output()]
+        return [*said, *self._hint(finding), *self._output()]
 
     def _written_for_the_first(self, wrong, results):
         """Say so where the answer looks as if it was made for the case that the reader sees."""
@@ -109,9 +108,15 @@ class _Trial:
             )
         return ""
 
-    def _hint(self, seen):
-        fitting = (hint.sentence for hint in self.exercise.hints if hint.fits(seen))
-        return f"Hint: {next(fitting, self.exercise.hint)}"
+    def _hint(self, finding):
+        """Return one hint: one that fits, or, where it is the result that is wrong, the usual one.
+
+        What is to be done about an exception, it says by itself.
+        """
+        fitting = [hint.sentence for hint in self.exercise.hints if hint.fits(finding.seen)]
+        if finding.of in (*OF_RESULTS, "stuck", "slow"):
+            fitting.append(self.exercise.hint)
+        return [f"Hint: {hint}" for hint in fitting[:1]]
 
     def _output(self):
         """Return what the ranks printed, those together that printed the same."""
