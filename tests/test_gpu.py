@@ -222,17 +222,17 @@ def test_no_such_gpu(monkeypatch, visible):
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     nvml = NVML()
-    with pytest.raises(RuntimeError, match="no GPU 5 here: NVML counts 2"):
-        with sampled(of="gpu", device=5, nvml=nvml):
-            pass
+    wrong = pytest.raises(RuntimeError, match="no GPU 5 here: NVML counts 2")
+    with wrong, sampled(of="gpu", device=5, nvml=nvml):
+        pass
     assert nvml.opened == 0
 
 
 def test_no_driver():
     absent = NVML(init_fails=12)
-    with pytest.raises(RuntimeError, match=r"no NVIDIA driver here: not there.*of=\"cpu\""):
-        with sampled(of="gpu", nvml=absent):
-            pass
+    wrong = pytest.raises(RuntimeError, match=r"no NVIDIA driver here: not there.*of=\"cpu\"")
+    with wrong, sampled(of="gpu", nvml=absent):
+        pass
     with sampled(nvml=absent) as s:  # not asked for by name: the CPU
         pass
     assert s.about["card"].startswith("CPU")
@@ -240,10 +240,10 @@ def test_no_driver():
 
 def test_a_card_that_gets_lost_is_an_error_at_the_end_of_the_block():
     nvml, over = NVML(lost_after=2), False
-    with pytest.raises(RuntimeError, match="Card A stopped after 2 samples: GPU is lost"):
-        with sampled(nvml=nvml, hz=100) as s:
-            time.sleep(0.2)
-            over = True
+    wrong = pytest.raises(RuntimeError, match="Card A stopped after 2 samples: GPU is lost")
+    with wrong, sampled(nvml=nvml, hz=100) as s:
+        time.sleep(0.2)
+        over = True
     assert over and len(s) == 2 and nvml.opened == 0
 
 
@@ -289,8 +289,20 @@ def test_recordings_of_two_cards_do_not_go_into_one_file(tmp_path):
             save(wrong, tmp_path / "x.json")
 
 
-def test_no_recording_is_an_empty_dict():
+def test_recordings_of_the_book_are_found_from_below(tmp_path, monkeypatch):
     assert recorded("00_none-of-this-name") == {}
+    with sampled(of="cpu") as s:
+        pass
+    below = tmp_path / "images" / "recorded"
+    below.mkdir(parents=True)
+    save({"a": s}, below / "00_x.json")
+    (tmp_path / "_build" / "run").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "_build" / "run")
+    assert list(recorded("00_x")) == ["a"]
+    monkeypatch.chdir("/")
+    assert recorded("00_x") == {}
+    monkeypatch.setattr("sys.argv", [str(tmp_path / "scripts" / "00_x.py")])
+    assert list(recorded("00_x")) == ["a"]
 
 
 def made_up(readings):

@@ -14,8 +14,8 @@ from ranklab.plots import RANK_COLORS, STYLE, Drawing, pale
 def utilization_plot(recordings, name="utilization"):
     """A figure of utilization over time, a panel for each recording (title -> Recording).
 
-    Of a GPU its utilization; of a CPU the seconds that this process and, as a line, the processes
-    that it started have used, in percent of one core. name: of the figure's file in a script.
+    Of a GPU its utilization; of a CPU the time that this process used, in percent of one core, and,
+    as a line, the processes that it started. name: of the figure's file in a script.
     """
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(5.2, 0.6 + 1.3 * len(recordings)), layout="constrained")
@@ -24,6 +24,8 @@ def utilization_plot(recordings, name="utilization"):
         for ax, (title, recording) in zip(axes, recordings.items(), strict=True):
             _draw(ax, title, recording)
         axes[-1].set_xlabel("time (s)")
+        top = 1.05 * max(map(_highest, recordings.values()))
+        axes[-1].set(xlim=(0, None), ylim=(0, top))
         figure.supylabel("utilization (%)", fontsize="medium")
         file = io.StringIO()
         figure.savefig(file, format="svg", metadata={"Date": None})
@@ -42,12 +44,20 @@ def _draw(ax, title, recording):
     # A reading is about the time before it. Stairs: nothing is drawn that was not measured.
     style = {"facecolor": pale(RANK_COLORS[0], 0.5), "edgecolor": RANK_COLORS[0], "fill": True}
     ax.stairs(recording[column], times, **style)
+    title = f"{title}: {recording.mean(column):.0f} % on average"
     if column == "own_percent" and recording["children_percent"].any():
-        line = {"color": RANK_COLORS[1], "baseline": None, "label": "processes it started"}
+        line = {"color": RANK_COLORS[1], "baseline": None, "linewidth": 1.5}
         ax.stairs(recording["children_percent"], times, **line)
-        ax.legend(fontsize="small", loc="upper right")
-    ax.set_title(f"{title}: {recording.mean(column):.0f} % on average", fontsize="medium")
-    ax.set(ylim=(0, None), xlim=(0, None))
+        title += " (line: its workers)"
+    ax.set_title(title, fontsize="medium")
+
+
+def _highest(recording):
+    """The largest reading that is drawn, and no less than 100."""
+    readings = recording[_main_column(recording)]
+    if "children_percent" in recording.columns:
+        readings = np.append(readings, recording["children_percent"])
+    return np.nanmax(readings, initial=100)
 
 
 def _alt(recordings):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -105,11 +106,12 @@ def load(path):
 def recorded(name):
     """The recordings in images/recorded/ of this name, made on a card that a reader may lack.
 
-    name: of the file, without .json. Returns {} where there is none.
+    name: of the file, without .json. Looked for in the working folder, in the program's, and in
+    all folders above these. Returns {} where there is none.
     """
-    # ranklab/gpu/ and, for a script that carries this along, scripts/: where the book's folder is
-    for folder in list(Path(__file__).resolve().parents)[1:3]:
-        path = folder / "images" / "recorded" / f"{name}.json"
-        if path.exists():
-            return load(path)
+    for start in (Path.cwd(), Path(sys.argv[0]).resolve().parent):
+        for folder in (start, *start.parents):
+            path = folder / "images" / "recorded" / f"{name}.json"
+            if path.exists():
+                return load(path)
     return {}

@@ -1,0 +1,1319 @@
+# Generated from book/04_feeding.md by `make forms`: edit the manuscript, not this file.
+#
+# Run it: python 04_feeding.py
+#
+# pip install matplotlib numpy nvidia-ml-py psutil torch
+
+import html
+import io
+import itertools
+import json
+import math
+import os
+import platform
+import re
+import shlex
+import signal
+import statistics
+import sys
+import threading
+import time
+import warnings
+from contextlib import contextmanager
+from datetime import date
+from functools import partial
+from pathlib import Path
+
+import matplotlib
+import matplotlib.colors
+import matplotlib.pyplot as plt
+import numpy as np
+import psutil
+import torch
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+
+if any(os.environ.get(name, "0") != "0" for name in ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")):
+    sys.exit()  # one process is enough: of several, all but the first end here
+
+
+def result(name, value, varies=False):
+    """Print a result that the text quotes. varies: it differs from run to run."""
+
+    def plain(value):
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        return value.item() if hasattr(value, "item") else value
+
+    print(f"{name} = {plain(value)}")
+
+
+SCRIPT = Path(__file__)
+pictures = []
+
+
+def file_beside(name):
+    """The path of an SVG file beside this script, for a picture of this name."""
+    name = first = re.sub(r"[^\w.-]+", "-", str(name))
+    number = 1
+    while name in pictures:
+        number += 1
+        name = f"{first}-{number}"
+    pictures.append(name)
+    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+
+
+del __file__  # processes that this one starts, and that import it, must not run it again
+
+
+# From ranklab.plots:
+
+# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
+# for color-blind readers, with its yellow and black replaced by colors seen on white.
+RANK_COLORS = [
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#8C510A",
+    "#595959",
+]
+
+
+# From ranklab.plots:
+
+# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
+# pixels leave 11 point type readable.
+STYLE = {
+    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "white",
+    "figure.figsize": (5.2, 3.2),
+    "font.size": 11,
+    "grid.alpha": 0.25,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 2,
+    "savefig.facecolor": "white",
+    "svg.hashsalt": "ranklab",
+}
+
+
+# From ranklab.plots:
+
+
+class Drawing:
+    """An SVG picture that a notebook shows below a cell."""
+
+    def __init__(self, svg, name):
+        self.svg = svg
+        self.name = name
+
+    def _repr_svg_(self):
+        return self.svg
+
+    def __repr__(self):
+        return f"<drawing {self.name}>"
+
+
+# From ranklab.plots:
+
+
+def pale(color, share=0.25):
+    """Return `color` mixed with white, as an opaque color: `share` of it is the color.
+
+    Transparent colors and hatching do not go together in an SVG.
+    """
+    rgb = matplotlib.colors.to_rgb(color)
+    return tuple(1 - share * (1 - part) for part in rgb)
+
+
+# From ranklab.gpu.picture:
+
+
+def utilization_plot(recordings, name="utilization"):
+    """A figure of utilization over time, a panel for each recording (title -> Recording).
+
+    Of a GPU its utilization; of a CPU the time that this process used, in percent of one core, and,
+    as a line, the processes that it started. name: of the figure's file in a script.
+    """
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(5.2, 0.6 + 1.3 * len(recordings)), layout="constrained")
+        FigureCanvasSVG(figure)
+        axes = figure.subplots(len(recordings), sharex=True, sharey=True, squeeze=False)[:, 0]
+        for ax, (title, recording) in zip(axes, recordings.items(), strict=True):
+            _draw(ax, title, recording)
+        axes[-1].set_xlabel("time (s)")
+        top = 1.05 * max(map(_highest, recordings.values()))
+        axes[-1].set(xlim=(0, None), ylim=(0, top))
+        figure.supylabel("utilization (%)", fontsize="medium")
+        file = io.StringIO()
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    svg = file.getvalue()
+    label = f'<svg role="img" aria-label="{html.escape(_alt(recordings))}"'
+    return Drawing(svg[svg.index("<svg") :].replace("<svg", label, 1), name)
+
+
+def _main_column(recording):
+    return "own_percent" if "own_percent" in recording.columns else "utilization_percent"
+
+
+def _draw(ax, title, recording):
+    column = _main_column(recording)
+    times = [0.0, *recording.time_s]
+    # A reading is about the time before it. Stairs: nothing is drawn that was not measured.
+    style = {"facecolor": pale(RANK_COLORS[0], 0.5), "edgecolor": RANK_COLORS[0], "fill": True}
+    ax.stairs(recording[column], times, **style)
+    title = f"{title}: {recording.mean(column):.0f} % on average"
+    if column == "own_percent" and recording["children_percent"].any():
+        line = {"color": RANK_COLORS[1], "baseline": None, "linewidth": 1.5}
+        ax.stairs(recording["children_percent"], times, **line)
+        title += " (line: its workers)"
+    ax.set_title(title, fontsize="medium")
+
+
+def _highest(recording):
+    """The largest reading that is drawn, and no less than 100."""
+    readings = recording[_main_column(recording)]
+    if "children_percent" in recording.columns:
+        readings = np.append(readings, recording["children_percent"])
+    return np.nanmax(readings, initial=100)
+
+
+def _alt(recordings):
+    """What is to be seen in the plot, in words, from the data."""
+    parts = []
+    for title, recording in recordings.items():
+        column = _main_column(recording)
+        low, middle, high = np.nanpercentile(recording[column], [10, 50, 90])
+        parts.append(
+            f"{title}: {recording.mean(column):.0f} % on average, half of the readings above "
+            f"{middle:.0f} %, eight of ten between {low:.0f} and {high:.0f} %."
+        )
+    return "Utilization over time, one panel below the other. " + " ".join(parts)
+
+
+# From ranklab.gpu.recording:
+
+
+class Recording:
+    """Samples of one processor, with their times.
+
+    time_s: seconds since the block began, one for each sample. recording["name"]: the readings of
+        a column as an array; NaN where the hardware or the driver does not tell. Both kinds have
+        `utilization_percent` and `memory_bytes`; `columns` names all.
+    processes: for each sample a dict pid -> {"utilization_percent", "memory_bytes"}.
+    about: the card or processor, versions, date and command.
+    cost: CPU time that the sampling took, as a share of one core. gap_s: the longest time between
+        two samples, in seconds.
+    """
+
+    def __init__(self, about):
+        self.about, self.cost = about, math.nan
+        self._times, self._columns, self.processes = [], {}, []
+
+    def add(self, seconds, readings, processes):
+        """Add a sample: its time, column -> reading (None: unknown), and its processes."""
+        for name, reading in readings.items():
+            self._columns.setdefault(name, []).append(math.nan if reading is None else reading)
+        self.processes.append(processes)
+        self._times.append(seconds)
+
+    @property
+    def time_s(self):
+        return np.array(self._times, dtype=float)
+
+    @property
+    def columns(self):
+        return tuple(self._columns)
+
+    @property
+    def gap_s(self):
+        return float(np.diff(self.time_s, prepend=0.0).max(initial=0.0))
+
+    def __len__(self):
+        return len(self._times)
+
+    def __getitem__(self, column):
+        if column not in self._columns:
+            raise KeyError(f"there is no column {column!r}; there are {', '.join(self.columns)}.")
+        return np.array(self._columns[column][: len(self)], dtype=float)
+
+    def mean(self, column="utilization_percent"):
+        """The mean over time: a reading counts for as long as it took since the one before."""
+        lasted, readings = np.diff(self.time_s, prepend=0.0), self[column]
+        known = ~np.isnan(readings)
+        if not known.any():
+            return math.nan
+        return float(np.average(readings[known], weights=lasted[known]))
+
+    def __repr__(self):
+        seconds = self._times[-1] if self._times else 0.0
+        return f"<{len(self)} samples of {self.about['card']} in {seconds:.1f} s>"
+
+
+def load(path):
+    """The recordings that `save` wrote: name -> Recording."""
+    about = json.loads(Path(path).read_text())
+    recordings = {}
+    for name, columns in about.pop("data").items():
+        recordings[name] = recording = Recording(about)
+        times, processes = columns.pop("time_s"), columns.pop("processes")
+        recording.cost = columns.pop("cost")
+        for i, (seconds, each) in enumerate(zip(times, processes, strict=True)):
+            by_pid = {int(pid): readings for pid, readings in each.items()}
+            recording.add(seconds, {c: values[i] for c, values in columns.items()}, by_pid)
+    return recordings
+
+
+def recorded(name):
+    """The recordings in images/recorded/ of this name, made on a card that a reader may lack.
+
+    name: of the file, without .json. Looked for in the working folder, in the program's, and in
+    all folders above these. Returns {} where there is none.
+    """
+    for start in (Path.cwd(), Path(sys.argv[0]).resolve().parent):
+        for folder in (start, *start.parents):
+            path = folder / "images" / "recorded" / f"{name}.json"
+            if path.exists():
+                return load(path)
+    return {}
+
+
+# From ranklab.gpu.recording:
+
+
+def save(recordings, path):
+    """Write recordings (name -> Recording) of one machine as JSON: about it, and the data.
+
+    Raises ValueError where two of them differ in their card or versions.
+    """
+    abouts = [recording.about for recording in recordings.values()]
+    if not abouts or any(about != abouts[0] for about in abouts):
+        raise ValueError("save: give one or more recordings, all from one card and one program.")
+    data = {
+        name: {
+            "time_s": r.time_s.tolist(),
+            **{column: _plain(r[column]) for column in r.columns},
+            "processes": r.processes,
+            "cost": r.cost,
+        }
+        for name, r in recordings.items()
+    }
+    Path(path).write_text(json.dumps(abouts[0] | {"data": data}, indent=1, allow_nan=False) + "\n")
+
+
+def _plain(readings):
+    """The readings as lists of numbers, with None for those that are unknown: JSON has no NaN."""
+    return np.where(np.isnan(readings), None, readings).tolist()
+
+
+# From ranklab.gpu.cpu:
+
+
+class Cpu:
+    """Reads the cores, this process, and the processes below it.
+
+    All readings are differences of the system's counters, which count in hundredths of a second.
+    So at 10 samples a second a process's reading is 0, 10, 20, ... percent; means are exact.
+    """
+
+    def __init__(self):
+        self.about = {"card": f"CPU, {psutil.cpu_count()} cores", "driver": platform.platform()}
+        self._own = psutil.Process()
+        self._below = _Descendants(self._own)
+
+    def begin(self):
+        """Take the counters' first values."""
+        self._when, self._cores = time.perf_counter(), _core_seconds()
+        self._seconds, self._reaped = {}, 0.0
+        self.read()
+
+    def read(self):
+        """Return (column -> reading, pid -> its readings) for the time since the last call."""
+        now, cores = time.perf_counter(), _core_seconds()
+        lasted = max(now - self._when, 1e-9)
+        seconds, processes, own = {}, {}, self._own.cpu_times()
+        for process in [self._own, *self._below.now()]:
+            try:
+                times, memory = process.cpu_times(), process.memory_info().rss
+            except psutil.Error:  # it has just ended
+                continue
+            pid = process.pid
+            seconds[pid] = times.user + times.system
+            # One that started since the last sample has used all its seconds since then.
+            used = 100 * (seconds[pid] - self._seconds.get(pid, 0.0)) / lasted
+            processes[pid] = {"utilization_percent": used, "memory_bytes": memory}
+        of_own = processes[self._own.pid]["utilization_percent"]
+        below = sum(p["utilization_percent"] for p in processes.values()) - of_own
+        # What a child used between its last sample and its end stands with its parent then. (On
+        # Linux; macOS and Windows do not say.)
+        reaped = getattr(own, "children_user", 0.0) + getattr(own, "children_system", 0.0)
+        ended = sum(s for pid, s in self._seconds.items() if pid not in seconds)
+        below += 100 * max(0.0, reaped - self._reaped - ended) / lasted
+        per_core = [_percent(before, after) for before, after in zip(self._cores, cores)]
+        self._when, self._cores, self._seconds, self._reaped = now, cores, seconds, reaped
+        return {
+            "utilization_percent": sum(per_core) / len(per_core),
+            "own_percent": of_own,
+            "children_percent": below,
+            "cores_percent": per_core,
+            "memory_bytes": psutil.virtual_memory().used,
+        }, processes
+
+    def close(self):
+        """Nothing is held open."""
+
+
+def _core_seconds():
+    """For each core: (seconds it was busy, seconds in all), since the machine started."""
+    found = []
+    for core in psutil.cpu_times(percpu=True):
+        total = sum(core[:8]) if hasattr(core, "guest") else sum(core)  # a guest's are the user's
+        found.append((total - core.idle - getattr(core, "iowait", 0.0), total))
+    return found
+
+
+def _percent(before, after):
+    busy, total = after[0] - before[0], after[1] - before[1]
+    return min(100.0, max(0.0, 100 * busy / total)) if total > 0 else 0.0
+
+
+class _Descendants:
+    """The processes below one, found cheaply: it is asked ten times a second."""
+
+    def __init__(self, process):
+        self._process, self._known = process, {}
+        self._looked, self._cost = -math.inf, 0.0
+        thread = f"/proc/self/task/{threading.get_native_id()}/children"
+        self.now = self._by_thread if os.path.exists(thread) else self._by_search
+
+    def _by_thread(self):
+        """Linux lists the children of each thread."""
+        pids, found = [self._process.pid], {}
+        while pids:
+            for pid in _children(pids.pop()):
+                found[pid] = self._known.get(pid) or _process(pid)
+                pids.append(pid)
+        self._known = found
+        return [process for process in found.values() if process]
+
+    def _by_search(self):
+        """Elsewhere psutil looks at every process there is: 1/200 of the time may go there."""
+        if time.perf_counter() - self._looked > 200 * self._cost:
+            began = time.thread_time()
+            self._known = {p.pid: p for p in self._process.children(recursive=True)}
+            self._cost, self._looked = time.thread_time() - began, time.perf_counter()
+        return list(self._known.values())
+
+
+def _children(pid):
+    found = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                found += map(int, file.read().split())
+    except OSError:  # the process has just ended, or one of its threads has
+        pass
+    return found
+
+
+def _process(pid):
+    try:
+        return psutil.Process(pid)
+    except psutil.Error:
+        return None
+
+
+# From ranklab.gpu.nvml:
+
+
+class Gpu:
+    """Reads one GPU through NVML."""
+
+    def __init__(self, device, nvml):
+        if nvml is None:
+            import pynvml as nvml
+        self.nvml = nvml
+        try:
+            nvml.nvmlInit()
+        except nvml.NVMLError as error:
+            raise RuntimeError(
+                f"no NVIDIA driver here: {error}. "
+                'sampled(of="cpu") reads the CPU, with the same interface.'
+            ) from None
+        try:
+            self._handle = self._find(device)
+            self.about = {
+                "card": _text(nvml.nvmlDeviceGetName(self._handle)),
+                "driver": _text(nvml.nvmlSystemGetDriverVersion()),
+            }
+        except BaseException:
+            nvml.nvmlShutdown()
+            raise
+
+    def _find(self, device):
+        nvml, number = self.nvml, device
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        names = visible.split(",") if visible is not None else []
+        try:
+            if visible is not None:  # the program's first GPU is the first of these
+                number = names[device].strip()
+                if not number.isdigit():
+                    return nvml.nvmlDeviceGetHandleByUUID(number)
+            return nvml.nvmlDeviceGetHandleByIndex(int(number))
+        except (IndexError, nvml.NVMLError) as error:
+            there = f"CUDA_VISIBLE_DEVICES={visible}" if visible is not None else "all are visible"
+            raise RuntimeError(
+                f"there is no GPU {device} here: NVML counts {nvml.nvmlDeviceGetCount()}, and "
+                f"{there} ({error})."
+            ) from None
+
+    def begin(self):
+        self._asked = time.time_ns() // 1000  # microseconds, as NVML counts them
+
+    def read(self):
+        nvml, handle = self.nvml, self._handle
+        busy = self._ask(nvml.nvmlDeviceGetUtilizationRates, handle)
+        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle)
+        milliwatt = self._ask(nvml.nvmlDeviceGetPowerUsage, handle)
+        return {
+            "utilization_percent": busy and busy.gpu,
+            "memory_controller_percent": busy and busy.memory,
+            "memory_bytes": memory and memory.used,
+            "power_w": milliwatt and milliwatt / 1000,
+            "sm_clock_mhz": self._ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
+            "memory_clock_mhz": self._ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM),
+        }, self._processes()
+
+    def _processes(self):
+        """What each process has of the card, where NVML tells; pids are those of the host."""
+        nvml, found = self.nvml, {}
+        for p in self._ask(nvml.nvmlDeviceGetComputeRunningProcesses, self._handle) or []:
+            found[p.pid] = {"utilization_percent": None, "memory_bytes": p.usedGpuMemory}
+        for p in self._ask(nvml.nvmlDeviceGetProcessUtilization, self._handle, self._asked) or []:
+            found.setdefault(p.pid, {"memory_bytes": None})["utilization_percent"] = p.smUtil
+            self._asked = max(self._asked, p.timeStamp)
+        return found
+
+    def _ask(self, question, *args):
+        """NVML's answer; None where this card, driver or user does not get one."""
+        nvml = self.nvml
+        try:
+            return question(*args)
+        except nvml.NVMLError as error:
+            nothing = (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_NOT_FOUND)
+            if error.value in (*nothing, nvml.NVML_ERROR_NO_PERMISSION):
+                return None
+            raise
+
+    def close(self):
+        self.nvml.nvmlShutdown()
+
+
+def _text(name):
+    return name.decode() if isinstance(name, bytes) else name  # bytes in older versions
+
+
+# From ranklab.gpu.sampler:
+
+
+@contextmanager
+def sampled(hz=10, of=None, device=0, nvml=None):
+    """Sample the GPU or the CPU while the block runs; gives the Recording, filled as it runs.
+
+    hz: samples a second. of: "gpu" or "cpu"; by default the GPU where NVML finds one.
+    device: which GPU, as the program counts them (CUDA_VISIBLE_DEVICES is minded).
+    nvml: a module with pynvml's functions, in place of pynvml.
+
+    Raises ValueError for an `of` or `hz` that cannot be, and RuntimeError where there is no
+    NVIDIA driver, no such GPU, or where sampling failed on the way.
+    """
+    if of not in (None, "gpu", "cpu"):
+        raise ValueError(f'sampled: of={of!r} is not known; it is "gpu", "cpu" or None.')
+    if not 0 < hz <= 1000:
+        raise ValueError(f"sampled: hz={hz!r}: give a number of samples a second, up to 1000.")
+    sampler = _Sampler(_meter(of, device, nvml), 1 / hz)
+    sampler.start()
+    try:
+        yield sampler.recording
+    finally:
+        sampler.stop()
+    if sampler.failure:
+        about, number = sampler.recording.about, len(sampler.recording)
+        raise RuntimeError(
+            f"sampling {about['card']} stopped after {number} samples: {sampler.failure}"
+        ) from sampler.failure
+
+
+def _meter(of, device, nvml):
+    if of == "cpu":
+        return Cpu()
+    try:
+        return Gpu(device, nvml)
+    except RuntimeError:
+        if of == "gpu":
+            raise
+        return Cpu()
+
+
+class _Sampler(threading.Thread):
+    """Reads a meter in fixed steps of time, until it is told to stop."""
+
+    def __init__(self, meter, period):
+        super().__init__(name="ranklab-sampler", daemon=True)
+        self.meter, self.period = meter, period
+        self.recording = Recording(meter.about | _versions())
+        self.failure = None
+        self._began, self._enough = threading.Event(), threading.Event()
+
+    def start(self):
+        """Begin; return when the meter has its first values."""
+        super().start()
+        self._began.wait()
+
+    def stop(self):
+        """Take the last sample, and end."""
+        self._enough.set()
+        self.join()
+
+    def run(self):
+        began, spent = time.perf_counter(), time.thread_time()
+        try:
+            self._sample()
+        except Exception as error:  # raised where the block ends
+            self.failure = error
+        finally:
+            self._began.set()
+            self.meter.close()
+        seconds = max(time.perf_counter() - began, 1e-9)
+        self.recording.cost = (time.thread_time() - spent) / seconds
+
+    def _sample(self):
+        self.meter.begin()
+        began, last, over = time.perf_counter(), 0.0, False
+        self._began.set()
+        while not over:
+            now = time.perf_counter() - began
+            # Until the next whole step: a late sample does not push back all that follow.
+            over = self._enough.wait(self.period - now % self.period)
+            now = time.perf_counter() - began
+            if over and len(self.recording) and now - last < self.period / 2:
+                break  # too short a piece for a reading of its own
+            self.recording.add(now, *self.meter.read())
+            last = now
+
+
+def _versions():
+    torch = sys.modules.get("torch")  # if the program uses it
+    return {
+        "torch": torch and str(torch.__version__),
+        "cuda": torch and torch.version.cuda,
+        "python": platform.python_version(),
+        "date": date.today().isoformat(),
+        "command": shlex.join(sys.orig_argv),
+    }
+
+
+# From ranklab.plots:
+
+# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
+# for color-blind readers, with its yellow and black replaced by colors seen on white.
+RANK_COLORS = [
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#8C510A",
+    "#595959",
+]
+
+
+# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
+# pixels leave 11 point type readable.
+STYLE = {
+    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "white",
+    "figure.figsize": (5.2, 3.2),
+    "font.size": 11,
+    "grid.alpha": 0.25,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 2,
+    "savefig.facecolor": "white",
+    "svg.hashsalt": "ranklab",
+}
+
+
+plt.switch_backend("Agg")  # figures go to files
+plt.rcParams.update(STYLE)
+
+
+def save_figures():
+    """Save the open figures beside this script, and close them."""
+    for number in plt.get_fignums():
+        figure = plt.figure(number)
+        figure.savefig(file_beside(figure.get_label() or number))
+        plt.close(figure)
+
+
+def show(value, on_rank=None):
+    """Print a cell's last value, as a notebook does; a picture becomes a file."""
+    if isinstance(value, plt.Figure):
+        value.savefig(file_beside(value.get_label() or "figure"))
+        plt.close(value)
+    elif hasattr(value, "_repr_svg_"):
+        path = file_beside(getattr(value, "name", None) or "drawing")
+        path.write_text(value._repr_svg_())
+    elif value is not None:
+        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
+
+
+# === Keep the processor busy ==========================================================
+
+# The meter shows 20 %: what is the processor waiting for? It shows 100 %: is it doing
+# anything?
+#
+# 20 minutes to read · 25 seconds to run · stands on chapter 03_training
+#
+# An expensive processor that waits for its input costs as much as one that computes. At
+# the end you can say what a utilization number means and what it does not, tell a
+# training loop that is starved by its input from one that is fed, predict how many
+# workers it takes to feed it, and find the two mistakes that workers bring along.
+#
+# Everything here runs on your GPU if you have one, and else on your CPU. On a CPU we
+# leave the training one thread, so that the other cores are free to load data.
+
+on_gpu = torch.cuda.is_available()
+place = torch.device("cuda" if on_gpu else "cpu")
+meter, column = ("gpu", "utilization_percent") if on_gpu else ("cpu", "own_percent")
+torch.set_num_threads(1)
+torch.manual_seed(0)
+result("processor", place.type, varies=True)
+
+# --- What the number means ------------------------------------------------------------
+
+# NVIDIA's driver reports a GPU's utilization as the percentage of time, over its last
+# sample period, during which one or more kernels was executing; the period is between a
+# sixth of a second and a second [nvml]. (A kernel, here, is a function that runs on the
+# GPU.) An operating system reports a core in the same spirit: the share of time in
+# which some process ran on it. Both say how long something was running. Neither says
+# how much of the processor it used, or for what.
+#
+# `sampled` reads the number ten times a second while its block runs: of a GPU through
+# NVML, the library behind `nvidia-smi`; of the CPU through `psutil`. Here are four
+# things to do for a while. Each returns how many floating-point operations it has done.
+
+
+def asleep(seconds):
+    """Do nothing."""
+    time.sleep(seconds)
+    return 0
+
+
+def spinning(seconds):
+    """Keep the processor running, on nothing."""
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        if on_gpu:
+            torch.cuda._sleep(10**7)  # one thread of the GPU counts its clock
+            torch.cuda.synchronize()
+    return 0
+
+
+def repeated(operation, flops, seconds):
+    """Call operation() for that long; return the operations that it did."""
+    calls, end = 0, time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        operation()
+        calls += 1
+        if on_gpu:
+            torch.cuda.synchronize()  # a GPU's operations are only queued by their call
+    return calls * flops
+
+
+one, n = torch.ones(1, device=place), 8192 if on_gpu else 512
+square = torch.rand(n, n, device=place)
+activities = {
+    "asleep": asleep,
+    "spinning": spinning,
+    "tiny sums": lambda seconds: repeated(lambda: one.add_(1), 1, seconds),
+    "matrix products": lambda seconds: repeated(lambda: square @ square, 2 * n**3, seconds),
+}
+
+# Predict: Sort the four by what the meter will show, and then by the operations done in
+# a second.
+
+seconds = 3.0 if on_gpu else 0.5
+activities["matrix products"](0.1)  # warm up
+percent, gflops = {}, {}
+for name, activity in activities.items():
+    with sampled(of=meter) as s:
+        done = activity(seconds)
+    percent[name], gflops[name] = s.mean(column), done / s.time_s[-1] / 1e9
+
+assert percent["asleep"] < percent["spinning"] and gflops["spinning"] == 0
+assert gflops["tiny sums"] < gflops["matrix products"] / 100
+result("percent", [round(value) for value in percent.values()], varies=True)
+result("rate_of_tiny", gflops["tiny sums"] / gflops["matrix products"], varies=True)
+
+fig, ax = plt.subplots(num="utilization-and-work")
+y, best = np.arange(len(percent)), gflops["matrix products"]
+rates = [100 * rate / best for rate in gflops.values()]
+ax.barh(y - 0.18, percent.values(), height=0.34, color="C0", label="utilization")
+ax.barh(y + 0.18, rates, height=0.34, color="C1", label="operations, of matrix products'")
+ax.set_yticks(y, percent)
+ax.invert_yaxis()
+ax.set(xlabel="%")
+ax.legend(loc="upper left", bbox_to_anchor=(-0.2, -0.2), ncols=2, fontsize=9)
+save_figures()
+
+# The meter cannot tell the last three apart. A loop that asks for the time over and
+# over has the utilization of a matrix product, and does nothing. Sums of one number at
+# a time reach (rate_of_tiny) of the product's rate: nearly all of that time goes into
+# calling them. (On a busy machine all three show less than 100 %, as other programs get
+# a share of the core. And the system counts a process's time in hundredths of a second,
+# so that a single reading at 10 Hz is 0, 10, 20, … percent. The means are exact.)
+#
+# So the number can be trusted in one direction. Low utilization proves that the
+# processor waits. High utilization does not prove that it works. On a GPU, a kernel
+# that occupies a single one of its hundred-odd multiprocessors counts in full, and so
+# does one that waits for a message of another GPU: a training that hangs in an
+# all-reduce shows 100 %. Whether it works is a question for operations per second
+# against the peak, as in chapter 01_matmul, or simply for examples per second.
+#
+# Here is that disagreement in a real training step, on data that is already in memory:
+
+features = 8192 if on_gpu else 768
+model = nn.Sequential(
+    nn.Linear(features, 2 * features), nn.ReLU(), nn.Linear(2 * features, 10)
+).to(place)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def step(x, y):
+    """One training step on a batch: x (batch, features), y (batch,) class numbers."""
+    x, y = x.to(place, non_blocking=True), y.to(place, non_blocking=True)
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    if on_gpu:
+        torch.cuda.synchronize()
+
+
+rates = {}
+for batch_size in (1, 256):
+    x, y = torch.randn(batch_size, features), torch.randint(10, (batch_size,))
+    step(x, y)
+    with sampled(of=meter) as s:
+        steps = repeated(partial(step, x, y), 1, seconds)
+    rates[batch_size] = steps * batch_size / s.time_s[-1]
+    print(f"batch {batch_size:3}: {s.mean(column):3.0f} %, {rates[batch_size]:8.0f} examples/s")
+
+assert rates[256] > 2 * rates[1]
+result("large_over_small_batch", rates[256] / rates[1], varies=True)
+
+# About the same utilization, and (large_over_small_batch) times the examples. From here
+# on, throughput decides, in examples per second, and utilization is a symptom.
+
+# --- Two kinds of slow input ----------------------------------------------------------
+
+# A training loop takes a batch, makes a step, takes the next. Where the batch comes
+# from, is the job of a `Dataset`, which gives one example at a time, and a
+# `DataLoader`, which puts them together [torchdata]. An example can be slow for two
+# reasons. It may have to come from a disk or over a network: then the processor has
+# nothing to do meanwhile. Or it has to be made, by decoding, resizing, tokenizing: then
+# a core works. We want both, as slow as we choose, so that what comes out can be
+# compared with what should.
+
+
+class Fetched(Dataset):
+    """100 000 examples, each of which takes `seconds` to arrive, as from a disk or a network.
+
+    An example is (x, y): x float32 of `features` numbers, all of them its index; y a class of 10.
+    """
+
+    def __init__(self, features, seconds):
+        self.features, self.seconds = features, seconds
+
+    def __len__(self):
+        return 100_000
+
+    def __getitem__(self, i):
+        self.take_time()
+        return torch.full((self.features,), float(i)), i % 10
+
+    def take_time(self):
+        """Wait."""
+        time.sleep(self.seconds)
+
+
+#@save
+class Decoded(Fetched):
+    """The same examples, each of which takes `seconds` of a core, as decoding an image does."""
+
+    def take_time(self):
+        """Compute. The core's seconds count, however many processes share the core."""
+        end = time.thread_time() + self.seconds
+        while time.thread_time() < end:
+            pass
+
+
+# How slow is slow depends on how fast the step is. So we time that first, for a batch
+# of 64.
+
+
+def step_seconds(batch_size, repeats=15):
+    """Seconds for a step on a batch that is in memory: the median."""
+    x, y = torch.randn(batch_size, features), torch.randint(10, (batch_size,))
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        step(x, y)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+batch = 64
+step_time = step_seconds(batch)
+slow = Fetched(features, 4 * step_time / batch)  # a batch takes as long as 4 steps
+result("step_ms", 1000 * step_time, varies=True)
+
+# PyTorch's loader has workers: processes that fetch batches. Ours are forked: copies of
+# this process, which know the classes of a notebook. (By default macOS starts new
+# Pythons, which do not, and so does Linux from Python 3.14 on; so we say what we want.)
+# PyTorch also warns of more workers than cores. Whether that is right is a question of
+# this chapter, so we switch the warning off.
+
+show(warnings.filterwarnings("ignore", message="This DataLoader will create"))
+
+
+def loader(dataset, batch_size=None, workers=0, **options):
+    """A DataLoader whose workers, if it has any, are forked from this process."""
+    if workers:
+        options["multiprocessing_context"] = "fork"
+    return DataLoader(dataset, batch_size, num_workers=workers, **options)
+
+
+def throughput(batches, step, seconds=math.inf, warm_up=3):
+    """Examples a second that step(x, y) gets through with these batches, measured so long.
+
+    batches: a DataLoader, or whatever gives (x, y). The first ones do not count: workers start.
+    """
+    start, examples = None, 0
+    for number, (x, y) in enumerate(batches):
+        step(x, y)
+        now = time.perf_counter()
+        if number < warm_up:
+            start = now
+            continue
+        examples += len(x)
+        if now - start > seconds:
+            break
+    return examples / (now - start)
+
+
+# Predict: Everybody writes `DataLoader(data, batch_size=64)` once. How many worker
+# processes load the data?
+
+plain = DataLoader(slow, batch_size=64)
+assert plain.num_workers == 0
+result("default_workers", plain.num_workers)
+result("default_prefetch", DataLoader(slow, num_workers=1).prefetch_factor)
+
+# None. It is often said that the default is one; it is (default_workers), and that is
+# something else. With 0 workers, the training process itself fetches each batch,
+# between two steps: it waits for every example, then computes, then waits. With 1
+# worker there is a second process, which fetches the next batch while the first one
+# computes.
+
+fed_by_itself = throughput(loader(slow, batch, workers=0), step, 0.8)
+fed_by_one = throughput(loader(slow, batch, workers=1), step, 0.8)
+result("of_the_ceiling", fed_by_itself * step_time / batch, varies=True)
+result("one_over_none", fed_by_one / fed_by_itself, varies=True)
+
+# This loop is starved: it reaches (of_the_ceiling) of what the step alone could do. One
+# worker makes it (one_over_none) times as fast. That is no more than hiding the shorter
+# of the two, the step, behind the longer one.
+
+# --- Watch it starve ------------------------------------------------------------------
+
+# A sample every tenth of a second sees nothing of a wait that takes a hundredth. It
+# sees averages. To see the waiting itself we make everything larger: sixteen times the
+# batch, and five steps' worth of waiting for it.
+
+large = 16 * batch
+slow_large = Fetched(features, 5 * step_seconds(large, repeats=3) / large)
+over_time, reached = {}, {}
+for name, workers in {"starved, 0 workers": 0, "fed, 6 workers": 6}.items():
+    with sampled(of=meter) as s:
+        reached[workers] = throughput(loader(slow_large, large, workers), step, 1.8, warm_up=1)
+    over_time[name] = s
+result("large_fed_over_starved", reached[6] / reached[0], varies=True)
+
+show(utilization_plot(over_time, name="starved-and-fed"))
+
+# Above: teeth. Every tooth is a step, every gap a wait. Below, after the workers have
+# started, the gaps close, and the same step on the same data gets through
+# (large_fed_over_starved) times as many examples. When you see teeth in the utilization
+# of a GPU, that is the first thing to think of. When you see an even 20 %, it may be
+# the same, with teeth too fine for the meter.
+#
+# The same two curves from a GPU, recorded by this chapter's script on a real card:
+
+if on_gpu:
+    save(over_time, "04_feeding-gpu.json")  # for images/recorded/
+from_a_card = recorded("04_feeding-gpu")
+for name, s in from_a_card.items():
+    print(f"{name}: {s.about['card']}, driver {s.about['driver']}, {s.about['date']}")
+    print(f"    {s.about['command']}")
+if not from_a_card:
+    print("There is no recording from a GPU yet.")
+result("recordings", len(from_a_card), varies=True)
+
+show(utilization_plot(from_a_card, name="recorded") if from_a_card else None)
+
+# (If it says that there is none, then none was made when this page was built: there was
+# no card, and curves are not made up here. With a CUDA GPU you have measured yours in
+# the figure before, and the cell has written the recording beside this notebook.)
+
+# --- The knee -------------------------------------------------------------------------
+
+# How many workers are enough? Let a batch take $L$ seconds to load and $S$ seconds to
+# train on. With $w$ workers, $w$ batches are under way at a time, so that one arrives
+# every $L/w$ seconds. (This is Little's law [little1961]: how many are inside equals
+# how fast they come, times how long each stays.) The training takes one every $S$
+# seconds at best. The slower of the two decides:
+#
+# $$\text{batches per second} = \begin{cases} 1/(L + S) & w = 0 \\ \min(w/L,\ 1/S) & w \ge 1 \end{cases}$$
+#
+# With the two lines crossing at $w = L/S$: the knee. Below it every worker adds the
+# same; above it workers only cost memory. But there is a limit that this leaves out.
+# Loading that computes needs cores. If a batch takes $L$ seconds of a core to load and
+# $S$ to train on, then $c$ cores cannot do more than $c/(L+S)$ of them in a second,
+# with any number of workers. (Where the step runs on a GPU, that is $c/L$.)
+
+
+def predicted(workers, load, step, core_seconds=0.0, cores=1):
+    """Batches a second with so many workers.
+
+    load, step: seconds to load a batch, and to train on it. core_seconds: how many of these,
+    together, a core has to work, with `cores` of them. 0: nothing but waiting.
+    """
+    if workers == 0:
+        return 1 / (load + step)
+    limits = [workers / load, 1 / step]
+    if core_seconds:
+        limits.append(cores / core_seconds)
+    return min(limits)
+
+
+# Predict: The fetched input takes 4 steps' time a batch, the decoded one 2. Where is
+# the knee of each? Look up first how many cores your machine has. (The page was made on
+# the number that the next cell prints.)
+
+cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+workers = [0, 1, 2, 3, 4, 6]
+step_time = step_seconds(batch)
+inputs = {
+    "fetched: waits for 4 steps": Fetched(features, 4 * step_time / batch),
+    "decoded: computes for 2 steps": Decoded(features, 2 * step_time / batch),
+}
+measured = {
+    name: [throughput(loader(data, batch, w), step, 0.4, warm_up=2 + w) for w in workers]
+    for name, data in inputs.items()
+}
+result("cores", cores, varies=True)
+
+
+def load_seconds(data, clock, repeats=4):
+    """Seconds to load a batch, by this clock: the median."""
+    times = [clock()]
+    for _ in itertools.islice(loader(data, batch), repeats):
+        times.append(clock())
+    return statistics.median(np.diff(times))
+
+
+fetched, decoded = inputs.values()
+fetching = load_seconds(fetched, time.perf_counter)
+decoding = load_seconds(decoded, time.thread_time)
+core_seconds = decoding if on_gpu else decoding + step_time
+lines = [
+    [batch * predicted(w, fetching, step_time) for w in workers],
+    [batch * predicted(w, decoding, step_time, core_seconds, cores) for w in workers],
+]
+waits, computes = measured.values()
+assert max(waits) > 1.3 * waits[0]  # waiting can be hidden, whatever else the machine does
+result("fetched_gain", max(waits) / waits[0], varies=True)
+result("decoded_gain", max(computes) / computes[0], varies=True)
+result("predicted_gains", [max(line) / line[0] for line in lines], varies=True)
+
+fig, ax = plt.subplots(num="knee")
+ceiling = batch / step_time
+for (name, rates), line, color in zip(measured.items(), lines, ("C0", "C1")):
+    ax.plot(workers, np.array(line) / ceiling, "--", color=color, linewidth=1.5)
+    ax.plot(workers, np.array(rates) / ceiling, "o", color=color, label=name)
+ax.axhline(1, color="black", linewidth=1, label="the step alone")
+ax.set(xlabel="workers", ylabel="throughput, of the step's own", ylim=(0, None), xticks=workers)
+ax.legend(loc="upper left", bbox_to_anchor=(0, -0.2), fontsize=9)
+save_figures()
+
+# Dots are measured, dashed lines predicted. The input that waits goes on climbing past
+# the number of cores: workers that sleep need none. It gained a factor of
+# (fetched_gain). The input that computes stops where the cores are used up, after a
+# factor of (decoded_gain): there, more workers only take the core away from the
+# training. The two predictions were (predicted_gains), in this order. Dots below their
+# line have met other programs on the same cores, or what the formula leaves out: each
+# batch must also be put together and handed over.
+#
+# That is why "twice as many workers as GPUs" and "as many as cores" are both wrong as
+# rules. Ask the input whether it waits or computes, measure $L$ and $S$, and divide. If
+# it computes and the cores are used up, the way out is less work: decode once and store
+# the result, or let the GPU do it. Where training runs on rented clusters, a large part
+# of the time has gone into such waits [mohan2021].
+
+# --- What a queue can do, and what it cannot ------------------------------------------
+
+# A worker does not stop when its batch is ready. It goes on until `prefetch_factor`
+# batches, 2 by default, lie in the queue. What are more of them good for? Take an input
+# that is fast enough on average but not evenly: nothing for seven batches, then a long
+# wait, as when a new file is opened.
+
+
+class Files(Fetched):
+    """The first example of every 8th batch waits for all of them: its file is being opened."""
+
+    def __getitem__(self, i):
+        if i % (8 * batch) == 0:
+            time.sleep(self.seconds * 8 * batch)
+        return torch.full((self.features,), float(i)), i % 10
+
+
+# Predict: The waits add up to three quarters of the steps' time. One worker. Will more
+# prefetching help? And if they added up to twice the steps' time?
+
+gain = {}
+for share in (0.75, 2.0):
+    files, rates = Files(features, share * step_time / batch), []
+    for queue in (2, 16):
+        batches = loader(files, batch, workers=1, prefetch_factor=queue)
+        rates.append(throughput(itertools.islice(batches, 5 * 8), step, warm_up=8))
+    gain[share] = rates[1] / rates[0]
+result("gain_if_uneven", gain[0.75], varies=True)
+result("gain_if_too_slow", gain[2.0], varies=True)
+save_figures()
+
+# A longer queue made the uneven input (gain_if_uneven) times as fast, and the one that
+# is too slow on average (gain_if_too_slow) times. A queue evens out; it does not speed
+# up. If the mean is too slow, a queue of any length runs empty, only later. (And it
+# costs memory: workers × `prefetch_factor` batches.)
+#
+# Two more switches. `persistent_workers=True` keeps the workers from one epoch to the
+# next, instead of starting them anew. And `pin_memory=True` puts each batch into memory
+# that the GPU can fetch by itself, so that `.to("cuda", non_blocking=True)` returns at
+# once and the copy runs beside the computation. Without a GPU there is nobody to fetch
+# it:
+
+
+def copy_ms(x):
+    """Milliseconds until a copy to the GPU has been asked for, and until it is done."""
+    x.to(place)  # warm up
+    start = time.perf_counter()
+    x.to(place, non_blocking=True)
+    asked = time.perf_counter()
+    torch.cuda.synchronize()
+    return 1000 * (asked - start), 1000 * (time.perf_counter() - start)
+
+
+if on_gpu:
+    pageable = torch.randn(1 << 24)
+    print("pageable: asked for after %.2f ms, done after %.2f ms" % copy_ms(pageable))
+    print("pinned:   asked for after %.2f ms, done after %.2f ms" % copy_ms(pageable.pin_memory()))
+else:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        next(iter(DataLoader(Fetched(1, 0), pin_memory=True)))
+    print(said[0].message)
+
+# --- Data, twice ----------------------------------------------------------------------
+
+# Now what goes wrong. Not every dataset can be indexed. A stream, from a socket or a
+# large file, is an `IterableDataset`: it only says what comes next.
+
+
+class Stream(IterableDataset):
+    """The numbers from 0 to 99, one after the other."""
+
+    def __iter__(self):
+        return iter(range(100))
+
+
+# Predict: The loader hands out batches of 10. How many batches come with 0 workers? And
+# with 4?
+
+seen = {w: torch.cat(list(loader(Stream(), 10, w))).tolist() for w in (0, 1, 4)}
+assert [len(numbers) for numbers in seen.values()] == [100, 100, 400]
+assert sorted(seen[4]) == sorted(4 * seen[0])
+result("numbers_seen", [len(numbers) for numbers in seen.values()])
+result("first_twenty", seen[4][:20])
+
+# With 4 workers, every number came 4 times. Each worker got a copy of the dataset, as a
+# fork does, and each went through the whole stream. No error, and no warning. The loss
+# falls, as it would. An "epoch" is four times as long, and batches that follow each
+# other are the same: the training goes through its data in another way than its author
+# thinks. Nothing finds it but counting.
+#
+# This is the first bug of data parallelism, and you will meet it again with ranks in
+# place of workers in chapter 10. The repair is the same there: each one must know who
+# it is and how many they are, and take its part.
+
+
+class Shared(Stream):
+    """The same numbers, each of them from one worker only."""
+
+    def __iter__(self):
+        info = get_worker_info()  # None in the training process itself
+        which, of = (info.id, info.num_workers) if info else (0, 1)
+        return itertools.islice(super().__iter__(), which, None, of)
+
+
+for w in (0, 1, 3, 4):
+    numbers = torch.cat(list(loader(Shared(), 10, w))).tolist()
+    assert sorted(numbers) == list(range(100))
+result("order_with_4", numbers[:12])
+
+# Every number once, though in another order. A dataset with indices has no such
+# problem: the training process deals out the indices, and the batches come back in
+# order, however many workers there are.
+
+quick = torch.utils.data.Subset(Fetched(1, 0), range(200))
+orders = [torch.cat([x for x, _ in loader(quick, 16, w)]).flatten().tolist() for w in (0, 1, 4)]
+assert orders[0] == orders[1] == orders[2] == list(range(200))
+
+# Copies have a second trap. Ask what else is copied:
+
+
+class Noisy(Dataset):
+    """Noise for each example: from NumPy's global generator, and from one of its own."""
+
+    def __init__(self):
+        self.own = np.random.default_rng(0)
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        return np.random.rand(), self.own.random()
+
+
+# Predict: Two workers, four examples each, two epochs. Which of the two kinds of noise
+# repeats?
+
+global_noise, own_noise = [], []
+noisy = Noisy()
+for _ in range(2):
+    for first, second in loader(noisy, 4, workers=2):
+        global_noise.append(first.tolist())
+        own_noise.append([round(value, 3) for value in second.tolist()])
+assert len({tuple(values) for values in global_noise}) == 4
+assert len({tuple(values) for values in own_noise}) == 1
+result("own_noise", own_noise)
+
+# The generator that the dataset owns was copied, state and all. Each worker draws the
+# same numbers, and in the next epoch, from a fresh copy, again. The global generators
+# do not repeat: PyTorch seeds Python's, NumPy's and its own in each worker, from its
+# own seed and the worker's number. (Until version 1.9 it left out NumPy's, and many
+# training programs drew the same "random" crops in every worker.) An exercise below
+# repairs it.
+
+# --- A worker that dies ---------------------------------------------------------------
+
+# A worker can also vanish. On a cluster it is typically the kernel that kills it, when
+# memory runs out.
+
+
+class Deadly(Fetched):
+    """Example 40 ends the process that loads it, as the system does when memory runs out."""
+
+    def __getitem__(self, i):
+        if i == 40:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(i)
+
+
+try:
+    for x, y in loader(Deadly(features, 0), batch, workers=2):
+        step(x, y)
+except RuntimeError as error:
+    print(error)
+    died = True
+assert died
+
+# The training process is told by a signal and raises a `RuntimeError`. It knows which
+# worker died, and not where: the traceback shows what the training was doing. To find
+# out, set the workers to 0 and run it again: what fails then, fails in your own
+# process, where a debugger works. That is the best reason for the default.
+
+# --- What to do when the number is low ------------------------------------------------
+
+# 1. Train on one batch that is in memory. That is the ceiling: $1/S$.
+# 2. Go through the loader without training. That is the input's own rate.
+# 3. If the second is the lower one, feed. Does it wait? More workers, until $w = L/S$.
+#    Does it compute? Workers up to the cores, then less work for each example. Is it
+#    uneven? A longer queue.
+# 4. If the first is the lower one, the input is not to blame, whatever the utilization.
+#    Look at the step: larger batches, fewer small operations, chapter 01_matmul's
+#    roofline.
+
+alone = throughput(loader(fetched, batch, 4), lambda x, y: None, 0.5)
+result("input_over_ceiling", alone * step_time / batch, varies=True)
+
+# For the fetched input with 4 workers, the input's own rate is (input_over_ceiling) of
+# the ceiling. It was made to be near 1.
+
+# --- What you can do now --------------------------------------------------------------
+
+# - Say what a utilization of 100 % proves, and measure what it does not.
+# - Tell a starved loop from a fed one, by its curve and by two measurements.
+# - Predict the knee from $L$ and $S$, for input that waits and for input that computes.
+# - Choose `num_workers`, `prefetch_factor`, `pin_memory` and the batch size for a
+#   reason.
+# - Count what your workers deliver, and keep their randomness apart.
+
+# --- Run it on a cluster --------------------------------------------------------------
+
+#     python scripts/04_feeding.py
+#
+# It uses one GPU, or one core and its workers. Under `torchrun` all but one of the
+# processes end at once:
+#
+#     torchrun --standalone --nproc-per-node 1 scripts/04_feeding.py
+#
+# On a machine with a GPU it writes `04_feeding-gpu.json` into the folder where you
+# start it: the two curves, with card, driver, versions, date and command.
+
+# --- Where to read on -----------------------------------------------------------------
+
+# - [torchdata]: every option of the loader, and a section on workers that is worth its
+#   length.
+# - [mohan2021]: how much time real trainings lose to their input, and to which part of
+#   it.
+# - [murray2021]: an input pipeline that finds the number of workers and the queue by
+#   itself.
+# - [little1961]: why the knee is where it is, for any system in which things wait.
+# - [nvml]: what each of the driver's numbers means, in a sentence each.

@@ -1,0 +1,31 @@
+# Generated from book/04_feeding.md by `make forms`, to work in: right here, or in a copy.
+# Once this file is changed, `make forms` leaves it alone (as generated: 07ee22c64c5e).
+#
+# === Your own prefetcher ==============================================================
+#
+# Build, about 20 minutes. Write `prefetched(batches, depth)`: a generator that gives
+# what the iterable `batches` gives, in order, while a thread already takes the next
+# ones from it, up to `depth` of them (and one that it may hold in its hands). `batches`
+# may be empty or endless, a batch may be anything, and an error that `batches` raises
+# must reach whoever takes from the generator, after the batches that came before it.
+# `list(prefetched([10, 11, 12, 13, 14], 2))` is `[10, 11, 12, 13, 14]`.
+#
+#     python scripts/exercises/04_prefetched.py
+#
+# says what is missing or wrong (in the book's environment: `source .venv/bin/activate`).
+
+import queue
+import threading
+
+
+def prefetched(batches, depth):
+    """Give the items of `batches`, while a thread takes up to `depth` more of them."""
+    # TODO: a queue of at most `depth`, a thread that fills it, a loop that empties it.
+    # YOUR CODE HERE
+    raise NotImplementedError()
+
+
+if __name__ == "__main__":
+    from ranklab.exercises import check
+
+    raise SystemExit(0 if check("prefetched", prefetched) else 1)
