@@ -41,11 +41,12 @@ def test_reading_and_writing_a_manuscript_changes_nothing(path):
 
 @each_manuscript
 def test_the_notebook_gives_the_manuscript_back(path):
-    form = notebook.to_notebook(manuscript.read(path))
-    assert notebook.to_manuscript(form) == path.read_text()
+    nb = manuscript.read(path)
+    form = notebook.to_notebook(nb)
+    assert notebook.to_manuscript(form, nb) == path.read_text()
     # ... also when it was written to a file in between
     form = nbformat.reads(notebook.write(form), as_version=4)
-    assert notebook.to_manuscript(form) == path.read_text()
+    assert notebook.to_manuscript(form, nb) == path.read_text()
 
 
 @each_manuscript

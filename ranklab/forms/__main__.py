@@ -146,7 +146,8 @@ class Forms:
             if path in self._made:
                 continue
             if path.parent.name == "exercises" and self._is_worked_on(path) and not self.stubs:
-                self._work_found(f"{self._name(path)}, which no manuscript gives any more,")
+                name = self._name(path)
+                self._work_found(f"{name}, which no manuscript gives any more, holds an answer")
             elif self.check:
                 self._out_of_step(path)
             else:

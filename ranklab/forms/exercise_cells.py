@@ -197,6 +197,8 @@ def with_stubs(nb: NotebookNode) -> NotebookNode:
     for cell in asked.cells:
         if exercises.kind_of(cell) == "exercise":
             cell.source = exercises.stub(cell.source)
+        elif exercises.kind_of(cell) == "check":
+            cell.source += ";"  # outside of a notebook, a check prints its report itself
         elif cell.cell_type == "markdown":
             cell.source = _without(cell.source, "solution")
     asked.cells = [cell for cell in asked.cells if cell.source.strip()]

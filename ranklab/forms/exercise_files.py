@@ -24,9 +24,7 @@ _MAIN = """\
 if __name__ == "__main__":
     from ranklab.exercises import check
 
-    report = {call}
-    print(report)
-    raise SystemExit(0 if report else 1)"""
+    raise SystemExit(0 if {call} else 1)"""
 
 
 def files(nb: NotebookNode) -> dict[str, str]:

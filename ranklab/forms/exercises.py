@@ -56,19 +56,11 @@ def find(nb: NotebookNode) -> list[Exercise]:
     found: list[Exercise] = []
     for index, cell in enumerate(nb.cells):
         if cell.cell_type == "markdown":
-            found += _announced(nb, index)
+            found += _announced(nb, index, {exercise.label for exercise in found})
         elif kind_of(cell):
             _check_place(nb, index, found)
         else:
             _check_public(nb, index)
-    seen: set[str] = set()
-    for exercise in found:
-        if exercise.label in seen:
-            raise FormError(
-                f"{manuscript.where(nb, exercise.stub)}: there is another exercise with the label "
-                f"`{exercise.label}`. Give one of the two another label."
-            )
-        seen.add(exercise.label)
     prose = _prose(nb, found)
     return [Exercise(**{**vars(e), "prose": prose.get(e.label, "")}) for e in found]
 
@@ -130,8 +122,8 @@ def option(parts: markdown.Directive, name: str) -> str:
 # The parts of one exercise, examined
 
 
-def _announced(nb: NotebookNode, index: int) -> list[Exercise]:
-    """The exercise whose directive ends this text, if it has one."""
+def _announced(nb: NotebookNode, index: int, labels: set[str]) -> list[Exercise]:
+    """The exercise whose directive ends this text, if it has one. labels: those before it."""
     found = directives(nb.cells[index], "exercise")
     if not found:
         return []
@@ -154,6 +146,11 @@ def _announced(nb: NotebookNode, index: int) -> list[Exercise]:
             "cell tagged `check`. Put one there."
         )
     exercise = _exercise(parts, index, place)
+    if exercise.label in labels:
+        raise FormError(
+            f"{place}: there is another exercise with the label `{exercise.label}`. Give one of "
+            "the two another label."
+        )
     _check_stub(nb, exercise)
     _check_check(nb, exercise)
     return [exercise]

@@ -142,7 +142,7 @@ def _chapter_cell(cell: NotebookNode, restored: exercise_cells.Restored) -> Note
     source = manuscript.without_outer_blank_lines(cell.source)
     metadata = {key: cell.metadata[key] for key in _OURS if cell.metadata.get(key)}
     if cell.cell_type == "markdown":
-        source = restored.text(notebook_markdown.to_myst(source))
+        source = restored.text(notebook_markdown.to_myst(source)).strip("\n")
         return nbformat.v4.new_markdown_cell(source, metadata=metadata)
     make = {"code": nbformat.v4.new_code_cell, "raw": nbformat.v4.new_raw_cell}[cell.cell_type]
     return make(source, metadata=metadata)
