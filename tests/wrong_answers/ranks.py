@@ -164,12 +164,8 @@ def sorted_in_place(seconds):
 
 @wrong("balanced_tasks", says=["Task", "to the same assignment by itself"])
 def drawn_by_lot(seconds):
-    owner = random.Random(dist.get_rank())
-    return [
-        task
-        for task in range(len(seconds))
-        if owner.randrange(dist.get_world_size()) == dist.get_rank()
-    ]
+    owners = [random.randrange(dist.get_world_size()) for _ in seconds]  # other ones on each rank
+    return [task for task, owner in enumerate(owners) if owner == dist.get_rank()]
 
 
 # meet
