@@ -15,12 +15,14 @@ import pytest
 from bs4 import BeautifulSoup
 
 from ranklab.folders import HERE, Folders
+from ranklab.forms import exercises, manuscript
 from ranklab.plots import RANK_COLORS
 from ranklab.site import mathjax
 from ranklab.site.__main__ import main
 from ranklab.site.build import build
 from ranklab.site.cache import code_cells
 from ranklab.site.errors import BookError
+from ranklab.site.exercises import PLACE
 from ranklab.site.pages import color_ranks, take_away
 from ranklab.site.stage import check_contents, mirror, stage
 
@@ -127,6 +129,52 @@ def test_every_reference_says_what_it_is_good_for(soups, site):
     assert len(entries) > 20
     for entry in entries:
         assert len(entry.select("p > em")[-1].text.split()) > 2, entry.text
+
+
+def exercises_of(chapter):
+    return exercises.find(manuscript.read(HERE.book / f"{chapter}.md"))
+
+
+EXERCISED = [chapter for chapter in CHAPTERS if exercises_of(chapter)]
+
+
+@pytest.mark.parametrize("chapter", EXERCISED)
+def test_an_exercise_is_a_task_a_stub_a_check_and_a_folded_solution(soups, site, chapter):
+    soup = soups[site / f"{chapter}.html"]
+    solutions = exercises.solutions(manuscript.read(HERE.book / f"{chapter}.md"))
+    for exercise in exercises_of(chapter):
+        task = soup.select_one(f"#{exercise.label}.exercise.{exercise.kind}")
+        title = task.select_one(".admonition-title").get_text()
+        assert title.startswith("Exercise: ") and not title.endswith(")")
+        stub, check, solution = task.find_next_siblings(limit=3)
+        assert "NotImplementedError" in stub.get_text() and "tag_exercise" in stub["class"]
+        assert "not attempted yet" in check.select_one(".cell_output").get_text()
+        assert (solution.name, solution["id"]) == ("details", f"{exercise.label}-solution")
+        assert not solution.has_attr("open") and solution.find("summary")
+        code = solution.select_one("pre").get_text()
+        assert code.strip() == solutions[exercise.name].strip()
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_no_id_is_on_a_page_twice(soups, site, chapter):
+    ids = [tag["id"] for tag in soups[site / f"{chapter}.html"].select("article [id]")]
+    assert sorted(ids) == sorted(set(ids))
+
+
+def test_one_page_lists_all_exercises(soups, site):
+    rows = soups[site / "exercises.html"].select("article tbody tr")
+    listed = [[cell.get_text() for cell in row.select("td")] for row in rows]
+    links = [[a["href"] for a in row.select("a")] for row in rows]
+    every = [(chapter, exercise) for chapter in EXERCISED for exercise in exercises_of(chapter)]
+    assert len(rows) == len(every)
+    for (chapter, exercise), (_, kind, minutes, file), targets in zip(every, listed, links):
+        assert targets[0] == f"{chapter}.html#{exercise.label}"
+        assert (kind, minutes) == (exercises.KINDS[exercise.kind].lower(), str(exercise.minutes))
+        if exercise.kind == "predict":
+            assert (file, targets[1:]) == ("", [])
+        else:
+            assert targets[1:] == [f"scripts/exercises/{file}"]
+            assert (site / targets[1]).read_bytes() == (HERE.root / targets[1]).read_bytes()
 
 
 # ---- the pages in a browser -------------------------------------------------------------------
@@ -310,6 +358,26 @@ def test_code_can_be_copied(visits, server):
     assert copied.startswith("%%px")
 
 
+def test_a_solution_opens_by_the_keyboard(visits, site):
+    page = visits.open((site / f"{EXERCISED[0]}.html").as_uri())
+    solution = page.locator("details.solution").first
+    assert not solution.locator("pre").is_visible()
+    solution.locator("summary").focus()
+    page.keyboard.press("Enter")
+    assert solution.locator("pre").is_visible()
+
+
+def test_open_solutions_are_accessible_and_fit_a_phone(visits, site):
+    page = visits.open((site / f"{EXERCISED[0]}.html").as_uri())
+    page.set_viewport_size({"width": 390, "height": 900})
+    page.evaluate("document.querySelectorAll('details.solution').forEach(d => { d.open = true })")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    for theme in ("light", "dark"):
+        page.evaluate("t => { document.documentElement.dataset.theme = t }", theme)
+        serious = serious_violations(page, type="tag", values=EVERY_RULE)
+        assert not serious, "\n\n".join(serious)
+
+
 def test_the_keyboard_reaches_the_text_first(visits, site):
     page = visits.open((site / "intro.html").as_uri())
     page.keyboard.press("Tab")
@@ -450,6 +518,45 @@ def test_a_warning_fails_the_build_each_time(book):
             build(book)
         assert "07_later" not in str(raised.value)
     assert "chapter 7 (to come)" in (book.html / "intro.html").read_text()
+
+
+EXERCISE = """\
+:::{exercise} Which of `a|b`?
+:label: which-one
+:class: predict
+
+*Predict, about 3 minutes.* Say.
+:::
+
+```{code-cell} ipython3
+:tags: [exercise]
+
+def which_one():
+    ### BEGIN SOLUTION
+    return "a"
+    ### END SOLUTION
+```
+
+```{code-cell} ipython3
+:tags: [check]
+
+check("which_one", which_one)
+```
+"""
+
+
+def test_the_list_of_exercises_is_made_where_its_page_has_a_place_for_it(book):
+    save_executed(book, executed("1"))
+    (book.book / "01_one.md").write_text(f"{manuscript.HEADER}\n# One\n\n{EXERCISE}")
+    page = book.book / "exercises.md"
+    page.write_text("# All\n")
+    with pytest.raises(BookError, match=r"exercises\.md has no line `<!-- The list"):
+        stage(book)
+    page.write_text(f"# All\n\n{PLACE}\n")
+    stage(book)
+    text = (book.source / "exercises.md").read_text()
+    assert "## 1. One\n\n1 exercise in {doc}`01_one`, about 3 minutes." in text
+    assert "| {ref}`Which of a\\|b? <which-one>` | predict | 3 |  |" in text
 
 
 def test_links_and_rank_marks_are_escaped():

@@ -70,7 +70,8 @@ def _of_each_chapter(folders: Folders):
         if found:
             minutes = sum(exercise.minutes for exercise in found)
             yield f"## {int(path.stem[:2])}. {manuscript.title_of(nb)}"
-            yield f"{len(found)} exercises in {{doc}}`{path.stem}`, about {minutes} minutes."
+            count = "1 exercise" if len(found) == 1 else f"{len(found)} exercises"
+            yield f"{count} in {{doc}}`{path.stem}`, about {minutes} minutes."
             head = ["| exercise | kind | minutes | as a file |", "| --- | --- | --: | --- |"]
             yield "\n".join([*head, *(_row(exercise, path) for exercise in found)])
 
