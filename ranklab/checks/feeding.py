@@ -204,8 +204,8 @@ def _observed(prefetched, items, depth, take, fails):
             raise OSError("the disk is gone")
 
     came, error, ahead = [], "", "not looked at"
-    stream = iter(prefetched(source(), depth))
     try:
+        stream = iter(prefetched(source(), depth))
         for item in itertools.islice(stream, take):
             came.append(item)
             if items is None and len(came) == 3:
@@ -259,6 +259,10 @@ prefetched = Exercise(
         Hint(
             lambda seen: seen.inputs[0][0] == [0, None, False, 1],
             "A batch may be anything, also None. What marks the end must be something else.",
+        ),
+        Hint(
+            lambda seen: seen.inputs[0][3] and not seen.results[0][0],
+            "The batches that came before the error are to be given first.",
         ),
         Hint(
             lambda seen: seen.inputs[0][3],

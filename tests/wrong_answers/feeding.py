@@ -110,9 +110,22 @@ def without_the_dataset(worker_id):
 # prefetched
 
 
+@wrong("prefetched", says=["3 batches and then an error", "given first"])
+def everything_at_once(batches, depth):
+    return iter(list(batches))
+
+
 @wrong("prefetched", says=["an endless source", "The source may have no end"])
 def everything_first(batches, depth):
-    return iter(list(batches))
+    taken, failure = [], None
+    try:
+        for batch in batches:
+            taken.append(batch)
+    except OSError as error:
+        failure = error
+    yield from taken
+    if failure:
+        raise failure
 
 
 @wrong("prefetched", says=["an endless source", "not far enough", "a thread must go on"])
