@@ -930,8 +930,9 @@ if rank == 0:
     result("gloo_all_reduce", gloos["all_reduce"], varies=True)
     result("gloo_reduce", gloos["reduce"], varies=True)
 
-# Our own versions sent to the byte what the formulas say (the notebook asserts it).
-# Gloo mostly sends the same, for there is nothing less to send. Two lines stand out.
+# Our own versions sent to the byte what the formulas say (the notebook asserts it); in
+# the all-reduce each rank sends (all_reduce_bytes_a_rank) times its tensor. Gloo mostly
+# sends the same, for there is nothing less to send. Two lines stand out.
 # - Gloo's reduce-scatter moves as much as its all-reduce: (gloo_reduce_scatter) times
 #   the tensor against (gloo_all_reduce), where half is enough. PyTorch has it do the
 #   whole all-reduce and keep one part of the result. So on Gloo you save memory with a
@@ -942,9 +943,11 @@ if rank == 0:
 #   receives more than $2\,\frac{n-1}{n} N$, where the root of our tree gets $N$ in
 #   every round, one after the other. For large tensors it is the better choice.
 #
-# The last column is the time: ours over Gloo's, above 1 if ours is slower. It is about
-# one size, on one machine whose ranks share its cores; a language like Python costs
-# little as long as messages are large.
+# The last column is the time: ours over Gloo's, below 1 if ours is faster. It is about
+# one size, on one machine whose ranks share its cores, and differs from run to run; do
+# not build on it. That it is not far above 1 is the point: what a collective costs is
+# what it sends, and hardly the language that it is written in. Chapter 8 measures one
+# collective at all sizes.
 
 # --- Backwards ------------------------------------------------------------------------
 
@@ -1062,8 +1065,8 @@ if rank == 0:
         ax.title.set_fontsize(8)
     save_figures()
 
-# Each pair is a matrix and its transpose. The linear map that belongs to the transpose
-# is called the adjoint; it is the one map $A^T$ with
+# All (adjoint_pairs) pairs are a matrix and its transpose. The linear map that belongs
+# to the transpose is called the adjoint; it is the one map $A^T$ with
 #
 # $$\langle A x,\, y \rangle = \langle x,\, A^T y \rangle \quad \text{for all } x \text{ and } y.$$
 #
@@ -1111,12 +1114,14 @@ if rank == 0:
 # | all-to-all | all-to-all |
 #
 # Read it in both directions. Everyone who was given the same parameter has a gradient
-# for it, and they must be added: broadcast forward, reduce back. Chapter 18 needs the
-# last three lines and the second one, and Megatron's operators f and g [shoeybi2019]
-# are two more of this kind.
+# for it, and the gradients must be added: broadcast forward, reduce back. Sharded
+# parameters that are all-gathered for the forward pass have gradients that are
+# reduce-scattered after the backward pass (chapter 19). And the operators f and g of
+# tensor parallelism [shoeybi2019], each the other's adjoint, are of this kind (chapter
+# 18).
 #
 # An adjoint need not be an inverse. Gather undoes scatter, and all-to-all undoes
-# itself; but a reduce after a broadcast gives $n$ times what there was.
+# itself. What does a reduce after a broadcast give?
 
 if rank == 0:
     unchanged(adjoint=adjoint)
@@ -1124,7 +1129,9 @@ if rank == 0:
     assert np.array_equal(there_and_back["all_to_all"], np.eye(n * n))
     assert np.array_equal(there_and_back["scatter"][:n, :n], np.eye(n))  # what the root had
     assert there_and_back["broadcast"][0, 0] == n
-    result("reduce_after_broadcast", float(there_and_back["broadcast"][0, 0]))
+    result("reduce_after_broadcast", int(there_and_back["broadcast"][0, 0]))
+
+# (reduce_after_broadcast) times what there was: as many as there are ranks.
 
 # --- Groups ---------------------------------------------------------------------------
 
@@ -1188,11 +1195,12 @@ done_at_once_by_rank = to_rank_0(done_at_once)
 if rank == 0:
     result("done_at_once", done_at_once_by_rank[0])
 
-# When rank 0 looked, its all-reduce was not complete, and rank 0 had gone on: it even
-# sent a message, without which that all-reduce could never have ended. Between the call
-# and `wait()` the tensor belongs to the collective, just as in chapter 6. Several may
-# be under way at once, and all ranks must start them in the same order. Chapter 12
-# hides the gradients' all-reduce behind the backward pass in this way.
+# When rank 0 looked (complete: (done_at_once)), its all-reduce was still under way, and
+# rank 0 had gone on: it even sent a message, without which that all-reduce could never
+# have ended. Between the call and `wait()` the tensor belongs to the collective, just
+# as in chapter 6. Several may be under way at once, and all ranks must start them in
+# the same order. Chapter 12 hides the gradients' all-reduce behind the backward pass in
+# this way.
 
 # --- Objects --------------------------------------------------------------------------
 
@@ -1250,13 +1258,14 @@ if rank == 0:
     assert weights[1] == [10.0 + n - 1] * 2 != [n] * 2
     result("weights_wrong", weights)
 
-# No error; the weights' gradients should be the world size, everywhere. The first
-# all-reduce added rank 0's bias to the others' weights: the shapes agreed, and nothing
-# else is looked at. (With different sizes Gloo may end the process.) This is the
-# dangerous kind. `Ranks(4, debug=True)`, or `TORCH_DISTRIBUTED_DEBUG=DETAIL` on a
-# cluster, compares what the ranks call before every collective; it finds calls of
-# different kinds, sizes or types, and it is slow. Two tensors of the same size in the
-# wrong order nobody finds but a test of the numbers.
+# No error, and every number is wrong: the weights' gradients should be the world size,
+# everywhere. The first all-reduce added rank 0's bias to the others' weights: the
+# shapes agreed, and nothing else is looked at. (With different sizes Gloo may end the
+# process.) This is the dangerous kind. `Ranks(4, debug=True)`, or
+# `TORCH_DISTRIBUTED_DEBUG=DETAIL` on a cluster, compares what the ranks call before
+# every collective; it finds calls of different kinds, sizes or types, and it is slow.
+# Two tensors of the same size in the wrong order nobody finds but a test of the
+# numbers.
 #
 # The other kind is loud. Rank 0 alone prints, so the average is put where it prints:
 
