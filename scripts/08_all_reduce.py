@@ -13,6 +13,7 @@ import mmap
 import os
 import re
 import socket
+import statistics
 import sys
 import tempfile
 import threading
@@ -191,6 +192,14 @@ STYLE = {
 
 plt.switch_backend("Agg")  # figures go to files
 plt.rcParams.update(STYLE)
+
+
+def save_figures():
+    """Save the open figures beside this script, and close them."""
+    for number in plt.get_fignums():
+        figure = plt.figure(number)
+        figure.savefig(file_beside(figure.get_label() or number))
+        plt.close(figure)
 
 
 def show(value, on_rank=None):
@@ -447,7 +456,8 @@ sent_by = {way: counted(first_three[way], 1 << 18)[1] for way in first_three}
 # Part by part, a sum travels around the ring of chapter 06_messages, and every rank
 # adds its own numbers as it passes; n such travelers are under way at the same time,
 # one part each. After n − 1 steps every rank has the total of one part. Another n − 1
-# steps carry the totals around.
+# steps carry the totals around. (A tensor above some megabytes is taken in blocks, one
+# after the other, so that what has just arrived is still in a cache when it is added.)
 #
 # The first half is a collective of its own, reduce-scatter, and the second half is
 # another one, all-gather. In both, rank r sends part r − s in step s, and gets the part
@@ -456,22 +466,27 @@ sent_by = {way: counted(first_three[way], 1 << 18)[1] for way in first_three}
 # Predict: Four ranks, 1 MB each. How many bytes does every rank send in all 2(n − 1)
 # steps? And with a thousand ranks?
 
+everyone()
+#@save
+RING_PART = 2 << 20  # bytes of a part, at most
+
 
 @on_flat
 def ring_all_reduce(x, members, me):
     """A ring: each part's sum travels once around and is added to, then its total is copied."""
     n = len(members)
     left, right = members[(me - 1) % n], members[(me + 1) % n]
-    parts = x.tensor_split(n)  # as equal as can be; the first ones are the longer ones
-    box = torch.empty_like(parts[0])
-    for step in range(2 * (n - 1)):
-        outgoing, mine = parts[(me - step) % n], parts[(me - step - 1) % n]
-        if step < n - 1:  # what comes is a sum under way: add mine to it
-            incoming = box[: len(mine)]
-            sendrecv(outgoing, right, incoming, left)
-            mine += incoming
-        else:  # what comes is a total
-            sendrecv(outgoing, right, mine, left)
+    for block in x.split(n * RING_PART // x.element_size()):  # a part is to fit into a cache
+        parts = block.tensor_split(n)  # as equal as can be; the first ones are the longer ones
+        box = torch.empty_like(parts[0])
+        for step in range(2 * (n - 1)):
+            outgoing, mine = parts[(me - step) % n], parts[(me - step - 1) % n]
+            if step < n - 1:  # what comes is a sum under way: add mine to it
+                incoming = box[: len(mine)]
+                sendrecv(outgoing, right, incoming, left)
+                mine += incoming
+            else:  # what comes is a total
+                sendrecv(outgoing, right, mine, left)
 
 
 everyone()
@@ -484,6 +499,7 @@ if rank == 0:
 x_by_rank = to_rank_0(x)
 if rank == 0:
     assert all((y == total).all() for y in x_by_rank)
+    result("n_ranks", n)
     result("ring_sends", 2 * (n - 1) / n)
 
 t_by_rank = to_rank_0(t)
@@ -590,7 +606,7 @@ if rank == 0:
 # on as soon as it has been added, while the next one arrives: a pipeline.
 
 
-def pipelined_all_reduce(x, group=None, piece=1 << 20):
+def pipelined_all_reduce(x, group=None, piece=2 << 20):
     """The ring, in pieces of `piece` bytes: each one goes on as soon as it has been added."""
     on_flat(functools.partial(_pipelined, piece=piece))(x, group)
 
@@ -698,14 +714,22 @@ class SharedBarrier:
         with self.fence:  # what was written before it can be seen before the count can
             pass
         self.counts[8 * self.me] = self.count
-        deadline = time.monotonic() + self.timeout
+        deadline, looks = time.monotonic() + self.timeout, 0
         for r in range(self.n):
             while self.counts[8 * r] < self.count:
-                os.sched_yield()  # let somebody else have this core
+                looks += 1
+                self._let_others_work(looks)
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"Rank {r} has not come for {self.timeout} s.")
         with self.fence:
             pass
+
+    def _let_others_work(self, looks):
+        """Offer the core to others; after a while of that, sleep."""
+        if looks < 100 and hasattr(os, "sched_yield"):
+            os.sched_yield()
+        else:
+            time.sleep(2e-5)
 
 
 # Three details make it right and fast.
@@ -723,17 +747,13 @@ class SharedBarrier:
 #
 # Waiting costs. Whoever waits in a loop keeps a core busy, and with more ranks than
 # cores that core is missed by those who are waited for. `sched_yield` offers the core
-# to them. Sleeping would be kinder, but the shortest sleep takes longer than the whole
-# barrier:
+# to them. To sleep at once would be kinder, but the shortest sleep takes longer than
+# the whole barrier, so we sleep only when it lasts:
 
 
 class SleepingBarrier(SharedBarrier):
-    def wait(self):
-        self.count += 1
-        self.counts[8 * self.me] = self.count
-        for r in range(self.n):
-            while self.counts[8 * r] < self.count:
-                time.sleep(1e-6)
+    def _let_others_work(self, looks):
+        time.sleep(1e-6)
 
 
 def each(call, times=200):
@@ -768,7 +788,7 @@ if rank == 0:
 # nobody adds all of it.
 #
 # So as not to need room for any size, and to stay in the processors' caches, it works
-# on pieces of 1 MB, one after the other. And as there is room for two of them, three
+# on pieces of 2 MB, one after the other. And as there is room for two of them, three
 # things go on between one barrier and the next: take the sums of the last piece, add
 # this one, put the next.
 
@@ -779,7 +799,7 @@ class SharedMemory:
     All ranks of the group make it together, once: it may then be used for any tensor.
     """
 
-    def __init__(self, group=None, piece=1 << 20, timeout=20.0):
+    def __init__(self, group=None, piece=1 << 21, timeout=20.0):
         self.me, self.n, self.piece = dist.get_rank(group), dist.get_world_size(group), piece
         head = 4096 * (1 + self.n // 64)  # for the barrier's counts
         memory = shared_bytes(head + 2 * (self.n + 1) * piece, group)
@@ -793,11 +813,11 @@ class SharedMemory:
         pieces = flat.split(self.piece // x.element_size())
         for k in range(-1, len(pieces) + 1):
             if k > 0:  # take the sums of the piece before
-                pieces[k - 1].copy_(self._rows(k - 1, pieces)[self.n])
+                self._copy(self._rows(k - 1, pieces)[self.n], pieces[k - 1])
             if 0 <= k < len(pieces):
-                self._add(self._rows(k, pieces))
+                self._add(pieces[k], self._rows(k, pieces))
             if k + 1 < len(pieces):  # put the next piece
-                self._rows(k + 1, pieces)[self.me].copy_(pieces[k + 1])
+                self._copy(pieces[k + 1], self._rows(k + 1, pieces)[self.me])
             if k < len(pieces):
                 self.barrier.wait()
         if not x.is_contiguous():
@@ -807,10 +827,24 @@ class SharedMemory:
         """The n + 1 rows for piece k, of its length and type."""
         return self.halves[k % 2].view(pieces[k].dtype)[:, : len(pieces[k])]
 
-    def _add(self, rows):
-        """Add up this rank's part of all the rows."""
-        mine = rows.tensor_split(self.n, dim=1)[self.me]
-        torch.sum(mine[:-1], dim=0, dtype=mine.dtype, out=mine[-1])
+    def _mine(self, length):
+        """The part that this rank adds: where it begins, where it ends."""
+        return length * self.me // self.n, length * (self.me + 1) // self.n
+
+    def _add(self, piece, rows):
+        """Add the others' rows to my part of the piece, and show the sum to all."""
+        first, end = self._mine(len(piece))
+        mine = piece[first:end]
+        for r in range(self.n):
+            if r != self.me:
+                mine += rows[r, first:end]
+        rows[self.n, first:end].copy_(mine)
+
+    def _copy(self, source, target):
+        """Copy all but my part, which need not travel."""
+        first, end = self._mine(len(source))
+        target[:first].copy_(source[:first])
+        target[end:].copy_(source[end:])
 
 
 everyone()
@@ -830,5 +864,401 @@ if rank == 0:
 # piece k, in the other half: it cannot be further back, because all of them have passed
 # the barrier before. And the sums of piece k + 1 are written over those of piece k − 1
 # only after the next barrier, which a rank reaches when it has taken them.
+
+# --- The same bits? -------------------------------------------------------------------
+
+# Floating-point addition rounds, so its result depends on the order. Each way adds in
+# another order. Do all ranks at least get the same? Here are all of them on the same
+# random numbers, and the ring of chapter 06_messages beside them, in which whole
+# tensors go around and everybody adds what comes, as it comes.
+#
+# Predict: Which ways give every rank the same, to the last bit? Think of recursive
+# doubling: rank 0 adds rank 1's numbers to its own, and rank 1 adds rank 0's.
+
+
+@on_flat
+def everybody_adds(x, members, me):
+    n = len(members)
+    passing, incoming = x.clone(), torch.empty_like(x)
+    for _ in range(n - 1):
+        sendrecv(passing, members[(me + 1) % n], incoming, members[(me - 1) % n])
+        x += incoming
+        passing, incoming = incoming, passing
+
+
+everyone()
+
+ways = {
+    "everybody adds": everybody_adds, **first_three,
+    "ring": ring_all_reduce, "pieces": pipelined_all_reduce, "shared": shared.all_reduce,
+}
+sums = {}
+for way, all_reduce in ways.items():
+    sums[way] = torch.randn(10_000, generator=torch.Generator().manual_seed(rank))
+    all_reduce(sums[way])
+
+sums_of_all = to_rank_0(sums)
+if rank == 0:
+    for key, first in sums_of_all[0].items():
+        others_differ = sum(int((of_r[key] != first).sum()) for of_r in sums_of_all[1:])
+        from_gather = int((first != sums_of_all[0]["gather"]).sum())
+        print(f"{key:>14}: other ranks differ in {others_differ:>5} places, rank 0 differs from gather in "
+              f"{from_gather:>5}")
+        assert key == "everybody adds" or others_differ == 0
+
+# In six of the seven, each number is added up in one order, by one rank or (with
+# recursive doubling) by several in mirror images of one another, and a + b is b + a to
+# the last bit. Only where everybody adds for itself do the ranks end up with different
+# sums.
+#
+# For a replica this matters. Copies of one model stay equal because each of them adds
+# the same gradient to the same weights. Nobody ever compares them. If the sums differ
+# in their last bits, so do the weights after the first step, the next gradients differ
+# a little more, and after some thousand steps there are four models. An all-reduce must
+# give all ranks the same bits, and the good ones do. That it gives the same bits as
+# another algorithm nobody promises, nor with another number of ranks: a training on
+# eight ranks is not bit for bit the one on four.
+
+# --- What should it take? -------------------------------------------------------------
+
+# Chapter 6 measured one message between two ranks that had the machine to themselves: α
+# + n/β. An all-reduce needs two more things. Messages here travel several at a time,
+# and share what there is. And adding takes time: a third constant, γ, in bytes a
+# second. With n ranks and S bytes:
+#
+# | way | time |
+# | --- | --- |
+# | gather | $2(n-1)\,(\alpha + S/\beta) + (n-1)\, S/\gamma$ |
+# | tree | $2\lceil\log_2 n\rceil\,(\alpha + S/\beta) + \lceil\log_2 n\rceil\, S/\gamma$ |
+# | doubling | $\log_2 n\,(\alpha + S/\beta + S/\gamma)$ |
+# | ring | $2(n-1)\,(\alpha + \frac{S}{n\beta}) + (n-1)\frac{S}{n\gamma}$ |
+# | pieces | the ring's, less what overlaps |
+#
+# Thakur and others [thakur2005] chose MPI's algorithms with this table. In it, every
+# rank has a processor and a link of its own. Ours share two cores or four, so α, β and
+# γ depend on how many are busy at once, and we measure them twice: one rank at a time,
+# and all together. For a number of messages in between, as in a tree, we take what lies
+# in between.
+
+
+def medians(calls, repeats, row=1):
+    """Median seconds of one of `row` calls, for each of `calls`; they take turns."""
+    times = [[] for _ in calls]
+    for repeat in range(repeats + 1):
+        for call, seconds in zip(calls, times):
+            dist.barrier()
+            start = time.perf_counter()
+            for _ in range(row):
+                call()
+            if repeat > 0:  # the first time warms up
+                seconds.append((time.perf_counter() - start) / row)
+    return [statistics.median(each) for each in times]
+
+
+def parts_of_the_bill(nbytes):
+    """What all-reduces are made of: calls that send, add and copy `nbytes` bytes."""
+    x, y = torch.zeros(nbytes // 4), torch.zeros(nbytes // 4)
+    left, right = (rank - 1) % world_size, (rank + 1) % world_size
+
+    def there_and_back():
+        if rank == 0:
+            dist.send(x, 1)
+            dist.recv(y, 1)
+        elif rank == 1:
+            dist.recv(y, 0)
+            dist.send(x, 0)
+
+    def add_alone():
+        if rank == 0:
+            y.add_(x)
+
+    return [
+        there_and_back, lambda: sendrecv(x, right, y, left), add_alone, lambda: y.add_(x),
+        lambda: shared.all_reduce(y), lambda: y.copy_(x),
+    ]
+
+
+everyone()
+
+other_sizes = [2 * 4**k for k in range(1, 13)]  # 8 bytes to 32 MB
+bill = [
+    medians(parts_of_the_bill(nbytes), *((5, 4) if nbytes < 1 << 20 else (3, 2)))
+    for nbytes in other_sizes
+]
+
+# The model is to be tested on other sizes than those it was made from: these are 8, 32,
+# 128 bytes and so on, and the all-reduces will be timed at 4, 16, 64.
+
+
+def line(sizes, seconds):
+    """Two numbers for all sizes: alpha + nbytes / beta."""
+    alpha, beta = latency_bandwidth(sizes, seconds)
+    return lambda nbytes: alpha + nbytes / beta
+
+
+def curve(sizes, seconds):
+    """What was measured, and between two sizes a straight line on a log-log plot."""
+    logs = np.log(sizes), np.log(seconds)
+    return lambda nbytes: (
+        np.exp(np.interp(np.log(nbytes), *logs)) * np.maximum(1, nbytes / sizes[-1])
+    )
+
+
+def cost_models(n, message, add, shared, largest_part=2 << 20):
+    """Return {way: function from bytes to seconds} for n ranks.
+
+    message(nbytes, m), add(nbytes, m): the seconds of m messages or additions at the same time;
+    shared(nbytes): those of an all-reduce through shared memory. largest_part: of the ring.
+    """
+    def around(s, blocks):
+        part = s / n / blocks
+        return blocks * (2 * (n - 1) * message(part, n) + (n - 1) * add(part, n))
+
+    core = 1 << (n.bit_length() - 1)
+    levels = [len(range(1 << k, n, 2 << k)) for k in range((n - 1).bit_length())]
+    beyond = [n - core] * (n > core)
+    return {
+        "gather": lambda s: 2 * (n - 1) * message(s, 1) + (n - 1) * add(s, 1),
+        "tree": lambda s: sum(2 * message(s, m) + add(s, m) for m in levels),
+        "doubling": lambda s: (
+            (core.bit_length() - 1) * (message(s, core) + add(s, core))
+            + sum(2 * message(s, m) + add(s, m) for m in beyond)
+        ),
+        "ring": lambda s: around(s, np.ceil(s / n / largest_part)),
+        "pieces": lambda s: around(s, 1),
+        "shared": shared,
+    }
+
+
+everyone()
+if rank == 0:
+    other = np.array([2 * 4**k for k in range(1, 13)])
+
+bill_by_rank = to_rank_0(bill)
+if rank == 0:
+    there_back, all_at_once, one_adds, all_add, by_memory, all_copy = np.max(bill_by_rank, axis=0).T
+
+
+def models_from(fit):
+    """The models, with every cost fitted by `fit`: a line or a curve."""
+    def between(one, many):
+        one, many = fit(other, one), fit(other, many)
+        return lambda s, m: one(s) + (many(s) - one(s)) * (m - 1) / max(1, n - 1)
+
+    message = between(there_back / 2, all_at_once)
+    return cost_models(n, message, between(one_adds, all_add), fit(other, by_memory))
+
+
+if rank == 0:
+    alpha, beta = latency_bandwidth(other, there_back / 2)
+    alpha_all, beta_all = latency_bandwidth(other, all_at_once)
+    result("alpha_us", 1e6 * alpha, varies=True)
+    result("alpha_all_us", 1e6 * alpha_all, varies=True)
+    result("beta_gb_s", beta / 1e9, varies=True)
+    result("beta_all_gb_s", beta_all / 1e9, varies=True)
+    result("gamma_gb_s", latency_bandwidth(other, all_add)[1] / 1e9, varies=True)
+
+# A message alone: (alpha_us) µs and (beta_gb_s) GB/s. When all ranks send and receive
+# at once, each gets (alpha_all_us) µs and (beta_all_gb_s) GB/s. And all at once add
+# (gamma_gb_s) GB/s each.
+
+# --- What does it take? ---------------------------------------------------------------
+
+# Predict: For 4 bytes, 64 KB and 64 MB: which of the six will be the fastest, and which
+# the slowest?
+
+everyone()
+timed = {way: call for way, call in ways.items() if way != "everybody adds"}
+timed["Gloo"] = dist.all_reduce
+seconds = []
+for nbytes in [4**k for k in range(1, 14)]:  # 4 bytes to 64 MB
+    x = torch.zeros(nbytes // 4)  # sums of zeros stay zeros
+    calls = [functools.partial(all_reduce, x) for all_reduce in timed.values()]
+    seconds.append(medians(calls, *((5, 4) if nbytes < 1 << 20 else (3, 1))))
+
+everyone()
+if rank == 0:
+    sizes = np.array([4**k for k in range(1, 14)])
+    names = ["gather", "tree", "doubling", "ring", "pieces", "shared", "Gloo"]
+
+seconds_by_rank = to_rank_0(seconds)
+if rank == 0:
+    measured = dict(zip(names, np.max(seconds_by_rank, axis=0).T))  # the slowest rank's
+    lines, curves = models_from(line), models_from(curve)
+
+if rank == 0:
+    fig, ax = plt.subplots(num="all-reduces", figsize=(5.2, 4.4))
+    for i, key in enumerate(names):
+        ax.loglog(sizes, 1e3 * measured[key], f"C{i}" + "osv^D*P"[i], markersize=5, label=key)
+        if key in curves:
+            ax.loglog(sizes, 1e3 * curves[key](sizes), f"C{i}", linewidth=1)
+    ax.set(xlabel="size of the tensor (bytes)", ylabel="time (ms)")
+    ax.legend(ncols=2)
+    save_figures()
+
+# Points are measured, lines predicted, from sizes that lie between the points. On the
+# left all is latency, and what counts is the number of rounds: recursive doubling has
+# the fewest, and the ring the most. On the right all is bytes, and the order turns
+# around. The way through shared memory sends no message, and lies below all of them.
+# How well do the models do?
+
+if rank == 0:
+    large = sizes >= 1 << 16
+    print("predicted / measured, from 64 KB on")
+    for how, models in (("alpha, beta, gamma", lines), ("measured curves", curves)):
+        print(f"{how}:")
+        for key in models:
+            print(f"{key:>10}:", *(f"{q:5.2f}" for q in (models[key](sizes) / measured[key])[large]))
+    save_figures()
+
+if rank == 0:
+    misses = [np.abs(np.log(models[key](sizes) / measured[key]))[large]
+              for models in (lines, curves) for key in names[:5]]
+    within = [float(np.mean(np.concatenate(half) < np.log(1.3))) for half in (misses[:5], misses[5:])]
+    result("lines_within_30", 100 * within[0], varies=True)
+    result("curves_within_30", 100 * within[1], varies=True)
+
+# Two numbers for all sizes are within 30 % of the measurement for (lines_within_30) %
+# of the points by messages from 64 KB on; a curve for each cost, for (curves_within_30)
+# %. Three things account for what is left.
+#
+# Caches. One β cannot be right for 64 KB and for 64 MB, if the first fits a core's
+# cache and the second fits none. The curves know of this. But they were measured with
+# one tensor used again and again, while the ring walks through all of its parts; around
+# 1 MB, where a part fits the cache and the whole does not, they promise too much.
+#
+# Fresh memory. Doubling, the tree and gathering ask for a box as large as the tensor.
+# At 64 MB the allocator gets it from the operating system each time, page by page and
+# filled with zeros. No constant stands for that, and so the models are too low at the
+# right end.
+#
+# Other work. Four ranks on two cores, and each rank has a second thread, Gloo's, that
+# moves the bytes. When one of them waits for a core, all wait. Whatever else the
+# machine does adds to it, to the ring with its many rounds more than to the others.
+# This is noise, and on a busy machine it is the largest of the three.
+
+# --- The bandwidth of the bus ---------------------------------------------------------
+
+# Seconds cannot be compared between machines, sizes, and numbers of ranks. GB/s can, if
+# we agree on what to divide. Bytes of the tensor over seconds is the algorithm's
+# bandwidth; it must fall with n even on perfect links. So the tests of NCCL multiply it
+# by what the best algorithm sends, $2\frac{n-1}{n}$, and call it bus bandwidth
+# [nccltests]: on perfect hardware it equals the speed of a link, whatever n is.
+
+if rank == 0:
+    bus = {key: 2 * (n - 1) / n * sizes / measured[key] / 1e9 for key in names}
+    for key in names:
+        print(f"{key:>10}:", *(f"{bus[key][k]:6.2f}" for k in (7, 9, 11, 12)), "GB/s")
+    print(f"{'for':>10} ", *(f"{sizes[k] >> 10:>6}" for k in (7, 9, 11, 12)), "KB")
+    result("ring_of_link", bus["ring"][-1] / (beta_all / 1e9), varies=True)
+    save_figures()
+
+# The ring gets (ring_of_link) times the bandwidth that each rank has when all send. The
+# rest is adding.
+
+# --- Why libraries switch -------------------------------------------------------------
+
+# No way wins everywhere. So every library keeps several and chooses by size, number of
+# ranks and wiring: Open MPI and MPICH by tables, NCCL by a model like ours [nccl].
+# Where should ours switch? Set the times of doubling and ring equal and solve for S, or
+# let the model say up to where doubling wins:
+
+if rank == 0:
+    grid = np.geomspace(4, 1 << 26, 400)
+    doubling_wins = grid[lines["doubling"](grid) < lines["ring"](grid)]
+    result("crossover_kb", max(doubling_wins, default=0) / 1024, varies=True)
+
+# On this machine it is (crossover_kb) KB. And whoever asks that all ranks are on one
+# host may take the way without messages:
+
+
+class FastAllReduce:
+    """The best way for each size: through shared memory on one host, else by messages."""
+
+    def __init__(self, group=None, crossover=1 << 20):
+        self.group, self.crossover = group, crossover
+        try:
+            self.shared = SharedMemory(group)
+        except ValueError:  # several hosts
+            self.shared = None
+
+    def __call__(self, x):
+        """Replace x by the sum of all ranks' x."""
+        if self.shared:
+            self.shared.all_reduce(x)
+        elif x.nbytes < self.crossover:
+            doubling_all_reduce(x, self.group)
+        else:
+            ring_all_reduce(x, self.group)
+
+
+if rank == 0:
+    over_gloo = measured["shared"] / measured["Gloo"]
+    for nbytes, ratio in zip(sizes, over_gloo):
+        print(f"{nbytes:>10,} bytes: {ratio:5.2f} of Gloo's time")
+    result("shared_over_gloo", over_gloo[-1], varies=True)
+    result("ring_over_gloo", measured["ring"][-1] / measured["Gloo"][-1], varies=True)
+
+# For 64 MB our ring, in Python, takes (ring_over_gloo) times as long as Gloo's, in C++:
+# the time goes where the bytes go, and both send the same. Through shared memory it is
+# (shared_over_gloo) times. Gloo does not do this, as it is made for several hosts. NCCL
+# does: within a host its ranks reach into each other's memory, and between hosts they
+# send.
+
+# --- The floor ------------------------------------------------------------------------
+
+# How much faster could it be? Count what the way through shared memory must read and
+# write, for each rank, in tensors: to put and to take all but its own part, $2 \cdot
+# 2\frac{n-1}{n}$; to add, it reads n parts and writes one twice, $1 + \frac{2}{n}$. A
+# plain copy reads one and writes one. So the floor is
+#
+# $$\frac{1}{2}\left(4\,\frac{n-1}{n} + 1 + \frac{2}{n}\right)$$
+#
+# times what it takes to copy the tensor once, with all ranks copying at the same time,
+# as they do here.
+
+if rank == 0:
+    traffic_in_copies = (4 * (n - 1) / n + 1 + 2 / n) / 2
+    floor = traffic_in_copies * all_copy[-1]  # at 32 MB
+    over_floor = by_memory[-1] / floor
+    result("traffic_in_copies", traffic_in_copies)
+    result("over_floor", over_floor, varies=True)
+
+# (traffic_in_copies) copies for (n_ranks) ranks, and the measurement is (over_floor)
+# times that. Part of the difference is Python and the barriers; part is that what one
+# core has just written must come to another one out of its cache. To get far below, one
+# would have to let go of the copying: keep the tensors themselves in memory that all
+# can see, from the start. Then each rank adds its part and writes it back, and nobody
+# puts or takes. Libraries offer that under the name of registered buffers.
+
+# --- What you can do now --------------------------------------------------------------
+
+# - Write an all-reduce of any tensor among any ranks by gathering, with a tree, by
+#   recursive doubling and with a ring, and say for each how many rounds it takes and
+#   what each rank sends.
+# - Say why nobody needs to send more than two tensors, and why nobody gets by with much
+#   less.
+# - Find out what is wrong with a collective that neither hangs nor fails.
+# - Share memory between the ranks of one host: order the writes, wait at a barrier,
+#   leave nothing behind.
+# - Predict times from α, β and γ, say where that fails, and choose the way by the size.
+# - Read bus bandwidth, and compare a time with the floor under it.
+
+# --- Run it on a cluster --------------------------------------------------------------
+
+#     torchrun --standalone --nproc-per-node 4 scripts/08_all_reduce.py
+#
+# On one host this is what you have seen. `ranklab.taught.all_reduce` has all of it to
+# import.
+
+# --- Where to read on -----------------------------------------------------------------
+
+# - [patarasuk2009]: the ring, and the proof that nobody can send less.
+# - [thakur2005]: how MPICH chooses, with the same models; and better ways for the sizes
+#   in between.
+# - [nccltests]: bus bandwidth, and what its factor is for every collective.
+# - [mckenney2010]: why writes are seen in another order, and what fences do about it.
+# - [gloo]: its ring, in C++, with two pieces under way at a time.
+# - [li2020]: what data parallelism does with all this.
 
 leave_group()

@@ -10,10 +10,11 @@ import tempfile
 import threading
 import time
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
-from ranklab.taught.messages import sendrecv
+from ranklab.taught.messages import latency_bandwidth, sendrecv
 
 
 def on_flat(algorithm):
@@ -86,24 +87,28 @@ def doubling_all_reduce(x, members, me):
         dist.send(x, represents)
 
 
+RING_PART = 2 << 20  # bytes of a part, at most
+
+
 @on_flat
 def ring_all_reduce(x, members, me):
     """A ring: each part's sum travels once around and is added to, then its total is copied."""
     n = len(members)
     left, right = members[(me - 1) % n], members[(me + 1) % n]
-    parts = x.tensor_split(n)  # as equal as can be; the first ones are the longer ones
-    box = torch.empty_like(parts[0])
-    for step in range(2 * (n - 1)):
-        outgoing, mine = parts[(me - step) % n], parts[(me - step - 1) % n]
-        if step < n - 1:  # what comes is a sum under way: add mine to it
-            incoming = box[: len(mine)]
-            sendrecv(outgoing, right, incoming, left)
-            mine += incoming
-        else:  # what comes is a total
-            sendrecv(outgoing, right, mine, left)
+    for block in x.split(n * RING_PART // x.element_size()):  # a part is to fit into a cache
+        parts = block.tensor_split(n)  # as equal as can be; the first ones are the longer ones
+        box = torch.empty_like(parts[0])
+        for step in range(2 * (n - 1)):
+            outgoing, mine = parts[(me - step) % n], parts[(me - step - 1) % n]
+            if step < n - 1:  # what comes is a sum under way: add mine to it
+                incoming = box[: len(mine)]
+                sendrecv(outgoing, right, incoming, left)
+                mine += incoming
+            else:  # what comes is a total
+                sendrecv(outgoing, right, mine, left)
 
 
-def pipelined_all_reduce(x, group=None, piece=1 << 20):
+def pipelined_all_reduce(x, group=None, piece=2 << 20):
     """The ring, in pieces of `piece` bytes: each one goes on as soon as it has been added."""
     on_flat(functools.partial(_pipelined, piece=piece))(x, group)
 
@@ -177,14 +182,22 @@ class SharedBarrier:
         with self.fence:  # what was written before it can be seen before the count can
             pass
         self.counts[8 * self.me] = self.count
-        deadline = time.monotonic() + self.timeout
+        deadline, looks = time.monotonic() + self.timeout, 0
         for r in range(self.n):
             while self.counts[8 * r] < self.count:
-                os.sched_yield()  # let somebody else have this core
+                looks += 1
+                self._let_others_work(looks)
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"Rank {r} has not come for {self.timeout} s.")
         with self.fence:
             pass
+
+    def _let_others_work(self, looks):
+        """Offer the core to others; after a while of that, sleep."""
+        if looks < 100 and hasattr(os, "sched_yield"):
+            os.sched_yield()
+        else:
+            time.sleep(2e-5)
 
 
 class SharedMemory:
@@ -193,7 +206,7 @@ class SharedMemory:
     All ranks of the group make it together, once: it may then be used for any tensor.
     """
 
-    def __init__(self, group=None, piece=1 << 20, timeout=20.0):
+    def __init__(self, group=None, piece=1 << 21, timeout=20.0):
         self.me, self.n, self.piece = dist.get_rank(group), dist.get_world_size(group), piece
         head = 4096 * (1 + self.n // 64)  # for the barrier's counts
         memory = shared_bytes(head + 2 * (self.n + 1) * piece, group)
@@ -207,11 +220,11 @@ class SharedMemory:
         pieces = flat.split(self.piece // x.element_size())
         for k in range(-1, len(pieces) + 1):
             if k > 0:  # take the sums of the piece before
-                pieces[k - 1].copy_(self._rows(k - 1, pieces)[self.n])
+                self._copy(self._rows(k - 1, pieces)[self.n], pieces[k - 1])
             if 0 <= k < len(pieces):
-                self._add(self._rows(k, pieces))
+                self._add(pieces[k], self._rows(k, pieces))
             if k + 1 < len(pieces):  # put the next piece
-                self._rows(k + 1, pieces)[self.me].copy_(pieces[k + 1])
+                self._copy(pieces[k + 1], self._rows(k + 1, pieces)[self.me])
             if k < len(pieces):
                 self.barrier.wait()
         if not x.is_contiguous():
@@ -221,7 +234,82 @@ class SharedMemory:
         """The n + 1 rows for piece k, of its length and type."""
         return self.halves[k % 2].view(pieces[k].dtype)[:, : len(pieces[k])]
 
-    def _add(self, rows):
-        """Add up this rank's part of all the rows."""
-        mine = rows.tensor_split(self.n, dim=1)[self.me]
-        torch.sum(mine[:-1], dim=0, dtype=mine.dtype, out=mine[-1])
+    def _mine(self, length):
+        """The part that this rank adds: where it begins, where it ends."""
+        return length * self.me // self.n, length * (self.me + 1) // self.n
+
+    def _add(self, piece, rows):
+        """Add the others' rows to my part of the piece, and show the sum to all."""
+        first, end = self._mine(len(piece))
+        mine = piece[first:end]
+        for r in range(self.n):
+            if r != self.me:
+                mine += rows[r, first:end]
+        rows[self.n, first:end].copy_(mine)
+
+    def _copy(self, source, target):
+        """Copy all but my part, which need not travel."""
+        first, end = self._mine(len(source))
+        target[:first].copy_(source[:first])
+        target[end:].copy_(source[end:])
+
+
+def line(sizes, seconds):
+    """Two numbers for all sizes: alpha + nbytes / beta."""
+    alpha, beta = latency_bandwidth(sizes, seconds)
+    return lambda nbytes: alpha + nbytes / beta
+
+
+def curve(sizes, seconds):
+    """What was measured, and between two sizes a straight line on a log-log plot."""
+    logs = np.log(sizes), np.log(seconds)
+    return lambda nbytes: (
+        np.exp(np.interp(np.log(nbytes), *logs)) * np.maximum(1, nbytes / sizes[-1])
+    )
+
+
+def cost_models(n, message, add, shared, largest_part=2 << 20):
+    """Return {way: function from bytes to seconds} for n ranks.
+
+    message(nbytes, m), add(nbytes, m): the seconds of m messages or additions at the same time;
+    shared(nbytes): those of an all-reduce through shared memory. largest_part: of the ring.
+    """
+
+    def around(s, blocks):
+        part = s / n / blocks
+        return blocks * (2 * (n - 1) * message(part, n) + (n - 1) * add(part, n))
+
+    core = 1 << (n.bit_length() - 1)
+    levels = [len(range(1 << k, n, 2 << k)) for k in range((n - 1).bit_length())]
+    beyond = [n - core] * (n > core)
+    return {
+        "gather": lambda s: 2 * (n - 1) * message(s, 1) + (n - 1) * add(s, 1),
+        "tree": lambda s: sum(2 * message(s, m) + add(s, m) for m in levels),
+        "doubling": lambda s: (
+            (core.bit_length() - 1) * (message(s, core) + add(s, core))
+            + sum(2 * message(s, m) + add(s, m) for m in beyond)
+        ),
+        "ring": lambda s: around(s, np.ceil(s / n / largest_part)),
+        "pieces": lambda s: around(s, 1),
+        "shared": shared,
+    }
+
+
+class FastAllReduce:
+    """The best way for each size: through shared memory on one host, else by messages."""
+
+    def __init__(self, group=None, crossover=1 << 20):
+        self.group, self.crossover = group, crossover
+        try:
+            self.shared = SharedMemory(group)
+        except ValueError:  # several hosts
+            self.shared = None
+
+    def __call__(self, x):
+        """Replace x by the sum of all ranks' x."""
+        if self.shared:
+            self.shared.all_reduce(x)
+        elif x.nbytes < self.crossover:
+            doubling_all_reduce(x, self.group)
+        else:
+            ring_all_reduce(x, self.group)
