@@ -5,10 +5,13 @@ of the chapters carry these definitions along.
 """
 
 import html
+import io
 import subprocess
 import sys
 
+import matplotlib
 import matplotlib.colors
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 # Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
@@ -89,10 +92,13 @@ def drawing(dot, name, alt):
     )
     if run.returncode:
         raise ValueError(f"Graphviz could not draw {name!r}: {run.stderr.decode().strip()}")
-    svg = run.stdout.decode()
+    return Drawing(_labeled(run.stdout.decode(), alt), name)
+
+
+def _labeled(svg, alt):
+    """The <svg> element alone, with a description for those who cannot see it."""
     svg = svg[svg.index("<svg") :]
-    label = f'<svg role="img" aria-label="{html.escape(alt)}"'
-    return Drawing(svg.replace("<svg", label, 1), name)
+    return svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(alt)}"', 1)
 
 
 def marks_in(number):
@@ -110,33 +116,54 @@ def holdings(before, after, name):
     before, after: for each rank a tensor of marks (see `marks_in`), or a list of such tensors. A
         cell shows the ranks that its number came from by their colors, and says which rank's
         part it is, "2c" or, of a sum, "Σc". A zero is an empty box.
-    name: the figure's name.
+    name: the picture's name, from which a script makes its file name.
     """
-    from matplotlib import pyplot as plt  # only here: it would choose a backend when imported
+    states = [
+        [[marks_in(n) for n in _numbers(held)] for held in held_by] for held_by in (before, after)
+    ]
+    parted = any(part for state in states for held in state for cell in held for _, part in cell)
+    widths = [max(1, *map(len, state)) for state in states]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(5.2, 0.36 * len(before) + 0.5))
+        axes = figure.subplots(1, 2, width_ratios=[width + 1 for width in widths])
+        for ax, state, width, title in zip(axes, states, widths, ("before", "after")):
+            _draw_state(ax, state, width, parted)
+            ax.set_title(title)
+        axes[1].set_yticklabels([])
+        file = io.StringIO()
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    alt = f"{_told('Before', states[0], parted)} {_told('After', states[1], parted)}"
+    return Drawing(_labeled(file.getvalue(), alt), name)
 
-    before, after = ([_numbers(held) for held in state] for state in (before, after))
-    marks = [marks_in(n) for state in (before, after) for held in state for n in held]
-    parted = any(part for found in marks for _, part in found)
-    widths = [max(1, *map(len, state)) for state in (before, after)]
-    _, axes = plt.subplots(
-        1,
-        2,
-        num=name,
-        figsize=(5.2, 0.36 * len(before) + 0.5),
-        width_ratios=[width + 1 for width in widths],
-    )
-    for ax, state, width, title in zip(axes, (before, after), widths, ("before", "after")):
-        for rank, held in enumerate(state):
-            for column, number in enumerate(held):
-                _draw_cell(ax, column, rank, marks_in(number), parted)
-        ax.set(title=title, xlim=(-0.05, width + 0.05), ylim=(len(state), -0.05), xticks=[])
-        ax.set_yticks(
-            [r + 0.5 for r in range(len(state))], [f"rank {r}" for r in range(len(state))]
-        )
-        ax.tick_params(length=0)
-        ax.grid(False)
-        ax.spines[:].set_visible(False)
-    axes[1].set_yticklabels([])
+
+def _draw_state(ax, state, width, parted):
+    """Draw what each rank holds: `state` has the marks of each number of each rank."""
+    for row, held in enumerate(state):
+        for column, marks in enumerate(held):
+            _draw_cell(ax, column, row, marks, _cell_name(marks, parted))
+    rows = range(len(state))
+    ax.set(xlim=(-0.05, width + 0.05), ylim=(len(state), -0.05), xticks=[])
+    ax.set_yticks([row + 0.5 for row in rows], [f"rank {row}" for row in rows])
+    ax.tick_params(length=0)
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+
+
+def _cell_name(marks, parted):
+    """Name a number by its rank and its part: "2c", and "Σc" for a sum; "2" without parts."""
+    who = "Σ" if len(marks) > 1 else "".join(str(rank) for rank, _ in marks)
+    return who + "".join(sorted({"abcdefgh"[part] for _, part in marks})) * parted
+
+
+def _told(when, state, parted):
+    """Say what each rank holds, for those who cannot see it."""
+    said = []
+    for row, held in enumerate(state):
+        names = [_cell_name(marks, parted) or "an empty box" for marks in held]
+        said.append(f"rank {row} holds {', '.join(names) or 'nothing'}")
+    sums = sorted({rank for held in state for cell in held if len(cell) > 1 for rank, _ in cell})
+    of = f" Σ is a sum over ranks {', '.join(map(str, sums))}." if sums else ""
+    return f"{when}, {'; '.join(said)}.{of}"
 
 
 def _numbers(held):
@@ -148,19 +175,16 @@ def _numbers(held):
     return [number for item in held for number in _numbers(item)]
 
 
-def _draw_cell(ax, column, row, marks, parted):
+def _draw_cell(ax, column, row, marks, label):
     """Draw one number: stripes in the colors of the ranks that it came from, and a label."""
     left, top, size = column + 0.04, row + 0.08, 0.92
     if not marks:
         empty = {"fill": False, "edgecolor": "#808080", "linestyle": (0, (2, 2))}
         ax.add_patch(Rectangle((left, top), size, 0.84, **empty))
-        return
-    stripe = size / len(marks)
+    stripe = size / max(len(marks), 1)
     for k, (rank, _) in enumerate(marks):
         corner = (left + k * stripe, top)
         color = pale(RANK_COLORS[rank], 0.55)
         ax.add_patch(Rectangle(corner, stripe, 0.84, facecolor=color, edgecolor="none"))
-    who = str(marks[0][0]) if len(marks) == 1 else "Σ"
-    parts = "".join(sorted({"abcdefgh"[part] for _, part in marks})) if parted else ""
     font = {"ha": "center", "va": "center", "fontsize": 9, "color": "black"}
-    ax.text(column + 0.5, row + 0.5, who + parts, **font)
+    ax.text(column + 0.5, row + 0.5, label, **font)

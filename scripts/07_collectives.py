@@ -8,6 +8,7 @@
 #
 # pip install matplotlib numpy torch  (for mpiexec also: mpich mpi4py)
 
+import html
 import io
 import os
 import pickle
@@ -21,12 +22,14 @@ from datetime import timedelta
 from math import ceil, log2
 from pathlib import Path
 
+import matplotlib
 import matplotlib.colors
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
 import torch.distributed as dist
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch.profiler import record_function
 
@@ -266,6 +269,26 @@ def pale(color, share=0.25):
     return tuple(1 - share * (1 - part) for part in rgb)
 
 
+class Drawing:
+    """An SVG picture that a notebook shows below a cell."""
+
+    def __init__(self, svg, name):
+        self.svg = svg
+        self.name = name
+
+    def _repr_svg_(self):
+        return self.svg
+
+    def __repr__(self):
+        return f"<drawing {self.name}>"
+
+
+def _labeled(svg, alt):
+    """The <svg> element alone, with a description for those who cannot see it."""
+    svg = svg[svg.index("<svg") :]
+    return svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(alt)}"', 1)
+
+
 def marks_in(number):
     """Say whose parts a mark, or a sum of marks, is made of: a list of (rank, part).
 
@@ -281,33 +304,54 @@ def holdings(before, after, name):
     before, after: for each rank a tensor of marks (see `marks_in`), or a list of such tensors. A
         cell shows the ranks that its number came from by their colors, and says which rank's
         part it is, "2c" or, of a sum, "Σc". A zero is an empty box.
-    name: the figure's name.
+    name: the picture's name, from which a script makes its file name.
     """
-    from matplotlib import pyplot as plt  # only here: it would choose a backend when imported
+    states = [
+        [[marks_in(n) for n in _numbers(held)] for held in held_by] for held_by in (before, after)
+    ]
+    parted = any(part for state in states for held in state for cell in held for _, part in cell)
+    widths = [max(1, *map(len, state)) for state in states]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(5.2, 0.36 * len(before) + 0.5))
+        axes = figure.subplots(1, 2, width_ratios=[width + 1 for width in widths])
+        for ax, state, width, title in zip(axes, states, widths, ("before", "after")):
+            _draw_state(ax, state, width, parted)
+            ax.set_title(title)
+        axes[1].set_yticklabels([])
+        file = io.StringIO()
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    alt = f"{_told('Before', states[0], parted)} {_told('After', states[1], parted)}"
+    return Drawing(_labeled(file.getvalue(), alt), name)
 
-    before, after = ([_numbers(held) for held in state] for state in (before, after))
-    marks = [marks_in(n) for state in (before, after) for held in state for n in held]
-    parted = any(part for found in marks for _, part in found)
-    widths = [max(1, *map(len, state)) for state in (before, after)]
-    _, axes = plt.subplots(
-        1,
-        2,
-        num=name,
-        figsize=(5.2, 0.36 * len(before) + 0.5),
-        width_ratios=[width + 1 for width in widths],
-    )
-    for ax, state, width, title in zip(axes, (before, after), widths, ("before", "after")):
-        for rank, held in enumerate(state):
-            for column, number in enumerate(held):
-                _draw_cell(ax, column, rank, marks_in(number), parted)
-        ax.set(title=title, xlim=(-0.05, width + 0.05), ylim=(len(state), -0.05), xticks=[])
-        ax.set_yticks(
-            [r + 0.5 for r in range(len(state))], [f"rank {r}" for r in range(len(state))]
-        )
-        ax.tick_params(length=0)
-        ax.grid(False)
-        ax.spines[:].set_visible(False)
-    axes[1].set_yticklabels([])
+
+def _draw_state(ax, state, width, parted):
+    """Draw what each rank holds: `state` has the marks of each number of each rank."""
+    for row, held in enumerate(state):
+        for column, marks in enumerate(held):
+            _draw_cell(ax, column, row, marks, _cell_name(marks, parted))
+    rows = range(len(state))
+    ax.set(xlim=(-0.05, width + 0.05), ylim=(len(state), -0.05), xticks=[])
+    ax.set_yticks([row + 0.5 for row in rows], [f"rank {row}" for row in rows])
+    ax.tick_params(length=0)
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+
+
+def _cell_name(marks, parted):
+    """Name a number by its rank and its part: "2c", and "Σc" for a sum; "2" without parts."""
+    who = "Σ" if len(marks) > 1 else "".join(str(rank) for rank, _ in marks)
+    return who + "".join(sorted({"abcdefgh"[part] for _, part in marks})) * parted
+
+
+def _told(when, state, parted):
+    """Say what each rank holds, for those who cannot see it."""
+    said = []
+    for row, held in enumerate(state):
+        names = [_cell_name(marks, parted) or "an empty box" for marks in held]
+        said.append(f"rank {row} holds {', '.join(names) or 'nothing'}")
+    sums = sorted({rank for held in state for cell in held if len(cell) > 1 for rank, _ in cell})
+    of = f" Σ is a sum over ranks {', '.join(map(str, sums))}." if sums else ""
+    return f"{when}, {'; '.join(said)}.{of}"
 
 
 def _numbers(held):
@@ -319,22 +363,19 @@ def _numbers(held):
     return [number for item in held for number in _numbers(item)]
 
 
-def _draw_cell(ax, column, row, marks, parted):
+def _draw_cell(ax, column, row, marks, label):
     """Draw one number: stripes in the colors of the ranks that it came from, and a label."""
     left, top, size = column + 0.04, row + 0.08, 0.92
     if not marks:
         empty = {"fill": False, "edgecolor": "#808080", "linestyle": (0, (2, 2))}
         ax.add_patch(Rectangle((left, top), size, 0.84, **empty))
-        return
-    stripe = size / len(marks)
+    stripe = size / max(len(marks), 1)
     for k, (rank, _) in enumerate(marks):
         corner = (left + k * stripe, top)
         color = pale(RANK_COLORS[rank], 0.55)
         ax.add_patch(Rectangle(corner, stripe, 0.84, facecolor=color, edgecolor="none"))
-    who = str(marks[0][0]) if len(marks) == 1 else "Σ"
-    parts = "".join(sorted({"abcdefgh"[part] for _, part in marks})) if parted else ""
     font = {"ha": "center", "va": "center", "fontsize": 9, "color": "black"}
-    ax.text(column + 0.5, row + 0.5, who + parts, **font)
+    ax.text(column + 0.5, row + 0.5, label, **font)
 
 
 plt.switch_backend("Agg")  # figures go to files
@@ -347,6 +388,18 @@ def save_figures():
         figure = plt.figure(number)
         figure.savefig(file_beside(figure.get_label() or number))
         plt.close(figure)
+
+
+def show(value, on_rank=None):
+    """Print a cell's last value, as a notebook does; a picture becomes a file."""
+    if isinstance(value, plt.Figure):
+        value.savefig(file_beside(value.get_label() or "figure"))
+        plt.close(value)
+    elif hasattr(value, "_repr_svg_"):
+        path = file_beside(getattr(value, "name", None) or "drawing")
+        path.write_text(value._repr_svg_())
+    elif value is not None:
+        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
 
 
 def left_out(view):
@@ -483,7 +536,7 @@ assert torch.equal(x, theirs)
 before_by_rank = to_rank_0(before)
 x_by_rank = to_rank_0(x)
 if rank == 0:
-    holdings(before_by_rank, x_by_rank, name="broadcast")
+    show(holdings(before_by_rank, x_by_rank, name="broadcast"))
 
 # Every rank but the root must get the $N$ bytes once, so $n - 1$ messages of $N$ bytes
 # is the least. Both versions send just that. What the tree saves are rounds: $\lceil
@@ -535,7 +588,7 @@ assert torch.equal(box, theirs)
 before_by_rank = to_rank_0(before)
 box_by_rank = to_rank_0(box)
 if rank == 0:
-    holdings(before_by_rank, box_by_rank, name="scatter")
+    show(holdings(before_by_rank, box_by_rank, name="scatter"))
 
 everyone()
 before = marks()
@@ -548,7 +601,7 @@ assert boxes == theirs
 before_by_rank = to_rank_0(before)
 boxes_by_rank = to_rank_0(boxes)
 if rank == 0:
-    holdings(before_by_rank, [held or [] for held in boxes_by_rank], name="gather")
+    show(holdings(before_by_rank, [held or [] for held in boxes_by_rank], name="gather"))
 
 # If the whole has $N$ bytes, the root sends (or receives) $\frac{n-1}{n} N$ of them, in
 # $n - 1$ rounds. With a tree it would take $\lceil \log_2 n \rceil$ rounds, but then
@@ -587,7 +640,7 @@ assert boxes == theirs
 before_by_rank = to_rank_0(before)
 boxes_by_rank = to_rank_0(boxes)
 if rank == 0:
-    holdings(before_by_rank, boxes_by_rank, name="all-gather")
+    show(holdings(before_by_rank, boxes_by_rank, name="all-gather"))
 
 # Every rank receives the $n - 1$ parts that it does not have: $\frac{n-1}{n} N$ bytes,
 # in $n - 1$ rounds. Fewer bytes there cannot be.
@@ -631,7 +684,7 @@ kept = torch.equal(theirs, before)
 before_by_rank = to_rank_0(before)
 x_by_rank = to_rank_0(x)
 if rank == 0:
-    holdings(before_by_rank, x_by_rank, name="reduce")
+    show(holdings(before_by_rank, x_by_rank, name="reduce"))
 
 # A cell with stripes is a sum; its stripes are the ranks that are in it. The assertion
 # looks at rank 0 alone, and it must. What did PyTorch's own leave on the others?
@@ -685,7 +738,7 @@ assert torch.equal(box, theirs)
 before_by_rank = to_rank_0(before)
 box_by_rank = to_rank_0(box)
 if rank == 0:
-    holdings(before_by_rank, box_by_rank, name="reduce-scatter")
+    show(holdings(before_by_rank, box_by_rank, name="reduce-scatter"))
 
 # A sum travels. It starts at the owner's left neighbor and goes around to the left,
 # every rank adds its own part, and it ends at its owner. As in the all-gather, every
@@ -722,7 +775,7 @@ assert torch.equal(x, theirs)
 before_by_rank = to_rank_0(before)
 x_by_rank = to_rank_0(x)
 if rank == 0:
-    holdings(before_by_rank, x_by_rank, name="all-reduce")
+    show(holdings(before_by_rank, x_by_rank, name="all-reduce"))
 
 # Each half costs $\frac{n-1}{n} N$ bytes a rank, so it is $2\,\frac{n-1}{n} N$
 # together: less than twice the tensor, however many ranks there are. That is the best
@@ -758,7 +811,7 @@ assert boxes == theirs
 before_by_rank = to_rank_0(before)
 boxes_by_rank = to_rank_0(boxes)
 if rank == 0:
-    holdings(before_by_rank, boxes_by_rank, name="all-to-all")
+    show(holdings(before_by_rank, boxes_by_rank, name="all-to-all"))
 
 # It is the transposed matrix: what was a row is a column. No number is needed twice and
 # none is added, so every rank must send the $\frac{n-1}{n} N$ bytes that are for
@@ -1158,7 +1211,7 @@ numbers = rank, dist.get_rank(team), dist.get_world_size(team)
 before_by_rank = to_rank_0(before)
 x_by_rank = to_rank_0(x)
 if rank == 0:
-    holdings(before_by_rank, x_by_rank, name="groups")
+    show(holdings(before_by_rank, x_by_rank, name="groups"))
 
 numbers_by_rank = to_rank_0(numbers)
 if rank == 0:
