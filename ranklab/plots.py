@@ -157,13 +157,23 @@ def _cell_name(marks, parted):
 
 def _told(when, state, parted):
     """Say what each rank holds, for those who cannot see it."""
+    sums = {tuple(rank for rank, _ in cell) for held in state for cell in held if len(cell) > 1}
     said = []
     for row, held in enumerate(state):
-        names = [_cell_name(marks, parted) or "an empty box" for marks in held]
-        said.append(f"rank {row} holds {', '.join(names) or 'nothing'}")
-    sums = sorted({rank for held in state for cell in held if len(cell) > 1 for rank, _ in cell})
-    of = f" Σ is a sum over ranks {', '.join(map(str, sums))}." if sums else ""
+        cells = [_cell_name(marks, parted) or "an empty box" for marks in held]
+        if len(sums) > 1:  # then each says its own
+            cells = [_with_ranks(cell, marks) for cell, marks in zip(cells, held)]
+        said.append(f"rank {row} holds {', '.join(cells) or 'nothing'}")
+    of = f" Σ is the sum over ranks {_listed(*sums)}." if len(sums) == 1 else ""
     return f"{when}, {'; '.join(said)}.{of}"
+
+
+def _with_ranks(cell, marks):
+    return f"{cell} over {_listed([rank for rank, _ in marks])}" if len(marks) > 1 else cell
+
+
+def _listed(ranks):
+    return ", ".join(map(str, ranks[:-1])) + f" and {ranks[-1]}"
 
 
 def _numbers(held):
