@@ -1,5 +1,6 @@
 """Exercises in the forms: stubs for a reader, solutions for the page, assignments to teach with."""
 
+import ast
 import contextlib
 import copy
 import io
@@ -19,7 +20,15 @@ from nbgrader.nbgraderformat.v3 import MetadataValidatorV3
 from nbgrader.preprocessors import ClearSolutions
 
 from ranklab.folders import HERE
-from ranklab.forms import exercise_cells, exercise_files, exercises, manuscript, notebook, saving
+from ranklab.forms import (
+    exercise_cells,
+    exercise_files,
+    exercises,
+    manuscript,
+    markdown,
+    notebook,
+    saving,
+)
 from ranklab.forms.__main__ import main
 from ranklab.forms.errors import FormError
 from ranklab.forms.script import ScriptExporter, to_script
@@ -482,12 +491,26 @@ def test_a_script_has_the_exercises_when_asked(book):
         "manuscripts/", "book/"
     )
     assert "def twice(x):" in text and "# YOUR CODE HERE" in text and "x + x" not in text
-    assert "# --- Exercises" in text and "# Twice anything: Fill in, about 2 minutes." in text
+    assert "# --- Exercises" in text and "# Fill in, about 2 minutes. Write `twice(x)`" in text
     path = book / "with.py"
     path.write_text(text)
     run = run_file(book, path)
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout.count("not attempted yet") == 3 and "three = 3" in run.stdout
+
+
+@each_manuscript
+def test_every_chapters_script_can_have_its_exercises(path):
+    nb = manuscript.read(path)
+    script, text = to_script(nb), to_script(nb, exercises=True)
+    assert text.startswith(script)
+    added = text.removeprefix(script)
+    ast.parse(added)
+    assert ("if rank != 0:\n    sys.exit()" in added) == ("\nleave_group()\n" in script)
+    for exercise in exercises.find(nb):
+        assert f'check("{exercise.name}", ' in added
+        title = markdown.plain(exercise.title).replace("`", "")
+        assert f"# --- {title} ---" in added
 
 
 def test_a_chapter_that_is_not_there_is_one_sentence(book):

@@ -191,20 +191,6 @@ def left_out(nb: NotebookNode) -> NotebookNode:
     return rest
 
 
-def with_stubs(nb: NotebookNode) -> NotebookNode:
-    """The notebook as its script with exercises is made of it; an answer stays where one is."""
-    asked = copy.deepcopy(nb)
-    for cell in asked.cells:
-        if exercises.kind_of(cell) == "exercise":
-            cell.source = exercises.stub(cell.source)
-        elif exercises.kind_of(cell) == "check":
-            cell.source += ";"  # outside of a notebook, a check prints its report itself
-        elif cell.cell_type == "markdown":
-            cell.source = _without(cell.source, "solution")
-    asked.cells = [cell for cell in asked.cells if cell.source.strip()]
-    return asked
-
-
 def _without(text: str, *names: str) -> str:
     """The text without its directives of these names."""
     lines: list[str] = []

@@ -5,7 +5,7 @@ import re
 
 from nbformat import NotebookNode
 
-from ranklab.forms import exercise_cells, exercises, manuscript
+from ranklab.forms import exercise_cells, exercises, manuscript, markdown
 from ranklab.forms.exercises import Exercise
 from ranklab.forms.script import prose
 
@@ -52,7 +52,12 @@ def _text(nb: NotebookNode, exercise: Exercise) -> str:
     path = path_of(manuscript.name_of(nb), exercise)
     check = nb.cells[exercise.check].source
     call = ast.get_source_segment(check, ast.parse(check).body[-1])
-    task = [prose.heading(exercise.title, 1), "#", *prose.comments(exercise.task), "#"]
+    task = [
+        prose.heading(markdown.plain(exercise.title), 1),
+        "#",
+        *prose.comments(exercise.task),
+        "#",
+    ]
     stub = exercises.stub(nb.cells[exercise.stub].source)
     above = "\n".join([*task, _RUN.format(path=path)])
     body = f"#\n{above}\n\n{stub}\n\n\n{_MAIN.format(call=call)}\n"

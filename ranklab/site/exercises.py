@@ -7,7 +7,7 @@ from docutils import nodes
 from sphinx_exercise.nodes import is_exercise_node, solution_node
 
 from ranklab.folders import Folders
-from ranklab.forms import exercise_files, exercises, manuscript
+from ranklab.forms import exercise_files, exercises, manuscript, markdown
 from ranklab.forms.exercises import Exercise
 from ranklab.site.errors import BookError
 
@@ -77,7 +77,7 @@ def _of_each_chapter(folders: Folders):
 
 
 def _row(exercise: Exercise, chapter: Path) -> str:
-    title = exercise.title.replace("`", "").replace("|", r"\|")
+    title = markdown.plain(exercise.title).replace("`", "").replace("|", r"\|")
     kind, file = exercises.KINDS[exercise.kind].lower(), ""
     if exercise.kind != "predict":
         path = exercise_files.path_of(chapter.stem, exercise)

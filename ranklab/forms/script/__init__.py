@@ -19,6 +19,7 @@ from traitlets import Bool
 from ranklab.forms import exercise_cells, manuscript, notebook
 from ranklab.forms.errors import FormError
 from ranklab.forms.script import cells, translate
+from ranklab.forms.script.exercises import with_exercises
 
 __all__ = ["ScriptExporter", "to_script"]
 
@@ -36,11 +37,12 @@ def to_script(nb, name: str | None = None, exercises: bool = False) -> str:
     name = name or (Path(manuscript).stem if manuscript else "notebook")
     if manuscript:
         origin = f"Generated from {manuscript} by `make forms`: edit the manuscript, not this file."
-        nb = exercise_cells.with_stubs(nb) if exercises else exercise_cells.left_out(nb)
+        chapter, nb = nb, exercise_cells.left_out(nb)
     else:
         origin = f"Generated from {name}.ipynb by `jupyter nbconvert --to ranklab_script`."
     try:
-        return translate.script(cells.read(nb, name), translate.Title(name, origin))
+        text = translate.script(cells.read(nb, name), translate.Title(name, origin))
+        return with_exercises(text, chapter) if manuscript and exercises else text
     except FormError:
         raise
     except Exception as error:
