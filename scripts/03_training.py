@@ -483,6 +483,7 @@ def draw(found, what, name):
     filled = [[row in names for names in found] for row in REACHED]
     ax.pcolormesh(filled, cmap="Blues", vmin=0, vmax=1.4, edgecolors="white", linewidth=1)
     ax.set(xlabel=what, yticks=[0.5, 1.5, 2.5], yticklabels=REACHED)
+    ax.set_xticks([i + 0.5 for i in range(len(found))], range(len(found)))
     ax.invert_yaxis()
     ax.grid(False)
 
