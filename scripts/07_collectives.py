@@ -31,7 +31,6 @@ import torch.distributed as dist
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from torch.profiler import record_function
 
 
 def start_ranks():
@@ -428,9 +427,9 @@ def untraced(*args, **kwargs):
 
 
 try:
-    from ranklab import timeline, trace, traffic
+    from ranklab import messages, trace, traffic
 except ImportError:
-    timeline = left_out("timeline")
+    messages = left_out("messages")
     trace = untraced
     traffic = left_out("traffic")
 
@@ -454,7 +453,7 @@ except ImportError:
 
 
 def marks(n=1):
-    """n numbers of this rank. Number j is 2 ** (rank + 8 * j): one bit says whose it is, and which."""
+    """n numbers of this rank, the j-th with one bit: 2 ** (rank + 8 * j) says whose, and which."""
     return torch.tensor([2.0 ** (rank + 8 * j) for j in range(n)], dtype=torch.float64)
 
 
@@ -856,8 +855,7 @@ def come_and_go(wait):
     dist.barrier()
     time.sleep(0.05 * rank)
     came = time.time()
-    with record_function("barrier"):
-        wait()
+    wait()
     return came, time.time()
 
 
@@ -870,8 +868,19 @@ if rank == 0:
     for what, times in zip(("ours", "PyTorch's"), zip(*came_and_went_by_rank)):
         last_came, first_went = max(came for came, _ in times), min(went for _, went in times)
         print(f"{what}: the first rank left {1e3 * (first_went - last_came):.1f} ms after the last came")
-        assert first_went > last_came - 1e-3
+        assert first_went > last_came - 0.02  # the clocks of several hosts may differ a little
 
+everyone()
+with trace() as t:
+    come_and_go(barrier)
+
+t_by_rank = to_rank_0(t)
+if rank == 0:
+    show(messages(t_by_rank, name="barrier"))
+
+# The first band is PyTorch's barrier, which lines them up. Then whoever comes early
+# waits in its first round or in its second, until word of the last rank has reached it.
+#
 # Used for: starting a clock at the same time; waiting until rank 0 has written a file.
 # It is not needed between two collectives: the second one finds its partners by itself.
 

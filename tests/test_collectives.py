@@ -221,7 +221,8 @@ def test_the_picture_shows_what_the_tensors_hold():
     alt = re.search('aria-label="([^"]*)"', picture.svg).group(1)
     assert alt == (
         "Before, rank 0 holds 0a, 0b, 0c; rank 1 holds 1a, 1b, 1c. "
-        "After, rank 0 holds Σa, an empty box; rank 1 holds nothing. Σ is the sum over ranks 0 and 1."
+        "After, rank 0 holds Σa, an empty box; rank 1 holds nothing. "
+        "Σ is the sum over ranks 0 and 1."
     )
     assert picture.name == "a test"
     colors = [matplotlib.colors.to_hex(pale(RANK_COLORS[r], 0.55)) for r in range(2)]
