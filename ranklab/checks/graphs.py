@@ -1,11 +1,11 @@
 """What the exercises of chapter 02 check: times, memory, and two operations of autograd."""
 
-import operator
 from itertools import pairwise
 
 import numpy as np
 import torch
 
+from ranklab.checks._graphs import FORMULA, SECONDS, backwards, ladder, layers, uneven
 from ranklab.exercises import Case, Choice, Exercise, Hint
 from ranklab.taught.graphs import Tensor, add, backward, in_order, matmul, mul, relu
 
@@ -27,47 +27,9 @@ update_in_place = Choice(
 
 # earliest_end ----------------------------------------------------------------------------------
 
-FORMULA = {
-    "z": (operator.mul, "x", "y"),
-    "u": (operator.mul, "z", "λ"),
-    "k": (operator.mul, "a", "b"),
-    "t": (operator.add, "u", "k"),
-}
-SECONDS = {"z": 1.0, "u": 1.0, "k": 5.0, "t": 1.0}
-
-
-def _layers(number):
-    """The graph of a training step, as in the chapter, with any function in its nodes."""
-    outputs = ["x", *(f"F{i}" for i in range(1, number + 1))]
-    graph = {f"F{i}": (None, outputs[i - 1], f"W{i}") for i in range(1, number + 1)}
-    graph["G"] = (None, outputs[-1], "target")
-    grad = "G"
-    for i in range(number, 0, -1):
-        graph[f"dW{i}"] = (None, grad, outputs[i], outputs[i - 1])
-        if i > 1:
-            graph[f"dX{i}"] = (None, grad, outputs[i], f"W{i}")
-            grad = f"dX{i}"
-    return graph
-
-
-def _ladder(rungs):
-    """Two nodes on each rung, each of which needs both of the rung before: 2**rungs paths."""
-    graph = {"L0": (None, "x"), "R0": (None, "x")}
-    for i in range(1, rungs):
-        graph |= {f"{side}{i}": (None, f"L{i - 1}", f"R{i - 1}") for side in "LR"}
-    return graph
-
 
 def _timed_graph(what, graph, seconds):
     return Case(what, lambda rank, world_size: (dict(graph), dict(seconds)), ranks=1)
-
-
-def _uneven(graph):
-    return {name: 1.0 + 0.5 * (i % 4) for i, name in enumerate(graph)}
-
-
-def _backwards(graph):
-    return dict(reversed(graph.items()))
 
 
 def _earliest(inputs):
@@ -95,13 +57,13 @@ earliest_end = Exercise(
         _timed_graph("the formula of the chapter", FORMULA, SECONDS),
         _timed_graph("the formula, all operations alike", FORMULA, dict.fromkeys(FORMULA, 2.0)),
         _timed_graph("a single operation", {"z": FORMULA["z"]}, {"z": 3.0}),
-        _timed_graph("a training step of 3 layers", _layers(3), _uneven(_layers(3))),
+        _timed_graph("a training step of 3 layers", layers(3), uneven(layers(3))),
         _timed_graph(
             "the same, written down in the opposite order",
-            _backwards(_layers(3)),
-            _uneven(_layers(3)),
+            backwards(layers(3)),
+            uneven(layers(3)),
         ),
-        _timed_graph("a ladder of 60 operations", _ladder(30), _uneven(_ladder(30))),
+        _timed_graph("a ladder of 60 operations", ladder(30), uneven(ladder(30))),
         _timed_graph("no operation at all", {}, {}),
     ],
     expected=_earliest,
@@ -111,6 +73,12 @@ earliest_end = Exercise(
             lambda seen: seen.happened == "slow",
             "Is the end of an operation worked out again for everybody who needs it? Keep it.",
         ),
+        Hint(
+            lambda seen: "KeyError" in seen.error,
+            "Not every input is an operation. And an operation comes after those that it needs, "
+            "in whatever order the graph was written down: `schedule` gives such an order.",
+        ),
+        Hint(lambda seen: seen.happened == "changed", "Keep the times in a dict of your own."),
         Hint(
             lambda seen: seen.results[0].keys() != seen.expected[0].keys(),
             "The result has an entry for every operation, and none for the inputs of the whole.",
@@ -199,8 +167,9 @@ def _without_gradients(widths, itemsize, memory):
 
 
 def _random(*shapes, seed=0):
+    """Small whole numbers in float64: legible, and without rounding."""
     generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    return [torch.randint(-3, 4, shape, generator=generator).double() for shape in shapes]
 
 
 def _rows(m, n, times=1):
@@ -255,7 +224,11 @@ scale_rows = Exercise(
     drive=_drive_rows,
     hints=[
         Hint(
-            lambda seen: _differs(seen, "value"),
+            lambda seen: seen.happened == "changed",
+            "Make a new array, with *. In place, with *=, the data of `a` is gone for its rule.",
+        ),
+        Hint(
+            lambda seen: "broadcast" in seen.error or _differs(seen, "value"),
             "The value comes first: row i of a, times s[i]. For NumPy that is s as a column.",
         ),
         Hint(
@@ -298,12 +271,12 @@ def _drive_checkpoint(checkpoint, x, scale, weights, biases):
     value = torch.as_tensor(out.data.copy())
     backward(mul(out, Tensor(np.arange(out.data.size).reshape(out.data.shape) + 1.0)))
     return {
+        "runs of f": [runs, network.runs],
+        "Tensors behind the output": kept,
         "value": value,
         "gradient of x": _gradient(leaf),
         "gradients of the weights": [_gradient(w) for w in network.weights],
         "gradients of the biases": [_gradient(b) for b in network.biases],
-        "runs of f": [runs, network.runs],
-        "Tensors behind the output": kept,
     }
 
 
@@ -317,12 +290,12 @@ def _torch_checkpoint(inputs):
     (out * (torch.arange(out.numel()).reshape(out.shape) + 1.0)).sum().backward()
     return [
         {
+            "runs of f": [1, 2],
+            "Tensors behind the output": 4,  # x, the scale, their product, and the output
             "value": out.detach(),
             "gradient of x": x.grad,
             "gradients of the weights": [w.grad for w in ws],
             "gradients of the biases": [b.grad for b in bs],
-            "runs of f": [1, 2],
-            "Tensors behind the output": 4,  # x, the scale, their product, and the output
         }
     ]
 
@@ -361,7 +334,7 @@ checkpoint = Exercise(
             "and `a` as its one source.",
         ),
         Hint(
-            lambda seen: _differs(seen, "gradient of x"),
+            lambda seen: seen.happened == "error" or _differs(seen, "gradient of x"),
             "Run f again on a fresh leaf, so that the inner backward stops there; then hand on "
             "that leaf's gradient. And the inner backward starts with ones: where does `grad` "
             "come in?",

@@ -133,6 +133,10 @@ partial_products = Exercise(
     drive=_in_numpy,
     hints=[
         Hint(
+            lambda seen: seen.happened == "changed",
+            "A slice of an array is a view: what is written into it is written into A.",
+        ),
+        Hint(
             lambda seen: not isinstance(seen.results[0], list),
             "Return a list with one partial product for each worker; adding them up is for later.",
         ),
@@ -279,6 +283,22 @@ any_strassen = Exercise(
     drive=_with_blocks,
     limit=5.0,
     hints=[
+        Hint(
+            lambda seen: "RecursionError" in seen.error,
+            "Which sizes never come to an end? Every one must reach n <= leaf.",
+        ),
+        Hint(
+            lambda seen: "multiply was given" in seen.error,
+            "An odd size cannot be cut in half, but one row and one column of zeros make it even.",
+        ),
+        Hint(
+            lambda seen: seen.happened == "error" and "mismatch" in seen.error,
+            "The four blocks must be of one size: is the size even where you cut?",
+        ),
+        Hint(
+            lambda seen: seen.happened == "changed",
+            "Blocks are views: `a += d` writes into A. `a + d` makes a new array.",
+        ),
         Hint(
             lambda seen: seen.results[0]["product"].shape != seen.expected[0]["product"].shape,
             "What was padded must be cut off again: the product has the shape of A.",

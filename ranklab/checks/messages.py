@@ -120,8 +120,8 @@ exchange = Exercise(
     ],
     hints=[
         Hint(
-            lambda seen: not seen.results and len(seen.inputs) == 1,
-            "A rank's letter to itself is no message: copy it.",
+            lambda seen: "not connected" in seen.error or "yourself" in seen.error,
+            "There are no messages to oneself. A rank's letter to itself is copied.",
         ),
         Hint(
             lambda seen: not seen.results,
@@ -135,6 +135,15 @@ exchange = Exercise(
                 for s in range(len(seen.inputs))
             ),
             "Every rank returns its own letters.",
+        ),
+        Hint(
+            lambda seen: all(
+                torch.equal(seen.results[r][s], seen.inputs[s][0][0])
+                for r in range(len(seen.inputs))
+                for s in range(len(seen.inputs))
+                if r != s
+            ),
+            "Everybody got the first letter of the others. letters[r] is for rank r.",
         ),
         Hint(
             lambda seen: any(
@@ -311,6 +320,23 @@ pass_along = Exercise(
         Hint(
             lambda seen: not seen.results and len(seen.inputs) == 1,
             "A single rank is the first and the last: it receives from nobody and sends to nobody.",
+        ),
+        Hint(
+            lambda seen: seen.happened == "changed",
+            "To receive, bring a box of your own: torch.empty_like(piece).",
+        ),
+        Hint(
+            lambda seen: any(arrived is not None for arrived, _ in seen.results[:-1]),
+            "Who passes everything on has nothing to return.",
+        ),
+        Hint(
+            lambda seen: (
+                len(seen.results[-1][0]) > 1
+                and all(
+                    torch.equal(piece, seen.results[-1][0][-1]) for piece in seen.results[-1][0]
+                )
+            ),
+            "All entries are one and the same tensor, which the next piece overwrites.",
         ),
         Hint(
             lambda seen: _same(seen.results[-1][0], _worked(seen.inputs[0][0], len(seen.inputs))),

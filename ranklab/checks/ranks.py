@@ -1,15 +1,10 @@
 """What the exercises of chapter 05 check: order, shares of the work, environments, a rendezvous."""
 
-import builtins
-import contextlib
-import io
-import tempfile
 import time
-from pathlib import Path
-from unittest import mock
 
 import torch.distributed as dist
 
+from ranklab.checks._slow_disk import Place, slow_disk
 from ranklab.exercises import Case, Choice, Exercise, Hint
 
 impossible_order = Choice(
@@ -267,6 +262,11 @@ balanced_tasks = Exercise(
     judge=_fair,
     hints=[
         Hint(
+            lambda seen: seen.happened == "changed",
+            "sorted() makes a new list; .sort() changes the one that you were given, and with it "
+            "the places of the tasks.",
+        ),
+        Hint(
             lambda seen: all(seen.results) and len(set(map(tuple, seen.results))) == 1,
             "All ranks return the same. Each plays the whole dealing through, and keeps its own.",
         ),
@@ -286,70 +286,16 @@ balanced_tasks = Exercise(
 # meet ------------------------------------------------------------------------------------------
 
 
-class _Slow:
-    """A file that is written in two halves, with a pause between them."""
-
-    def __init__(self, file):
-        self.file = file
-
-    def __getattr__(self, name):
-        return getattr(self.file, name)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.file.close()
-
-    def write(self, text):
-        half = len(text) // 2
-        self.file.write(text[:half])
-        self.file.flush()
-        time.sleep(0.1)
-        self.file.write(text[half:])
-        self.file.flush()
-        return len(text)
-
-
-@contextlib.contextmanager
-def _slow_disk():
-    """Let every file that is opened for writing in this process be slow."""
-    quick = io.open
-
-    def slow(file, mode="r", *args, **kwargs):
-        opened = quick(file, mode, *args, **kwargs)
-        return _Slow(opened) if set(mode) & set("wax+") else opened
-
-    with mock.patch.object(io, "open", slow), mock.patch.object(builtins, "open", slow):
-        yield
-
-
 def _meet_slowly(meet, folder, card, late):
     time.sleep(late)
-    with _slow_disk():
+    with slow_disk():
         return meet(folder, card)
-
-
-class _Place:
-    """A fresh folder for every case; the one before is removed."""
-
-    folder = None
-
-    @classmethod
-    def of(cls, rank, litter):
-        if rank == 0:
-            if cls.folder is not None:
-                cls.folder.cleanup()
-            cls.folder = tempfile.TemporaryDirectory(prefix="meeting-")
-            for name in litter:
-                Path(cls.folder.name, name).write_text("nobody's card")
-        return Path(cls.folder.name)
 
 
 def _meeting(what, ranks, *, litter=(), late=lambda rank: 0.0):
     def make(rank, world_size):
         card = f"host-{'abcdefgh'[rank]}:{5000 + 7 * rank}"
-        return _Place.of(rank, litter), card, late(rank)
+        return Place.of(rank, litter), card, late(rank)
 
     return Case(what, make, ranks=ranks)
 
@@ -377,7 +323,7 @@ meet = Exercise(
             "another name and rename it: then it is there all at once.",
         ),
         Hint(
-            lambda seen: any(
+            lambda seen: all(
                 len(cards) == len(seen.inputs) and sorted(cards) == sorted(seen.expected[0])
                 for cards in seen.results
             ),

@@ -27,7 +27,7 @@ def after_the_sum_of_its_inputs(graph, seconds):
     return end
 
 
-@wrong("earliest_end", says=["KeyError", "'x'"])
+@wrong("earliest_end", says=["KeyError: 'x'", "Not every input is an operation"])
 def with_inputs_as_operations(graph, seconds):
     end = {}
     for names in schedule(graph):
@@ -36,7 +36,7 @@ def with_inputs_as_operations(graph, seconds):
     return end
 
 
-@wrong("earliest_end", says=["seconds"])
+@wrong("earliest_end", says=["changed its second argument seconds", "a dict of your own"])
 def written_into_the_question(graph, seconds):
     for names in schedule(graph):
         for name in names:
@@ -118,7 +118,7 @@ def the_scale_forgotten_in_backward(a, s):
     return Tensor(a.data * column, (a, s), lambda grad: (grad, (grad * a.data).sum(axis=1)))
 
 
-@wrong("scale_rows", says=["2 rows of 3", "ValueError"])
+@wrong("scale_rows", says=["2 rows of 3", "ValueError", "that is s as a column"])
 def columns_for_rows(a, s):
     return Tensor(
         a.data * s.data, (a, s), lambda grad: (grad * s.data, (grad * a.data).sum(axis=0))
@@ -130,7 +130,7 @@ def an_array(a, s):
     return a.data * s.data[:, None]
 
 
-@wrong("scale_rows", says=["a"])
+@wrong("scale_rows", says=["changed its first argument a", "Make a new array"])
 def in_place(a, s):
     before, column = a.data.copy(), s.data[:, None]
     a.data *= column
@@ -167,7 +167,7 @@ def from_ones(f, a):
     return Tensor(f(Tensor(a.data)).data, (a,), rule)
 
 
-@wrong("checkpoint", says=["TypeError"])
+@wrong("checkpoint", says=["TypeError", "on a fresh leaf"])
 def on_beyond_the_leaf(f, a):
     def rule(grad):
         backward(mul(f(a), Tensor(grad)))  # a has sources: this goes on behind it

@@ -107,7 +107,7 @@ def without_ones_own(letters):
     return boxes
 
 
-@wrong("exchange", says=["1 number each, 4 ranks", "rank"])
+@wrong("exchange", says=["1 number each, 4 ranks", "no messages to oneself"])
 def to_oneself_too(letters):
     boxes, handles = [torch.empty_like(letter) for letter in letters], []
     for other in range(dist.get_world_size()):
@@ -130,7 +130,7 @@ def letters_as_boxes(letters):
     return letters
 
 
-@wrong("exchange", says=["1 number each, 4 ranks"])
+@wrong("exchange", says=["1 number each, 4 ranks", "letters[r] is for rank r"])
 def the_same_letter_to_all(letters):
     boxes, handles = [torch.empty_like(letter) for letter in letters], []
     for other in range(dist.get_world_size()):
@@ -281,7 +281,7 @@ def all_at_the_end(pieces, work):
     return None
 
 
-@wrong("pass_along", says=["pieces", "changed"])
+@wrong("pass_along", says=["pieces", "changed", "a box of your own"])
 def pieces_as_boxes(pieces, work):
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     done = []
@@ -294,7 +294,7 @@ def pieces_as_boxes(pieces, work):
     return done if rank == last else None
 
 
-@wrong("pass_along", says=["only the last rank returns the pieces"])
+@wrong("pass_along", says=["Rank 0 returned something", "has nothing to return"])
 def everybody_returns_them(pieces, work):
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     done = []
@@ -308,7 +308,7 @@ def everybody_returns_them(pieces, work):
     return done
 
 
-@wrong("pass_along", says=["6 pieces, 1 number each, 4 ranks", "should return"])
+@wrong("pass_along", says=["The last rank should return", "one and the same tensor"])
 def one_box_for_all(pieces, work):
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     box, done = torch.empty_like(pieces[0]), []
@@ -324,7 +324,7 @@ def one_box_for_all(pieces, work):
     return done if rank == last else None
 
 
-@wrong("pass_along", says=["rank 0", "rank 3"])  # rank 0 waits for the last one, and it for rank 2
+@wrong("pass_along", says=["wait in a circle", "rank 3 waits to receive"])
 def around_the_ring(pieces, work):
     rank, world_size, left, right = _ring()
     done = []

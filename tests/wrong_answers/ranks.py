@@ -150,7 +150,7 @@ def in_the_order_given(seconds):
     return mine
 
 
-@wrong("balanced_tasks", says=["seconds"])
+@wrong("balanced_tasks", says=["changed its argument seconds", "sorted() makes a new list"])
 def sorted_in_place(seconds):
     seconds.sort(reverse=True)
     loads, mine = [0.0] * dist.get_world_size(), []
@@ -171,7 +171,7 @@ def drawn_by_lot(seconds):
 # meet
 
 
-@wrong("meet", says=["rank 0 comes late"])
+@wrong("meet", says=["rank 0 comes late", "Somebody did not wait"])
 def without_waiting(folder, card):
     time.sleep(0.2)  # time enough for everybody
     rank, world_size = dist.get_rank(), dist.get_world_size()
