@@ -391,20 +391,18 @@ class _Descendants:
     """The processes below one, found cheaply: it is asked ten times a second."""
 
     def __init__(self, process):
-        self._process, self._known = process, {}
+        self._process, self._known, self._deeper = process, {}, []
         self._looked, self._cost = -math.inf, 0.0
         thread = f"/proc/self/task/{threading.get_native_id()}/children"
         self.now = self._by_thread if os.path.exists(thread) else self._by_search
 
     def _by_thread(self):
-        """Linux lists the children of each thread."""
-        pids, found = [self._process.pid], {}
-        while pids:
-            for pid in _children(pids.pop()):
-                found[pid] = self._known.get(pid) or _process(pid)
-                pids.append(pid)
-        self._known = found
-        return [process for process in found.values() if process]
+        """Linux lists the children of each thread. Theirs are looked for once a second."""
+        if time.perf_counter() - self._looked > 1:
+            self._looked, self._deeper = time.perf_counter(), _below(_children(self._process.pid))
+        pids = dict.fromkeys([*_children(self._process.pid), *self._deeper])
+        self._known = {pid: self._known.get(pid) or _process(pid) for pid in pids}
+        return [process for process in self._known.values() if process]
 
     def _by_search(self):
         """Elsewhere psutil looks at every process there is: 1/200 of the time may go there."""
@@ -423,6 +421,16 @@ def _children(pid):
                 found += map(int, file.read().split())
     except OSError:  # the process has just ended, or one of its threads has
         pass
+    return found
+
+
+def _below(pids):
+    """The pids of all processes below these."""
+    found, pids = [], list(pids)
+    while pids:
+        children = _children(pids.pop())
+        found += children
+        pids += children
     return found
 
 
@@ -525,6 +533,8 @@ def _text(name):
 
 # From ranklab.gpu.sampler:
 
+SHORTEST = 0.02  # seconds: the last reading is not about less; the counters tick by 0.01
+
 
 @contextmanager
 def sampled(hz=10, of=None, device=0, nvml=None):
@@ -603,11 +613,13 @@ class _Sampler(threading.Thread):
         self._began.set()
         while not over:
             now = time.perf_counter() - began
-            # Until the next whole step: a late sample does not push back all that follow.
-            over = self._enough.wait(self.period - now % self.period)
+            # Until the next whole step, or the one after it: a late sample does not push back all
+            # that follow, and no reading is about a much shorter time than the others.
+            left = self.period - now % self.period
+            over = self._enough.wait(left if left > self.period / 2 else left + self.period)
             now = time.perf_counter() - began
-            if over and len(self.recording) and now - last < self.period / 2:
-                break  # too short a piece for a reading of its own
+            if over and len(self.recording) and now - last < SHORTEST:
+                break
             self.recording.add(now, *self.meter.read())
             last = now
 
@@ -895,10 +907,10 @@ slow = Fetched(features, 4 * step_time / batch)  # a batch takes as long as 4 st
 result("step_ms", 1000 * step_time, varies=True)
 
 # PyTorch's loader has workers: processes that fetch batches. Ours are forked: copies of
-# this process, which know the classes of a notebook. (By default macOS starts new
-# Pythons, which do not, and so does Linux from Python 3.14 on; so we say what we want.)
-# PyTorch also warns of more workers than cores. Whether that is right is a question of
-# this chapter, so we switch the warning off.
+# this process, which know the classes of a notebook. (The default is another one on
+# macOS, and on Linux from Python 3.14 on: new Pythons, which do not. So we say what we
+# want.) PyTorch also warns of more workers than cores. Whether that is right is a
+# question of this chapter, so we switch the warning off.
 
 show(warnings.filterwarnings("ignore", message="This DataLoader will create"))
 
@@ -942,8 +954,8 @@ result("default_prefetch", DataLoader(slow, num_workers=1).prefetch_factor)
 # worker there is a second process, which fetches the next batch while the first one
 # computes.
 
-fed_by_itself = throughput(loader(slow, batch, workers=0), step, 0.8)
-fed_by_one = throughput(loader(slow, batch, workers=1), step, 0.8)
+fed_by_itself = throughput(loader(slow, batch, workers=0), step, 0.7)
+fed_by_one = throughput(loader(slow, batch, workers=1), step, 0.7)
 result("of_the_ceiling", fed_by_itself * step_time / batch, varies=True)
 result("one_over_none", fed_by_one / fed_by_itself, varies=True)
 
@@ -954,25 +966,36 @@ result("one_over_none", fed_by_one / fed_by_itself, varies=True)
 # --- Watch it starve ------------------------------------------------------------------
 
 # A sample every tenth of a second sees nothing of a wait that takes a hundredth. It
-# sees averages. To see the waiting itself we make everything larger: sixteen times the
-# batch, and five steps' worth of waiting for it.
+# sees averages. To see the waiting itself we make everything longer, as a larger model
+# would: many steps on each batch, and five times as long to wait for it.
 
-large = 16 * batch
-slow_large = Fetched(features, 5 * step_seconds(large, repeats=3) / large)
+tooth = 0.3 if on_gpu else 0.1  # seconds; NVML's own sample period may be 1/6 s
+steps_each = math.ceil(tooth / step_time)
+slower = Fetched(features, 5 * steps_each * step_time / batch)
+
+
+def long_step(x, y):
+    """Many training steps on one batch."""
+    for _ in range(steps_each):
+        step(x, y)
+
+
 over_time, reached = {}, {}
 for name, workers in {"starved, 0 workers": 0, "fed, 6 workers": 6}.items():
     with sampled(of=meter) as s:
-        reached[workers] = throughput(loader(slow_large, large, workers), step, 1.8, warm_up=1)
+        reached[workers] = throughput(loader(slower, batch, workers), long_step, 18 * tooth, warm_up=1)
     over_time[name] = s
-result("large_fed_over_starved", reached[6] / reached[0], varies=True)
+result("long_fed_over_starved", reached[6] / reached[0], varies=True)
+result("cost_of_sampling", s.cost, varies=True)
 
 show(utilization_plot(over_time, name="starved-and-fed"))
 
-# Above: teeth. Every tooth is a step, every gap a wait. Below, after the workers have
-# started, the gaps close, and the same step on the same data gets through
-# (large_fed_over_starved) times as many examples. When you see teeth in the utilization
+# Above: teeth. Every tooth is a batch trained on, every gap a wait. Below, after the
+# workers have started, the gaps close, and the same step on the same data gets through
+# (long_fed_over_starved) times as many examples. When you see teeth in the utilization
 # of a GPU, that is the first thing to think of. When you see an even 20 %, it may be
-# the same, with teeth too fine for the meter.
+# the same, with teeth too fine for the meter. (Watching is nearly free: the sampling
+# took (cost_of_sampling) of a core.)
 #
 # The same two curves from a GPU, recorded by this chapter's script on a real card:
 
@@ -1028,14 +1051,14 @@ def predicted(workers, load, step, core_seconds=0.0, cores=1):
 # the number that the next cell prints.)
 
 cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-workers = [0, 1, 2, 3, 4, 6]
+workers = [0, 1, 2, 4, 6]
 step_time = step_seconds(batch)
 inputs = {
     "fetched: waits for 4 steps": Fetched(features, 4 * step_time / batch),
     "decoded: computes for 2 steps": Decoded(features, 2 * step_time / batch),
 }
 measured = {
-    name: [throughput(loader(data, batch, w), step, 0.4, warm_up=2 + w) for w in workers]
+    name: [throughput(loader(data, batch, w), step, 0.3, warm_up=2 + w) for w in workers]
     for name, data in inputs.items()
 }
 result("cores", cores, varies=True)
@@ -1176,7 +1199,7 @@ result("first_twenty", seen[4][:20])
 # fork does, and each went through the whole stream. No error, and no warning. The loss
 # falls, as it would. An "epoch" is four times as long, and batches that follow each
 # other are the same: the training goes through its data in another way than its author
-# thinks. Nothing finds it but counting.
+# thinks. Only counting finds it.
 #
 # This is the first bug of data parallelism, and you will meet it again with ranks in
 # place of workers in chapter 10. The repair is the same there: each one must know who
@@ -1237,7 +1260,7 @@ result("own_noise", own_noise)
 # The generator that the dataset owns was copied, state and all. Each worker draws the
 # same numbers, and in the next epoch, from a fresh copy, again. The global generators
 # do not repeat: PyTorch seeds Python's, NumPy's and its own in each worker, from its
-# own seed and the worker's number. (Until version 1.9 it left out NumPy's, and many
+# own seed and the worker's number. (Before version 1.9 it left out NumPy's, and
 # training programs drew the same "random" crops in every worker.) An exercise below
 # repairs it.
 
@@ -1284,7 +1307,8 @@ alone = throughput(loader(fetched, batch, 4), lambda x, y: None, 0.5)
 result("input_over_ceiling", alone * step_time / batch, varies=True)
 
 # For the fetched input with 4 workers, the input's own rate is (input_over_ceiling) of
-# the ceiling. It was made to be near 1.
+# the ceiling. It was made to be about 1; each example's wait is a little longer than
+# asked for.
 
 # --- What you can do now --------------------------------------------------------------
 

@@ -137,6 +137,19 @@ def test_children_are_found_where_no_list_of_them_is(monkeypatch):
     assert cpu_seconds(s, "children_percent") == pytest.approx(0.3, abs=0.08)
 
 
+def in_a_grandchild(cpu_seconds):
+    child = multiprocessing.get_context("fork").Process(target=in_a_child, args=(cpu_seconds,))
+    child.start()
+    child.join()
+
+
+@pytest.mark.parametrize("hz", [20, 0.5])
+def test_seconds_of_grandchildren_are_counted_once(hz):
+    with sampled(of="cpu", hz=hz) as s:
+        in_a_grandchild(0.3)
+    assert cpu_seconds(s, "children_percent") == pytest.approx(0.3, abs=0.08)
+
+
 def test_processes_stand_under_their_pids():
     with sampled(of="cpu", hz=20) as s:
         in_a_child(0.3)

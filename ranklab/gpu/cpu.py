@@ -81,20 +81,18 @@ class _Descendants:
     """The processes below one, found cheaply: it is asked ten times a second."""
 
     def __init__(self, process):
-        self._process, self._known = process, {}
+        self._process, self._known, self._deeper = process, {}, []
         self._looked, self._cost = -math.inf, 0.0
         thread = f"/proc/self/task/{threading.get_native_id()}/children"
         self.now = self._by_thread if os.path.exists(thread) else self._by_search
 
     def _by_thread(self):
-        """Linux lists the children of each thread."""
-        pids, found = [self._process.pid], {}
-        while pids:
-            for pid in _children(pids.pop()):
-                found[pid] = self._known.get(pid) or _process(pid)
-                pids.append(pid)
-        self._known = found
-        return [process for process in found.values() if process]
+        """Linux lists the children of each thread. Theirs are looked for once a second."""
+        if time.perf_counter() - self._looked > 1:
+            self._looked, self._deeper = time.perf_counter(), _below(_children(self._process.pid))
+        pids = dict.fromkeys([*_children(self._process.pid), *self._deeper])
+        self._known = {pid: self._known.get(pid) or _process(pid) for pid in pids}
+        return [process for process in self._known.values() if process]
 
     def _by_search(self):
         """Elsewhere psutil looks at every process there is: 1/200 of the time may go there."""
@@ -113,6 +111,16 @@ def _children(pid):
                 found += map(int, file.read().split())
     except OSError:  # the process has just ended, or one of its threads has
         pass
+    return found
+
+
+def _below(pids):
+    """The pids of all processes below these."""
+    found, pids = [], list(pids)
+    while pids:
+        children = _children(pids.pop())
+        found += children
+        pids += children
     return found
 
 

@@ -22,6 +22,8 @@ from ranklab.gpu.cpu import Cpu
 from ranklab.gpu.nvml import Gpu
 from ranklab.gpu.recording import Recording
 
+SHORTEST = 0.02  # seconds: the last reading is not about less; the counters tick by 0.01
+
 
 @contextmanager
 def sampled(hz=10, of=None, device=0, nvml=None):
@@ -100,11 +102,13 @@ class _Sampler(threading.Thread):
         self._began.set()
         while not over:
             now = time.perf_counter() - began
-            # Until the next whole step: a late sample does not push back all that follow.
-            over = self._enough.wait(self.period - now % self.period)
+            # Until the next whole step, or the one after it: a late sample does not push back all
+            # that follow, and no reading is about a much shorter time than the others.
+            left = self.period - now % self.period
+            over = self._enough.wait(left if left > self.period / 2 else left + self.period)
             now = time.perf_counter() - began
-            if over and len(self.recording) and now - last < self.period / 2:
-                break  # too short a piece for a reading of its own
+            if over and len(self.recording) and now - last < SHORTEST:
+                break
             self.recording.add(now, *self.meter.read())
             last = now
 
