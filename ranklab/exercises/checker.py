@@ -35,9 +35,7 @@ def main(kernel):
         try:
             bench = bench or _start(request)
             verdict, text = _try(bench, request, lambda **what: _say(replies, **what))
-        except SaidInWords as error:  # too little memory for the ranks, say
-            verdict, text = "open", f"{request['name']} could not be checked: {error}"
-        except Exception as error:  # of the lab's own, or of the check's
+        except Exception as error:
             verdict, text = "open", _own_error(request["name"], error)
         _say(replies, verdict=verdict, text=text)
         bench = _repaired(bench)  # while the reader reads
@@ -74,6 +72,9 @@ def _say(replies, **what):
 
 
 def _own_error(name, error):
+    """Say what went wrong that is not the answer's fault."""
+    if isinstance(error, SaidInWords):  # too little memory for the ranks, say
+        return f"{name} could not be checked: {error}"
     lines = "".join(traceback.format_exception(error)).splitlines()
     told = "\n".join(f"    {line}" for line in lines[-6:])
     return (

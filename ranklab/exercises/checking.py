@@ -16,14 +16,14 @@ class CheckInterrupted(SaidInWords, RuntimeError):
     """The reader interrupted a check."""
 
 
-def check(name, answer, *more):
+def check(name, *answers):
     """Run an answer against the cases of the exercise `name`; return a Report that says what came.
 
-    answer: the function or the class; `more`: the others, where the exercise wants several. A
-    report is true where the answer is right. A wrong answer raises nothing. In a notebook the
-    report is shown below the cell, elsewhere it is printed.
+    answers: the function or the class; several, where the exercise wants several. A report is true
+    where they are right. A wrong answer raises nothing. In a notebook the report is shown below the
+    cell, elsewhere it is printed.
     """
-    report = _report(name, (answer, *more))
+    report = _report(name, answers)
     if get_ipython() is None:
         print(report, flush=True)
     return report

@@ -9,14 +9,19 @@ from .shown import kind, shape, short
 
 # For Python's floats, which may come from float32: torch's tolerance for that, but none near 0.
 OF_A_NUMBER = (1.3e-6, 1e-9)
+LOOKED_AT = 10_000  # numbers that differ, each of which is compared by itself
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What is wrong with a result. of: "type", "shape", "dtype" or "value"."""
+    """What is wrong with a result. of: "type", "shape", "dtype" or "value".
+
+    path: of the part that is wrong, "[0]['a']". sentence: "" where expected and got say it all.
+    """
 
     of: str
     sentence: str
+    path: str = ""
 
 
 def difference(expected, got, tolerance=None):
@@ -24,46 +29,61 @@ def difference(expected, got, tolerance=None):
 
     tolerance: (relative, absolute) for floats; None for the usual ones of their dtype.
     """
+    found = _find(expected, got, tolerance, "")
+    if found is None or not found.path:
+        return found
+    said = found.sentence[:1].lower() + found.sentence[1:]
+    return Difference(found.of, f"At {found.path}: {said}", found.path)
+
+
+def _find(expected, got, tolerance, path):
     if torch.is_tensor(expected):
-        return _of_tensors(expected, got, tolerance)
-    if isinstance(expected, dict):
-        return _of_dicts(expected, got, tolerance)
-    if isinstance(expected, (list, tuple)):
-        return _of_lists(expected, got, tolerance)
-    if isinstance(expected, (int, float)):
-        return _of_numbers(expected, got, tolerance)
-    if type(expected).__module__ == "numpy":
+        found = _of_tensors(expected, got, tolerance, path)
+    elif isinstance(expected, dict):
+        found = _of_dicts(expected, got, tolerance, path)
+    elif isinstance(expected, (list, tuple)):
+        found = _of_lists(expected, got, tolerance, path)
+    elif isinstance(expected, (int, float)):
+        found = _of_numbers(expected, got, tolerance, path)
+    elif type(expected).__module__ == "numpy":
         if type(got).__module__ != "numpy":
-            return _wrong_type(expected, got)
-        return difference(torch.as_tensor(expected), torch.as_tensor(got), tolerance)
-    if type(got) is not type(expected):
-        return _wrong_type(expected, got)
-    return None if same(expected, got) else Difference("value", "")
+            return _wrong_type(expected, got, path)
+        return _find(torch.as_tensor(expected), torch.as_tensor(got), tolerance, path)
+    elif type(got) is not type(expected):
+        return _wrong_type(expected, got, path)
+    else:
+        found = None if same(expected, got) else Difference("value", "", path)
+    if found and found.path == path and path and not found.sentence:
+        return Difference(found.of, f"{short(expected)} expected, got {short(got)}.", path)
+    return found
 
 
-def _wrong_type(expected, got):
+def _wrong_type(expected, got, path):
+    if path:
+        return Difference("type", f"It should be {kind(expected)}, and is {kind(got)}.", path)
     if got is None:
         return Difference("type", "It returned nothing (None): is a `return` missing?")
     return Difference("type", f"It should return {kind(expected)}, and returned {kind(got)}.")
 
 
-def _of_tensors(expected, got, tolerance):
+def _of_tensors(expected, got, tolerance, path):
     if not torch.is_tensor(got):
-        return _wrong_type(expected, got)
+        return _wrong_type(expected, got, path)
     if got.shape != expected.shape:
-        return Difference("shape", f"The shape should be {shape(expected)}, and is {shape(got)}.")
+        said = f"The shape should be {shape(expected)}, and is {shape(got)}."
+        return Difference("shape", said, path)
     if got.dtype != expected.dtype:
         should, does = (str(x.dtype).removeprefix("torch.") for x in (expected, got))
-        return Difference("dtype", f"The dtype should be {should}, and is {does}.")
+        return Difference("dtype", f"The dtype should be {should}, and is {does}.", path)
     if _close(expected, got, tolerance):
         return None
-    return Difference("value", _first_difference(expected, got, tolerance))
+    return Difference("value", _first_difference(expected, got, tolerance), path)
 
 
 def _close(expected, got, tolerance):
-    relative, absolute = tolerance or (None, None)
     if not (expected.is_floating_point() or expected.is_complex()):
         return torch.equal(expected, got)
+    relative, absolute = tolerance or (None, None)
     try:
         torch.testing.assert_close(
             got, expected, rtol=relative, atol=absolute, equal_nan=True, check_device=False
@@ -78,57 +98,55 @@ def _first_difference(expected, got, tolerance):
     if expected.numel() < 2:
         return ""
     flat, others = expected.reshape(-1), got.reshape(-1)
-    wrong = (
-        [i for i in range(len(flat)) if not _close(flat[i], others[i], tolerance)]
-        if (len(flat) <= 10_000)
-        else (flat != others).nonzero().reshape(-1).tolist()
-    )
+    wrong = (flat != others).nonzero().reshape(-1).tolist()
+    if len(wrong) <= LOOKED_AT:  # those that are within the tolerance do not count
+        wrong = [i for i in wrong if not _close(flat[i], others[i], tolerance)]
     first = torch.unravel_index(torch.tensor(wrong[0]), expected.shape)
     index = ", ".join(str(int(i)) for i in first)
-    all_wrong = len(wrong) == expected.numel()
-    where = "at all places" if all_wrong else f"at {len(wrong):,} of {expected.numel():,} places"
+    where = f"at {len(wrong):,} of {expected.numel():,} places"
+    if len(wrong) == expected.numel():
+        where = "at all places"
     one, other = short(flat[wrong[0]].item()), short(others[wrong[0]].item())
     return f"They differ {where}, first at [{index}]: {one} expected, got {other}."
 
 
-def _of_dicts(expected, got, tolerance):
+def _of_dicts(expected, got, tolerance, path):
     if not isinstance(got, dict):
-        return _wrong_type(expected, got)
+        return _wrong_type(expected, got, path)
     if lacking := [key for key in expected if key not in got]:
-        return Difference("type", f"The key {lacking[0]!r} is missing in the dict.")
+        return Difference("type", f"The key {lacking[0]!r} is missing in the dict.", path)
     if more := [key for key in got if key not in expected]:
-        return Difference("type", f"There is a key {more[0]!r} too many in the dict.")
-    return _of_parts(((f"[{key!r}]", expected[key], got[key]) for key in expected), tolerance)
+        return Difference("type", f"There is a key {more[0]!r} too many in the dict.", path)
+    parts = [(f"{path}[{key!r}]", expected[key], got[key]) for key in expected]
+    return _of_parts(parts, tolerance)
 
 
-def _of_lists(expected, got, tolerance):
+def _of_lists(expected, got, tolerance, path):
     if not isinstance(got, (list, tuple)):
-        return _wrong_type(expected, got)
+        return _wrong_type(expected, got, path)
     if len(got) != len(expected):
-        should, does = len(expected), len(got)
-        return Difference("shape", f"It should return {should} values, and returned {does}.")
+        said = f"It should return {len(expected)} values, and returned {len(got)}."
+        if path:
+            said = f"It should have {len(expected)} values, and has {len(got)}."
+        return Difference("shape", said, path)
     parts = enumerate(zip(expected, got))
-    return _of_parts(((f"[{i}]", one, other) for i, (one, other) in parts), tolerance)
+    return _of_parts([(f"{path}[{i}]", one, other) for i, (one, other) in parts], tolerance)
 
 
 def _of_parts(parts, tolerance):
-    for name, expected, got in parts:
-        if found := difference(expected, got, tolerance):
-            sentence = (
-                f"At {name}: {found.sentence}"
-                if found.sentence
-                else (f"At {name}: {short(expected)} expected, got {short(got)}.")
-            )
-            return Difference(found.of, sentence)
+    for path, expected, got in parts:
+        if found := _find(expected, got, tolerance, path):
+            return found
     return None
 
 
-def _of_numbers(expected, got, tolerance):
-    if (torch.is_tensor(got) and got.ndim == 0) or type(got).__module__ == "numpy":
-        got = got.item() if getattr(got, "ndim", 0) == 0 else got
+def _of_numbers(expected, got, tolerance, path):
+    from_library = torch.is_tensor(got) or type(got).__module__ == "numpy"
+    if from_library and getattr(got, "ndim", 0) == 0:
+        got = got.item()
     wants_bool = isinstance(expected, bool)
     if not isinstance(got, (int, float)) or wants_bool != isinstance(got, bool):
-        return _wrong_type(expected, got)
+        return _wrong_type(expected, got, path)
     if isinstance(expected, float):
         relative, absolute = tolerance or OF_A_NUMBER
         both_nan = math.isnan(expected) and math.isnan(got)
@@ -136,7 +154,7 @@ def _of_numbers(expected, got, tolerance):
             return None
     elif got == expected:
         return None
-    return Difference("value", "")
+    return Difference("value", "", path)
 
 
 def same(one, other):

@@ -7,13 +7,14 @@ import pickle
 import random
 import sys
 import time
-from contextlib import nullcontext, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 
 import cloudpickle
 import torch
 
 from ..places import NOT_THE_READERS
 from .compare import plain, same
+from .shown import Thing, kind
 
 LONGEST_MESSAGE = 500  # characters
 LONGEST_OUTPUT = 4000  # characters that a rank may print in one case; the rest is dropped
@@ -23,25 +24,46 @@ def run(order, args, printed):
     """Run the answer in `order` (parcel.py) on `args`, both packed; return (failed, what came).
 
     printed: the path of the file that takes what the answer prints, so that it is there also after
-    the death of this process. What came is a packed dict: "result", or "error" as `_described`
-    gives it; "changed": which arguments the answer changed; "seconds"; "trace".
+    the death of this process. What came is a packed dict: "result", packed by itself, or "error" as
+    `_described` gives it; "changed": which arguments the answer changed; "seconds"; "trace".
     """
     order = pickle.loads(order)
     _make_ready(order)
     said = {}
-    with open(printed, "w", encoding="utf-8") as file, redirect_stdout(_Output(file)):
+    with (
+        open(printed, "w", encoding="utf-8") as file,
+        redirect_stdout(_Output(file)),
+        _kept(torch.distributed),
+    ):
         try:
             answers, drive = pickle.loads(order["answers"]), pickle.loads(order["drive"])
             given, before = pickle.loads(args), pickle.loads(args)
             result = _call(answers, drive, given, order["trace"], said)
             kept = order["in_place"]
-            said["result"] = plain(given[0] if kept else result)
+            said["result"] = _packed(plain(given[0] if kept else result))
             said["changed"] = [
                 i for i, pair in enumerate(zip(before, given)) if i >= kept and not same(*pair)
             ]
             return False, cloudpickle.dumps(said)
         except BaseException as error:  # SystemExit, and the interrupt of an endless loop
             return True, cloudpickle.dumps({**said, "error": _described(error)})
+
+
+@contextmanager
+def _kept(module):
+    """Give a module back the names that an answer replaces, for the answers after it."""
+    before = dict(vars(module))
+    try:
+        yield
+    finally:
+        vars(module).update(before)
+
+
+def _packed(result):
+    try:
+        return cloudpickle.dumps(result)
+    except Exception:  # a handle, a generator, an open file
+        return cloudpickle.dumps(Thing(kind(result)))
 
 
 def _make_ready(order):

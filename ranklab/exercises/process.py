@@ -16,7 +16,11 @@ _checker = None  # the one of this process
 
 
 class CheckerGone(RuntimeError):
-    """The checking process died, or does not answer any more."""
+    """The checking process died, or does not answer any more. had_begun: with this answer?"""
+
+    def __init__(self, what, had_begun):
+        super().__init__(f"The process that checks answers {what}.")
+        self.had_begun = had_begun
 
 
 def ask(request):
@@ -25,10 +29,16 @@ def ask(request):
     Raises CheckerGone, and lets a KeyboardInterrupt pass; the process is ended then.
     """
     global _checker
-    if _checker is None or not _checker.alive():
+    was_there = _checker is not None and _checker.alive()
+    if not was_there:
         _checker = Checker()
     try:
         return _checker.ask(request)
+    except CheckerGone as error:
+        end()
+        if was_there and not error.had_begun:  # it died while nobody looked
+            return ask(request)
+        raise
     except BaseException:
         end()
         raise
@@ -64,21 +74,21 @@ class Checker:
 
     def ask(self, request):
         """Send a request; return the reply."""
-        patience = STARTING
+        patience, begun = STARTING, False
         try:
             pickle.dump(request, self._process.stdin)
             self._process.stdin.flush()
             while True:
                 said = self._replies.get(timeout=patience)
                 if said is None:
-                    raise CheckerGone("The process that checks answers died.")
+                    raise OSError("nothing more comes")
                 if "verdict" in said:
                     return said
-                patience = said["limit"] + SLACK
+                patience, begun = said["limit"] + SLACK, True
         except queue.Empty:
-            raise CheckerGone("The process that checks answers does not answer.") from None
+            raise CheckerGone("does not answer", True) from None
         except OSError:
-            raise CheckerGone("The process that checks answers died.") from None
+            raise CheckerGone("died", begun) from None
 
     def _read(self):
         with contextlib.suppress(EOFError, OSError, ValueError, pickle.UnpicklingError):

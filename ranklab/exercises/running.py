@@ -63,7 +63,7 @@ class Bench:
             cluster.PRELOAD.append(DYNAMO)
         self.ranks = Ranks(size, backend="gloo", device="cpu", timeout=TIMEOUT)
         self._cases = itertools.count()
-        self._broken = self._lost = False
+        self._lost = False
 
     def run(self, order, inputs, limit):
         """Run one case; return its Outcome.
@@ -71,7 +71,7 @@ class Bench:
         order: what on_rank.run gets, a dict. inputs: the arguments of each rank, packed; there are
         as many ranks as these. limit: seconds.
         """
-        from . import on_rank  # with torch: the ranks are started before that
+        from . import on_rank  # with torch: the ranks are started before that comes
 
         self._make_ready(len(inputs), order["trains"])
         number, packed = next(self._cases), pickle.dumps(order)
@@ -90,30 +90,26 @@ class Bench:
         return outcome
 
     def _watch(self, result, outcome, limit):
-        began, stuck = time.monotonic(), None
+        """Wait for the end of the case, and end it where it does not end by itself."""
+        began = since = time.monotonic()
+        before = None
         while not result.wait(LOOK):
-            ended = self._ended(result)
-            diagnosis = self._where(rounds.where, ended, result)
-            if "died" in ended.values():
-                outcome.ended, outcome.diagnosis = "died", diagnosis
-            elif diagnosis.stuck and (stuck is None or _moved(stuck[1], diagnosis)):
-                stuck = time.monotonic(), diagnosis
-            elif diagnosis.stuck and time.monotonic() - stuck[0] >= SURE:
-                outcome.ended, outcome.diagnosis = "stuck", diagnosis
-            elif time.monotonic() - began > limit:
-                outcome.ended, outcome.diagnosis = "slow", diagnosis
-            if not diagnosis.stuck:
-                stuck = None
-            if outcome.ended != "returned":
-                self._lost = outcome.ended == "slow"  # interrupted anywhere, in an import, say
-                outcome.failed = {rank for rank, how in ended.items() if how == "failed"}
+            now, ended = time.monotonic(), self._ended(result)
+            diagnosis = self._where(ended, result)
+            if not diagnosis.stuck or before is None or _moved(before, diagnosis):
+                since = now
+            before = diagnosis
+            if how := _how_it_ends(ended, stuck_for=now - since, left=began + limit - now):
+                outcome.ended, outcome.diagnosis = how, diagnosis
+                outcome.failed = {rank for rank, what in ended.items() if what == "failed"}
                 self._end(result)
+                # Who was computing may have been interrupted anywhere, in an import, say.
+                self._lost = how == "slow" or not result.ready()
                 break
         self._collect(result, outcome)
 
     def _end(self, result):
         """End the case on all ranks."""
-        self._broken = True
         rounds.free(self.ranks, self._ended(result))
         if not result.wait(TO_END / 2):
             there = [r for r, part in replies.parts(result) if not part.ready()]
@@ -123,18 +119,15 @@ class Bench:
 
     def _collect(self, result, outcome):
         for rank, part in replies.parts(result):
-            if not part.ready():
-                continue
-            said = replies.answer(part)
+            said = replies.answer(part) if part.ready() else None
             if isinstance(said, tuple):
-                outcome.returned[rank] = pickle.loads(said[1])
-            elif rank in self.ranks.gone() or said.ename == "EngineError":
+                outcome.returned[rank] = _unpacked(said[1])
+            elif rank in self.ranks.gone() or getattr(said, "ename", "") == "EngineError":
                 outcome.ended = "died"
                 outcome.died[rank] = self._last_report(rank)
-            else:
+            elif said is not None:
                 raise RankError(f"rank {rank}: {said.ename}: {said.evalue}")
         replies.forget(self.ranks, result)
-        self._broken |= any("error" in said for said in outcome.returned.values())
 
     def _last_report(self, rank):
         report = remains.last_words(self.ranks, rank)
@@ -148,8 +141,8 @@ class Bench:
                 known[rank] = "failed"
         return known
 
-    def _where(self, question, ended, result):
-        diagnosis = question(self.ranks, ended)
+    def _where(self, ended, result):
+        diagnosis = rounds.where(self.ranks, ended)
         taking_part = [diagnosis.reports[rank] for rank in result._targets]
         return Diagnosis(taking_part, patience=diagnosis.patience)
 
@@ -162,21 +155,44 @@ class Bench:
             self.ranks.close()
             self._start(max(size, len(self.ranks)), training)
         self.repair()
-        self.ranks._regroup(size)
+        try:
+            self.ranks._regroup(size)
+        except RankError:  # the last answer left more behind than could be seen
+            self.ranks.restart()
+            self.ranks._regroup(size)
 
     def repair(self):
-        """Make good what the last answer broke: by fresh processes, unless it was merely stuck."""
+        """Have fresh processes where a rank died, or cannot be relied on any more."""
         if self._lost or self.ranks.gone():
             self.ranks.restart()
-        elif self._broken:
-            try:
-                self.ranks.reset()
-            except RankError:
-                self.ranks.restart()
-        self._broken = self._lost = False
+        self._lost = False
 
     def close(self):
         self.ranks.close()
+
+
+def _unpacked(said):
+    from .shown import Thing
+
+    said = pickle.loads(said)
+    if "result" in said:
+        try:
+            said["result"] = pickle.loads(said["result"])
+        except Exception:  # an object that lives on a rank only
+            said["result"] = Thing("something that cannot leave its process")
+    return said
+
+
+def _how_it_ends(ended, stuck_for, left):
+    """Return "died", "stuck" or "slow" where a case has to be ended; "" where it may go on.
+
+    ended: {rank: how}. stuck_for: seconds since somebody moved. left: seconds of the limit.
+    """
+    if "died" in ended.values():
+        return "died"
+    if stuck_for >= SURE:
+        return "stuck"
+    return "slow" if left < 0 else ""
 
 
 def _moved(before, now):

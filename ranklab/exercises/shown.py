@@ -1,9 +1,18 @@
 """Values in short form, for sentences: a large tensor as its first numbers, shape and dtype."""
 
+from dataclasses import dataclass
+
 import torch
 
 FEW = 8  # numbers of a tensor that are shown
 LONGEST = 200  # characters of anything
+
+
+@dataclass(frozen=True)
+class Thing:
+    """Stands for a result that cannot leave its process. kind: what it is, in words."""
+
+    kind: str
 
 
 def short(value):
@@ -13,6 +22,8 @@ def short(value):
 
 
 def _shown(value):
+    if isinstance(value, Thing):
+        return value.kind
     if torch.is_tensor(value):
         return _tensor(value)
     if type(value).__module__ == "numpy":
@@ -31,7 +42,8 @@ def _shown(value):
         return "{" + ", ".join(parts + ["..."] * (len(value) > FEW)) + "}"
     if callable(value) and hasattr(value, "__name__"):
         return value.__name__
-    return repr(value)
+    text = repr(value)
+    return kind(value) if text.startswith("<") else text  # nobody wants its address
 
 
 def _tensor(value):
@@ -62,6 +74,10 @@ def shape(tensor):
 
 def kind(value):
     """Return what sort of thing a value is: "a list of 3", "a number (float)", "a tensor"."""
+    if isinstance(value, Thing):
+        return value.kind
+    if isinstance(value, torch.distributed.Work):
+        return "a handle (its operation may not be done: wait for it, and return the tensor)"
     if torch.is_tensor(value):
         return f"a tensor ({str(value.dtype).removeprefix('torch.')}{list(value.shape)})"
     if isinstance(value, bool):
