@@ -183,8 +183,8 @@ def test_all_ranks_get_the_same_bits(ranks, kind):
 
 
 @on_ranks
-def open_files_after(count):
-    """How many open files this rank has after `count` more shared memories were made."""
+def kept_after(count):
+    """How many of this rank's open files and mappings are shared memories, after `count` more."""
     import gc
     import os
 
@@ -194,8 +194,14 @@ def open_files_after(count):
         memory = taught.SharedMemory()
     del memory
     gc.collect()
-    mapped = sum("all-reduce" in line for line in open("/proc/self/maps"))  # noqa: SIM115
-    return len(os.listdir("/proc/self/fd")), mapped
+    open_files = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            open_files += "all-reduce" in os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue  # closed meanwhile
+    with open("/proc/self/maps") as maps:
+        return open_files, sum("memfd:all-reduce" in line for line in maps)
 
 
 def names():
@@ -209,7 +215,9 @@ def names():
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="this system does not list files")
 def test_shared_memory_keeps_no_file_open_and_goes_with_its_object(ranks):
-    assert ranks.run(open_files_after, 1) == ranks.run(open_files_after, 4)
+    once = ranks.run(kept_after, 1)
+    assert once == ranks.run(kept_after, 4)
+    assert all(open_files <= maps and maps > 0 for open_files, maps in once)
 
 
 @on_ranks
