@@ -203,7 +203,8 @@ class SharedBarrier:
 class SharedMemory:
     """All-reduce for ranks of one host, through memory that all of them see.
 
-    All ranks of the group make it together, once: it may then be used for any tensor.
+    All ranks of the group make it together, once: it may then be used for any tensor. After an
+    error in the middle of an all-reduce it is of no more use; make another one.
     """
 
     def __init__(self, group=None, piece=1 << 21, timeout=20.0):
