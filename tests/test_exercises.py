@@ -99,8 +99,16 @@ def test_a_stub_is_found_without_running_it():
     assert process._checker is None
 
 
-def test_several_answers_are_not_attempted_while_one_is_not():
-    assert "not attempted yet" in str(check("taught", Scale, stub))
+def step_that_is_a_stub(model, x):
+    raise NotImplementedError()
+
+
+def test_several_answers_are_not_attempted_while_none_is():
+    assert "not attempted yet" in str(check("taught", StubInAMethod, stub))
+    text = str(check("taught", Scale, step_that_is_a_stub))
+    assert text.startswith("Not finished yet: case 1 of 2 (width 1).")
+    line = line_of(step_that_is_a_stub, "raise")
+    assert f"line {line} of test_exercises.py, in step_that_is_a_stub, which still raises" in text
 
 
 # What cannot be an answer
@@ -526,7 +534,9 @@ def step_with_a_rule_of_its_own(model, x):
 def test_classes_and_functions_are_driven():
     assert check("taught", Scale, one_step)
     assert check("taught", Scale, step_with_a_rule_of_its_own)
-    assert "Wrong in case 2 of 2: width 4" in str(check("taught", ScaleThatForgets, one_step))
+    text = str(check("taught", ScaleThatForgets, one_step))
+    assert "Wrong in case 2 of 2: width 4" in text
+    assert "At [0]\n    expected: 4\n    got:      1" in text
     text = str(check("taught", Scale, lambda model, x: None))
     assert "It raised AttributeError: 'NoneType' object has no attribute 'item'" in text
 
@@ -635,7 +645,7 @@ def test_differences(expected, got, says):
     found = difference(expected, got)
     assert (found is None) == (says is None)
     if says is not None:
-        assert says in found.sentence
+        assert says in found.told
 
 
 def test_the_tolerance_can_be_chosen():

@@ -35,8 +35,11 @@ def _report(name, answers):
         return Report(name, "open", _unknown(name))
     if said := _not_an_answer(exercise, answers):
         return Report(name, "wrong", said)
-    if lines := [line for answer in answers for line in stub_lines(answer)]:
-        return Report(name, "open", _not_attempted(name, lines))
+    stubs = [stub_lines(answer) for answer in answers]
+    if all(stubs):  # else it says how far they get
+        return Report(
+            name, "open", _not_attempted(name, [line for lines in stubs for line in lines])
+        )
     if isinstance(exercise, Choice):
         return Report(name, *_of_choice(exercise, answers[0]))
     return Report(name, *_of_answer(exercise, answers))

@@ -1,7 +1,7 @@
 """Is a result what it should be, and if not, where does it differ, in a sentence."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -16,12 +16,21 @@ LOOKED_AT = 10_000  # numbers that differ, each of which is compared by itself
 class Difference:
     """What is wrong with a result. of: "type", "shape", "dtype" or "value".
 
-    path: of the part that is wrong, "[0]['a']". sentence: "" where expected and got say it all.
+    sentence: "" where expected and got say it all. path: of the part that is wrong, "[0]['a']", and
+    part: (expected, got) there; None where it is the whole result.
     """
 
     of: str
     sentence: str
     path: str = ""
+    part: tuple | None = None
+
+    @property
+    def told(self):
+        """The sentence, with the part that it is about."""
+        if not self.path or not self.sentence:
+            return self.sentence
+        return f"At {self.path}: {self.sentence[0].lower()}{self.sentence[1:]}"
 
 
 def difference(expected, got, tolerance=None):
@@ -29,11 +38,7 @@ def difference(expected, got, tolerance=None):
 
     tolerance: (relative, absolute) for floats; None for the usual ones of their dtype.
     """
-    found = _find(expected, got, tolerance, "")
-    if found is None or not found.path:
-        return found
-    said = found.sentence[:1].lower() + found.sentence[1:]
-    return Difference(found.of, f"At {found.path}: {said}", found.path)
+    return _find(expected, got, tolerance, "")
 
 
 def _find(expected, got, tolerance, path):
@@ -53,8 +58,8 @@ def _find(expected, got, tolerance, path):
         return _wrong_type(expected, got, path)
     else:
         found = None if same(expected, got) else Difference("value", "", path)
-    if found and found.path == path and path and not found.sentence:
-        return Difference(found.of, f"{short(expected)} expected, got {short(got)}.", path)
+    if found and path and not found.sentence:
+        return replace(found, sentence=f"{short(expected)} expected, got {short(got)}.")
     return found
 
 
@@ -136,7 +141,7 @@ def _of_lists(expected, got, tolerance, path):
 def _of_parts(parts, tolerance):
     for path, expected, got in parts:
         if found := _find(expected, got, tolerance, path):
-            return found
+            return found if found.part else replace(found, part=(expected, got))
     return None
 
 

@@ -171,15 +171,19 @@ class _Look:
 
     def _wrong(self, rank, found, wrong):
         expected, got = self.expected[rank], self.outcome.returned[rank]["result"]
+        heading, told = self._call(rank), found.told
+        if self.exercise.drive:  # whose arguments the reader never sees
+            heading, told = f"At {found.path}" if found.path else "The result", found.sentence
+            expected, got = found.part or (expected, got)
         where = "" if self.alone else f" on rank {rank}"
         said = [
-            f"{self._call(rank)}{where}",
+            f"{heading}{where}",
             f"    expected: {short(expected)}",
             f"    got:      {short(got)}",
         ]
         paragraphs = ["\n".join(said)]
-        if found.sentence:
-            paragraphs.append(found.sentence)
+        if told and not told.endswith(f"expected, got {short(got)}."):
+            paragraphs.append(told)
         others = [r for r in wrong if r != rank]
         if others:
             are = "is" if len(others) == 1 else "are"
@@ -190,7 +194,7 @@ class _Look:
 
     def _call(self, rank):
         args = ", ".join(short(arg) for arg in self.inputs[rank])
-        return f"{self.name} with {args}" if self.exercise.drive else f"{self.name}({args})"
+        return f"{self.name}({args})"
 
     def _who(self, ranks):
         return "It" if self.alone else named(ranks).capitalize()

@@ -32,11 +32,12 @@ class _Trial:
             "trace": self.exercise.trace,
             "in_place": self.exercise.in_place,
         }
+        self.expected = []  # of each case
         self.printed = {}  # of the case that is shown
 
     def run(self):
         """Go through the cases; the others, too, where the first one is right and another wrong."""
-        results, wrong = [], {}  # {number of the case: Finding}
+        results, wrong = [], {}  # of all cases; {number of the case: Finding}
         for i in range(len(self.exercise.cases)):
             finding, came = self._case(i)
             results.append(came)
@@ -58,6 +59,7 @@ class _Trial:
             expected = list(exercise.expected([pickle.loads(args) for args in packed]))
             if len(expected) != case.ranks:
                 raise ValueError(f"expected() gave {len(expected)} results for {case.ranks} ranks")
+        self.expected.append(expected)
         outcome = self.bench.run(self.order, packed, exercise.limit)
         if i == 0 or (outcome.printed and not self.printed):
             self.printed = outcome.printed
@@ -96,7 +98,8 @@ class _Trial:
         if 0 in wrong or len(results) < 3 or len(results) < len(self.exercise.cases):
             return ""
         failed = [i for i in others if i in wrong]
-        if len(failed) >= 2 and all(alike(results[0], results[i]) for i in failed):
+        repeated = all(alike(results[0], results[i]) for i in failed)
+        if len(failed) >= 2 and repeated and self._wants_many():
             return (
                 "It gives the result of the first case here, too: it looks written for that case, "
                 "the one that the exercise shows."
@@ -107,6 +110,14 @@ class _Trial:
                 f"{len(others)} others."
             )
         return ""
+
+    def _wants_many(self):
+        """Do the cases want three different results at least? Of two, one repeats by chance."""
+        different = []
+        for one in self.expected:
+            if one is not None and not any(alike(one, other) for other in different):
+                different.append(one)
+        return len(different) > 2
 
     def _hint(self, finding):
         """Return one hint: one that fits, or, where it is the result that is wrong, the usual one.
