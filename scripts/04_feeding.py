@@ -983,7 +983,8 @@ def long_step(x, y):
 over_time, reached = {}, {}
 for name, workers in {"starved, 0 workers": 0, "fed, 6 workers": 6}.items():
     with sampled(of=meter) as s:
-        reached[workers] = throughput(loader(slower, batch, workers), long_step, 18 * tooth, warm_up=1)
+        batches = loader(slower, batch, workers)
+        reached[workers] = throughput(batches, long_step, 18 * tooth, warm_up=1)
     over_time[name] = s
 result("long_fed_over_starved", reached[6] / reached[0], varies=True)
 result("cost_of_sampling", s.cost, varies=True)
@@ -1023,13 +1024,14 @@ show(utilization_plot(from_a_card, name="recorded") if from_a_card else None)
 # how fast they come, times how long each stays.) The training takes one every $S$
 # seconds at best. The slower of the two decides:
 #
-# $$\text{batches per second} = \begin{cases} 1/(L + S) & w = 0 \\ \min(w/L,\ 1/S) & w \ge 1 \end{cases}$$
+# $$\text{batches per second} = \begin{cases} 1/(L + S) & w = 0 \\ \min(w/L,\ 1/S) & w \ge 1
+# \end{cases}$$
 #
-# With the two lines crossing at $w = L/S$: the knee. Below it every worker adds the
-# same; above it workers only cost memory. But there is a limit that this leaves out.
-# Loading that computes needs cores. If a batch takes $L$ seconds of a core to load and
-# $S$ to train on, then $c$ cores cannot do more than $c/(L+S)$ of them in a second,
-# with any number of workers. (Where the step runs on a GPU, that is $c/L$.)
+# The two rates meet at $w = L/S$: the knee. Below it every worker adds the same; above
+# it workers only cost memory. But there is a limit that this leaves out. Loading that
+# computes needs cores. If a batch takes $L$ seconds of a core to load and $S$ to train
+# on, then $c$ cores cannot do more than $c/(L+S)$ of them in a second, with any number
+# of workers. (Where the step runs on a GPU, that is $c/L$.)
 
 
 def predicted(workers, load, step, core_seconds=0.0, cores=1):
@@ -1084,7 +1086,7 @@ waits, computes = measured.values()
 assert max(waits) > 1.3 * waits[0]  # waiting can be hidden, whatever else the machine does
 result("fetched_gain", max(waits) / waits[0], varies=True)
 result("decoded_gain", max(computes) / computes[0], varies=True)
-result("predicted_gains", [max(line) / line[0] for line in lines], varies=True)
+result("predicted_gains", [round(max(line) / line[0], 1) for line in lines], varies=True)
 
 fig, ax = plt.subplots(num="knee")
 ceiling = batch / step_time
@@ -1107,15 +1109,16 @@ save_figures()
 # That is why "twice as many workers as GPUs" and "as many as cores" are both wrong as
 # rules. Ask the input whether it waits or computes, measure $L$ and $S$, and divide. If
 # it computes and the cores are used up, the way out is less work: decode once and store
-# the result, or let the GPU do it. Where training runs on rented clusters, a large part
-# of the time has gone into such waits [mohan2021].
+# the result, or let the GPU do it. In a study of trainings on common servers, such
+# waits took a large part of the time, more workers and queues notwithstanding
+# [mohan2021].
 
 # --- What a queue can do, and what it cannot ------------------------------------------
 
-# A worker does not stop when its batch is ready. It goes on until `prefetch_factor`
-# batches, 2 by default, lie in the queue. What are more of them good for? Take an input
-# that is fast enough on average but not evenly: nothing for seven batches, then a long
-# wait, as when a new file is opened.
+# A worker does not stop when its batch is ready. It goes on until it is
+# `prefetch_factor` batches ahead, (default_prefetch) by default. What are more of them
+# good for? Take an input that is fast enough on average but not evenly: nothing for
+# seven batches, then a long wait, as when a new file is opened.
 
 
 class Files(Fetched):
