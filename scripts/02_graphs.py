@@ -137,10 +137,13 @@ def drawing(dot, name, alt):
     )
     if run.returncode:
         raise ValueError(f"Graphviz could not draw {name!r}: {run.stderr.decode().strip()}")
-    svg = run.stdout.decode()
+    return Drawing(_labeled(run.stdout.decode(), alt), name)
+
+
+def _labeled(svg, alt):
+    """The <svg> element alone, with a description for those who cannot see it."""
     svg = svg[svg.index("<svg") :]
-    label = f'<svg role="img" aria-label="{html.escape(alt)}"'
-    return Drawing(svg.replace("<svg", label, 1), name)
+    return svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(alt)}"', 1)
 
 
 plt.switch_backend("Agg")  # figures go to files

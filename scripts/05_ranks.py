@@ -6,10 +6,11 @@
 #     torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint HOST:29500 05_ranks.py
 #     mpiexec -n 4 python 05_ranks.py
 #
-# pip install matplotlib psutil torch  (for mpiexec also: mpich mpi4py)
+# pip install matplotlib numpy psutil torch  (for mpiexec also: mpich mpi4py)
 
 import json
 import os
+import random
 import re
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import numpy as np
 import psutil
 import torch
 import torch.distributed as dist
@@ -119,6 +121,28 @@ def to_rank_0(value):
     values = [None] * world_size if rank == 0 else None
     dist.gather_object(value, values, group=driver)
     return values
+
+
+playing = "kernel"
+streams = {"ranks": (torch.get_rng_state(), np.random.get_state(), random.getstate())}
+torch.seed()  # the kernel's streams begin somewhere else
+np.random.seed()
+random.seed()
+
+
+def play(part):
+    """Rank 0 is also the kernel; give each part a stream of random numbers of its own."""
+    global playing
+    before = playing
+    if rank == 0 and part != before:
+        streams[before] = torch.get_rng_state(), np.random.get_state(), random.getstate()
+        if part in streams:
+            ours, numpys, pythons = streams[part]
+            torch.set_rng_state(ours)
+            np.random.set_state(numpys)
+            random.setstate(pythons)
+        playing = part
+    return before
 
 
 def fresh_group():
@@ -618,8 +642,13 @@ if rank == 0:
 
 def meeting_point():
     """Return where ranks on this computer can meet: its address, and a port that is free now."""
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(door.getsockname()[1])}
+    while True:
+        port = random.randrange(10_000, 30_000)    # the system hands out higher ones by itself
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue    # somebody has it
+        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
 
 if rank == 0:
@@ -719,6 +748,7 @@ if rank == 0:
 # when the cell is done?
 
 everyone()
+play("ranks")
 
 line = f"My rank is {dist.get_rank()}"
 assert (dist.get_rank(), dist.get_world_size()) == (rank, world_size)
@@ -730,6 +760,7 @@ print(line)
 
 lines = to_rank_0(line)
 if rank == 0:
+    play("kernel")
     assert lines == [f"My rank is {r}" for r in range(world_size)]
     show(lines)
 
@@ -750,8 +781,10 @@ def my_tasks(stride):
 # return? What would it return with 1 in place of the world size?
 
 everyone()
+play("ranks")
 dealt = to_rank_0(my_tasks(world_size))
 if rank == 0:
+    play("kernel")
     assert sorted(task for share in dealt for task in share) == list(range(10))
     result("dealt", dealt)
 
@@ -765,6 +798,7 @@ if rank == 0:
 # What does `ranks["x"]` hold?
 
 everyone()
+play("ranks")
 x = [0, 0]
 address = f"process {os.getpid()} on {socket.gethostname()}"
 
@@ -777,6 +811,7 @@ if rank in (1,):
 xs = to_rank_0(x)
 
 if rank == 0:
+    play("kernel")
     fig, ax = plt.subplots(num="memory", figsize=(5.2, 0.55 * len(xs) + 0.5))
     for r, values in enumerate(xs):
         ax.text(-0.7, r, f"rank {r}:  x =", ha="right", va="center")
@@ -812,6 +847,7 @@ if rank == 0:
 # Predict: Which values of `done` do the ranks hold afterwards?
 
 everyone()
+play("ranks")
 with may_fail():
     done = False
     if rank == 1:
@@ -820,6 +856,7 @@ with may_fail():
 
 done_by = to_rank_0(done)
 if rank == 0:
+    play("kernel")
     assert done_by == [r != 1 for r in range(world_size)]
     result("done_by", done_by)
 
@@ -835,6 +872,7 @@ if rank == 0:
 # store and returns the sum, to one rank at a time.
 
 everyone()
+play("ranks")
 meeting = dist.distributed_c10d._get_default_store()  # PyTorch has no public name for it
 ticket = meeting.add("arrived", 1) - 1
 
@@ -848,6 +886,7 @@ address_book = [meeting.get(f"address of rank {r}").decode() for r in range(worl
 
 address_book_by_rank = to_rank_0(address_book)
 if rank == 0:
+    play("kernel")
     assert address_book_by_rank == [homes] * world_size
 
 tickets = to_rank_0(ticket)
@@ -901,6 +940,7 @@ def timed(work, *arguments):
 # Predict: How many cores do the two threads keep busy? And the two processes?
 
 everyone()
+play("ranks")
 threads, processes = [], []
 for _ in range(10):
     dist.barrier()    # everybody waits here for everybody
@@ -938,6 +978,7 @@ def busy_cores(attempt):
 
 processes_by_rank = to_rank_0(processes)
 if rank == 0:
+    play("kernel")
     in_processes = [
         (one[0] + other[0], min(one[1], other[1]), max(one[2], other[2]), [one[3], other[3]])
         for one, other in zip(*processes_by_rank[:2], strict=True)
@@ -1007,11 +1048,13 @@ if rank == 0:
 # rank?
 
 everyone()
+play("ranks")
 total = torch.tensor(rank + 1)
 dist.all_reduce(total)
 
 total_by_rank = to_rank_0(total)
 if rank == 0:
+    play("kernel")
     totals = [int(value) for value in total_by_rank]
     n = world_size
     assert totals == [n * (n + 1) // 2] * n
@@ -1026,6 +1069,7 @@ if rank == 0:
 # Predict: Which rank spends the most time in `all_reduce`?
 
 everyone()
+play("ranks")
 
 with trace() as t:
     dist.barrier()
@@ -1036,6 +1080,7 @@ with trace() as t:
 
 ts = to_rank_0(t)
 if rank == 0:
+    play("kernel")
     show(timeline(ts))
 
 arrived_by_rank = to_rank_0(arrived)
@@ -1082,6 +1127,7 @@ if rank == 0:
 # their own. How long do they wait?
 
 everyone()
+play("ranks")
 with may_fail():
     if rank == 1:
         raise ValueError(f"rank {rank} has no file to read")
@@ -1097,6 +1143,7 @@ with may_fail():
 
 everyone()
 if rank == 0:
+    play("kernel")
     before_reset = time.monotonic()
 
 fresh_group()
@@ -1105,6 +1152,7 @@ if rank == 0:
     result("seconds_to_reset", seconds_to_reset, varies=True)
 
 everyone()
+play("ranks")
 assert address == f"process {os.getpid()} on {socket.gethostname()}"  # the same process
 assert x[:2] == [0, 0]  # its variables
 total = torch.tensor(rank + 1)

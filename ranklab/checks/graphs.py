@@ -124,8 +124,8 @@ _PARAMETERS = 109_386  # of that network
 largest_batch = Exercise(
     "largest_batch",
     cases=[
-        _memory("784-128-64-10 in float32, 2 MB", _MLP, 4, 2_000_000),
-        _memory("the same in float64", _MLP, 8, 2_000_000),
+        _memory("784-128-64-10 in float32, 1 MB", _MLP, 4, 1_000_000),
+        _memory("the same in float64, 4 MB", _MLP, 8, 4_000_000),
         _memory("one byte short of a batch of 1", _MLP, 4, 4 * (2 * _PARAMETERS + 986) - 1),
         _memory("just enough for a batch of 1", _MLP, 4, 4 * (2 * _PARAMETERS + 986)),
         _memory("not enough for the parameters", _MLP, 4, 1000),

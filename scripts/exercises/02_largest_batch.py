@@ -1,5 +1,5 @@
 # Generated from book/02_graphs.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 1646ef342b4b).
+# Once this file is changed, `make forms` leaves it alone (as generated: 44db51d41719).
 #
 # === The largest batch that fits ======================================================
 #
@@ -8,7 +8,7 @@
 # are the parameters, a gradient for each parameter, and the activations as counted
 # above: batch × width for every width, the input's among them. Write
 # `largest_batch(widths, itemsize, memory)`: the largest batch that fits, or 0 if none
-# does. With that network, 4 bytes a number and 2 000 000 bytes it returns 285.
+# does. With that network, 4 bytes a number and 1 000 000 bytes it returns 31.
 #
 #     python scripts/exercises/02_largest_batch.py
 #
