@@ -30,7 +30,10 @@ class Difference:
         """The sentence, with the part that it is about."""
         if not self.path or not self.sentence:
             return self.sentence
-        return f"At {self.path}: {self.sentence[0].lower()}{self.sentence[1:]}"
+        said = self.sentence
+        if said.startswith(("It ", "The ", "They ", "There ")):
+            said = said[0].lower() + said[1:]
+        return f"At {self.path}: {said}"
 
 
 def difference(expected, got, tolerance=None):
