@@ -334,14 +334,14 @@ class Cpu:
     def begin(self):
         """Take the counters' first values."""
         self._when, self._cores = time.perf_counter(), _core_seconds()
-        self._seconds, self._reaped = {}, 0.0
+        self._seconds, self._total, self._own_seconds, self._gone = {}, 0.0, 0.0, 0.0
         self.read()
 
     def read(self):
         """Return (column -> reading, pid -> its readings) for the time since the last call."""
         now, cores = time.perf_counter(), _core_seconds()
-        lasted = max(now - self._when, 1e-9)
-        seconds, processes, own = {}, {}, self._own.cpu_times()
+        per_second = 100 / max(now - self._when, 1e-9)
+        seconds, processes, total = {}, {}, 0.0
         for process in [self._own, *self._below.now()]:
             try:
                 times, memory = process.cpu_times(), process.memory_info().rss
@@ -349,22 +349,24 @@ class Cpu:
                 continue
             pid = process.pid
             seconds[pid] = times.user + times.system
+            # On Linux a process also has the seconds of its children that have ended.
+            total += sum(times[:4]) if psutil.LINUX else seconds[pid]
             # One that started since the last sample has used all its seconds since then.
-            used = 100 * (seconds[pid] - self._seconds.get(pid, 0.0)) / lasted
+            used = per_second * (seconds[pid] - self._seconds.get(pid, 0.0))
             processes[pid] = {"utilization_percent": used, "memory_bytes": memory}
-        of_own = processes[self._own.pid]["utilization_percent"]
-        below = sum(p["utilization_percent"] for p in processes.values()) - of_own
-        # What a child used between its last sample and its end stands with its parent then. (On
-        # Linux; macOS and Windows do not say.)
-        reaped = getattr(own, "children_user", 0.0) + getattr(own, "children_system", 0.0)
-        ended = sum(s for pid, s in self._seconds.items() if pid not in seconds)
-        below += 100 * max(0.0, reaped - self._reaped - ended) / lasted
+        if not psutil.LINUX:  # those that have ended are remembered as they were last seen
+            self._gone += sum(s for pid, s in self._seconds.items() if pid not in seconds)
+        # One that ends between two of the lines above is in nobody's seconds, this time.
+        total = max(self._total, total + self._gone)
+        own = seconds[self._own.pid]
+        below = max(0.0, total - self._total - (own - self._own_seconds))
         per_core = [_percent(before, after) for before, after in zip(self._cores, cores)]
-        self._when, self._cores, self._seconds, self._reaped = now, cores, seconds, reaped
+        self._when, self._cores, self._seconds = now, cores, seconds
+        self._total, self._own_seconds = total, own
         return {
             "utilization_percent": sum(per_core) / len(per_core),
-            "own_percent": of_own,
-            "children_percent": below,
+            "own_percent": processes[self._own.pid]["utilization_percent"],
+            "children_percent": per_second * below,
             "cores_percent": per_core,
             "memory_bytes": psutil.virtual_memory().used,
         }, processes

@@ -137,17 +137,28 @@ def test_children_are_found_where_no_list_of_them_is(monkeypatch):
     assert cpu_seconds(s, "children_percent") == pytest.approx(0.3, abs=0.08)
 
 
-def in_a_grandchild(cpu_seconds):
-    child = multiprocessing.get_context("fork").Process(target=in_a_child, args=(cpu_seconds,))
-    child.start()
-    child.join()
+def a_child_and_then_a_rest(cpu_seconds):
+    in_a_child(cpu_seconds)
+    time.sleep(0.4)
 
 
 @pytest.mark.parametrize("hz", [20, 0.5])
 def test_seconds_of_grandchildren_are_counted_once(hz):
+    fork = multiprocessing.get_context("fork")
     with sampled(of="cpu", hz=hz) as s:
-        in_a_grandchild(0.3)
+        child = fork.Process(target=a_child_and_then_a_rest, args=(0.3,))
+        child.start()
+        child.join()
     assert cpu_seconds(s, "children_percent") == pytest.approx(0.3, abs=0.08)
+
+
+def test_grandchildren_are_seen_while_they_run():
+    fork = multiprocessing.get_context("fork")
+    with sampled(of="cpu", hz=20) as s:
+        child = fork.Process(target=in_a_child, args=(1.5,))
+        child.start()
+        child.join()
+    assert max(map(len, s.processes)) == 3
 
 
 def test_processes_stand_under_their_pids():
