@@ -23,3 +23,7 @@ c.ServerApp.jpserver_extensions = {
     f"nbgrader.server_extensions.{name}": False
     for name in ("formgrader", "validate_assignment", "assignment_list", "course_list")
 }
+
+# No request to another host, and no question about one.
+c.LabApp.news_url = None
+c.LabApp.check_for_updates_class = "jupyterlab.NeverCheckForUpdate"
