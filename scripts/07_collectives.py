@@ -867,7 +867,8 @@ came_and_went_by_rank = to_rank_0(came_and_went)
 if rank == 0:
     for what, times in zip(("ours", "PyTorch's"), zip(*came_and_went_by_rank)):
         last_came, first_went = max(came for came, _ in times), min(went for _, went in times)
-        print(f"{what}: the first rank left {1e3 * (first_went - last_came):.1f} ms after the last came")
+        milliseconds = 1e3 * (first_went - last_came)
+        print(f"{what}: the first rank left {milliseconds:.1f} ms after the last came")
         assert first_went > last_came - 0.02  # the clocks of several hosts may differ a little
 
 everyone()
@@ -997,7 +998,8 @@ if rank == 0:
     for name, (bytes_claimed, rounds_claimed) in claims.items():
         ours, pytorchs = slowest[name]
         print(
-            f"{name:14} {rounds_claimed:5} {bytes_claimed:8.2f} {gloos[name]:8.2f} {ours / pytorchs:9.2f}"
+            f"{name:14} {rounds_claimed:5} {bytes_claimed:8.2f} {gloos[name]:8.2f}"
+            f" {ours / pytorchs:9.2f}"
         )
     result("gloo_reduce_scatter", gloos["reduce_scatter"], varies=True)
     result("gloo_all_reduce", gloos["all_reduce"], varies=True)

@@ -1,5 +1,5 @@
 # Generated from book/07_collectives.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 1044c3020626).
+# Once this file is changed, `make forms` leaves it alone (as generated: b900eed5c04e).
 #
 # === One accuracy for all =============================================================
 #
@@ -7,7 +7,7 @@
 # of `seen` samples it got `right` right (both are Python's integers). Write
 # `total_accuracy(right, seen)`, which returns the share of all samples that were right,
 # as a float, on every rank. With 9 of 10 on rank 0 and 1 of 30 on rank 1 it is 0.25. A
-# rank may have seen nothing. One collective call is enough.
+# rank may have seen nothing. Use one collective call.
 #
 #     python scripts/exercises/07_total_accuracy.py
 #
