@@ -813,7 +813,7 @@ save_figures()
 #
 # Here is that disagreement in a real training step, on data that is already in memory:
 
-features = 8192 if on_gpu else 768
+features = 8192 if on_gpu else 1024
 model = nn.Sequential(
     nn.Linear(features, 2 * features), nn.ReLU(), nn.Linear(2 * features, 10)
 ).to(place)
@@ -889,7 +889,7 @@ class Decoded(Fetched):
 
 
 # How slow is slow depends on how fast the step is. So we time that first, for a batch
-# of 64.
+# of 32.
 
 
 def step_seconds(batch_size, repeats=15):
@@ -903,7 +903,7 @@ def step_seconds(batch_size, repeats=15):
     return statistics.median(times)
 
 
-batch = 64
+batch = 32
 step_time = step_seconds(batch)
 slow = Fetched(features, 4 * step_time / batch)  # a batch takes as long as 4 steps
 result("step_ms", 1000 * step_time, varies=True)
@@ -942,10 +942,10 @@ def throughput(batches, step, seconds=math.inf, warm_up=3):
     return examples / (now - start)
 
 
-# Predict: Everybody writes `DataLoader(data, batch_size=64)` once. How many worker
+# Predict: Everybody writes `DataLoader(data, batch_size=32)` once. How many worker
 # processes load the data?
 
-plain = DataLoader(slow, batch_size=64)
+plain = DataLoader(slow, batch_size=32)
 assert plain.num_workers == 0
 result("default_workers", plain.num_workers)
 result("default_prefetch", DataLoader(slow, num_workers=1).prefetch_factor)
@@ -983,12 +983,12 @@ def long_step(x, y):
 
 
 over_time, reached = {}, {}
-for name, workers in {"starved, 0 workers": 0, "fed, 6 workers": 6}.items():
+for name, workers in {"starved, 0 workers": 0, "fed, 8 workers": 8}.items():
     with sampled(of=meter) as s:
         batches = loader(slower, batch, workers)
         reached[workers] = throughput(batches, long_step, 18 * tooth, warm_up=1)
     over_time[name] = s
-result("long_fed_over_starved", reached[6] / reached[0], varies=True)
+result("long_fed_over_starved", reached[8] / reached[0], varies=True)
 result("cost_of_sampling", s.cost, varies=True)
 
 show(utilization_plot(over_time, name="starved-and-fed"))
@@ -1033,7 +1033,8 @@ show(utilization_plot(from_a_card, name="recorded") if from_a_card else None)
 # it workers only cost memory. But there is a limit that this leaves out. Loading that
 # computes needs cores. If a batch takes $L$ seconds of a core to load and $S$ to train
 # on, then $c$ cores cannot do more than $c/(L+S)$ of them in a second, with any number
-# of workers. (Where the step runs on a GPU, that is $c/L$.)
+# of workers. (Where the step runs on a GPU, that is $c/L$.) Input that waits takes a
+# little of a core, too, to put the batches together.
 
 
 def predicted(workers, load, step, core_seconds=0.0, cores=1):
@@ -1076,14 +1077,15 @@ def load_seconds(data, clock, repeats=4):
     return statistics.median(np.diff(times))
 
 
-fetched, decoded = inputs.values()
-fetching = load_seconds(fetched, time.perf_counter)
-decoding = load_seconds(decoded, time.thread_time)
-core_seconds = decoding if on_gpu else decoding + step_time
-lines = [
-    [batch * predicted(w, fetching, step_time) for w in workers],
-    [batch * predicted(w, decoding, step_time, core_seconds, cores) for w in workers],
-]
+def formula(data):
+    """What the formula says for each number of workers, in examples a second."""
+    core = load_seconds(data, time.thread_time)  # without the waiting
+    loading = core + (data.seconds * batch if type(data) is Fetched else 0)
+    in_core = core if on_gpu else core + step_time
+    return [batch * predicted(w, loading, step_time, in_core, cores) for w in workers]
+
+
+lines = [formula(data) for data in inputs.values()]
 waits, computes = measured.values()
 assert max(waits) > 1.3 * waits[0]  # waiting can be hidden, whatever else the machine does
 result("fetched_gain", max(waits) / waits[0], varies=True)
@@ -1135,21 +1137,27 @@ class Files(Fetched):
 # Predict: The waits add up to three quarters of the steps' time. One worker. Will more
 # prefetching help? And if they added up to twice the steps' time?
 
-gain = {}
+pause = 0.01  # seconds: in place of a step, so that nothing but the queue decides
+short_queue, long_queue = [], []
 for share in (0.75, 2.0):
-    files, rates = Files(features, share * step_time / batch), []
-    for queue in (2, 16):
+    files = Files(features, share * pause / batch)
+    for queue, of_the_steps in ((2, short_queue), (16, long_queue)):
         batches = loader(files, batch, workers=1, prefetch_factor=queue)
-        rates.append(throughput(itertools.islice(batches, 5 * 8), step, warm_up=8))
-    gain[share] = rates[1] / rates[0]
-result("gain_if_uneven", gain[0.75], varies=True)
-result("gain_if_too_slow", gain[2.0], varies=True)
+        rates = [
+            throughput(itertools.islice(batches, 4 * 8), lambda x, y: time.sleep(pause), warm_up=8)
+            for _ in range(2)
+        ]
+        of_the_steps.append(round(max(rates) * pause / batch, 2))
+result("short_queue", short_queue, varies=True)
+result("long_queue", long_queue, varies=True)
 save_figures()
 
-# A longer queue made the uneven input (gain_if_uneven) times as fast, and the one that
-# is too slow on average (gain_if_too_slow) times. A queue evens out; it does not speed
-# up. If the mean is too slow, a queue of any length runs empty, only later. (And it
-# costs memory: workers × `prefetch_factor` batches.)
+# As shares of the steps' own rate, the two inputs reach (short_queue) with a queue of
+# 2, and (long_queue) with one of 16. The longer queue helps both: while the training
+# works through it, the worker can sit out a long wait. But the second input cannot come
+# above 0.5, however long the queue, for it delivers half as much as the steps would
+# take. A queue evens out; it does not speed up. It brings an input to its mean rate and
+# no further. (And it costs memory: workers × `prefetch_factor` batches.)
 #
 # Two more switches. `persistent_workers=True` keeps the workers from one epoch to the
 # next, instead of starting them anew. And `pin_memory=True` puts each batch into memory
@@ -1308,6 +1316,7 @@ assert died
 #    Look at the step: larger batches, fewer small operations, chapter 01_matmul's
 #    roofline.
 
+fetched = inputs["fetched: waits for 4 steps"]
 alone = throughput(loader(fetched, batch, 4), lambda x, y: None, 0.5)
 result("input_over_ceiling", alone * step_time / batch, varies=True)
 
