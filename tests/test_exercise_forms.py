@@ -1,59 +1,43 @@
-"""Exercises in the forms: stubs for a reader, solutions for the page, assignments to teach with."""
+"""Exercises of a manuscript, and in the forms: the notebook, the files, the script."""
 
 import ast
-import contextlib
 import copy
-import io
-import os
-import re
 import shutil
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
-from pathlib import Path
 
 import nbformat
 import pytest
+from exercise_sample import (
+    ANSWER,
+    NOTEBOOK,
+    SAMPLE,
+    TWICE,
+    answer,
+    cell_of,
+    form_of,
+    forms,
+    make_book,
+    run_file,
+    sample,
+)
 from nbgrader.nbgraderformat.v3 import MetadataValidatorV3
 from nbgrader.preprocessors import ClearSolutions
 
 from ranklab.folders import HERE
 from ranklab.forms import (
-    exercise_cells,
-    exercise_files,
     exercises,
     manuscript,
     markdown,
     notebook,
-    saving,
 )
-from ranklab.forms.__main__ import main
 from ranklab.forms.errors import FormError
 from ranklab.forms.script import ScriptExporter, to_script
 
 pytestmark = pytest.mark.timeout(400)
 
-ROOT = HERE.root
-BIN = Path(sys.executable).parent
-SAMPLE = ROOT / "tests" / "manuscripts" / "93_exercises.md"
+
 MANUSCRIPTS = [*HERE.chapters(), SAMPLE]
 
 each_manuscript = pytest.mark.parametrize("path", MANUSCRIPTS, ids=lambda path: path.stem)
-
-
-def sample():
-    return manuscript.read(SAMPLE)
-
-
-def form_of(nb):
-    """The notebook as it comes from its file."""
-    return nbformat.reads(notebook.write(notebook.to_notebook(nb)), as_version=4)
-
-
-def cell_of(form, grade_id):
-    return next(cell for cell in form.cells if exercise_cells.grade_id(cell) == grade_id)
 
 
 # What an exercise is
@@ -85,117 +69,6 @@ def test_a_stub_is_what_nbgrader_makes_of_the_cell(path):
         cell = copy.deepcopy(nb.cells[exercise.stub])
         assert ClearSolutions()._replace_solution_region(cell, "python")
         assert exercises.stub(nb.cells[exercise.stub].source) == cell.source
-
-
-CODE = "```{code-cell} ipython3"
-# (what to replace in the sample, by what, what the error says)
-MALFORMED = {
-    "no end": ("    ### END SOLUTION\n```", "```", "cell 2 .*is never followed by `### END"),
-    "no begin": ('    ### BEGIN SOLUTION\n    return "a"', "    x = 1", "cell 2 .*BEGIN.*first"),
-    "end before begin": (
-        '    ### BEGIN SOLUTION\n    return "a"\n    ### END SOLUTION',
-        '    ### END SOLUTION\n    return "a"\n    ### BEGIN SOLUTION',
-        "cell 2 .*`### END SOLUTION` stands where `### BEGIN SOLUTION` is to come first",
-    ),
-    "nested": (
-        '    return "a"',
-        '    ### BEGIN SOLUTION\n    return "a"',
-        "cell 2 .*`### BEGIN SOLUTION` stands where `### END SOLUTION` is to come first",
-    ),
-    "no region": (
-        '    ### BEGIN SOLUTION\n    return "a"\n    ### END SOLUTION',
-        '    return "a"',
-        "cell 2 .*there is no solution",
-    ),
-    "an empty region": (
-        '    return "a"\n    ### END',
-        "    # a\n\n    ### END",
-        "cell 2 .*no code",
-    ),
-    "at the left margin": (
-        "import math\n",
-        "### BEGIN SOLUTION\nimport math\n### END SOLUTION\n",
-        "cell 4 .*left margin",
-    ),
-    "a marker behind code": ("    secret = x + x\n    ###", "    x ###", "cell 4 .*its own"),
-    "no Python": ("    return checked(secret)", "    return (", "cell 4 .*stub is not Python"),
-    "a solution that is no Python": ("secret = x + x", "secret = x +", "the solution is not Py"),
-    "a magic": ("import math\n", "%%px\nimport math\n", "cell 4 .*no magic"),
-    "taught": ("import math\n", "#@save\nimport math\n", "cell 4 .*no `#@save`"),
-    "no check": (
-        '```{code-cell} ipython3\n:tags: [check]\n\ncheck("twice", twice)\n```\n',
-        "",
-        "cell 4 .*is followed by its check",
-    ),
-    "the check of another": (
-        'check("twice", twice)',
-        'check("thrice", twice)',
-        'cell 5 .*`twice` ends with `check\\("twice", ...\\)`',
-    ),
-    "a check without an answer": ('check("twice", twice)', 'check("twice")', "cell 5 .*ends with"),
-    "something after the check": (
-        'check("twice", twice)',
-        'check("twice", twice)\nx = 1',
-        "cell 5 .*ends with",
-    ),
-    "two of one label": (
-        ":label: twice\n",
-        ":label: twice-two\n",
-        "the text after cell 3 .*another label",
-    ),
-    "a label that is no name": (":label: twice\n", ":label: Twice_1\n", "needs a label of small"),
-    "no label": (":label: twice\n", "", "needs a label"),
-    "no kind": (":class: fill-in\n", "", "one of predict, fill-in, build"),
-    "no title": ("{exercise} Twice anything", "{exercise}", "needs a title"),
-    "no time": ("*Fill in, about 2 minutes.*", "*Fill in.*", r"must begin .*\*Fill in, about 10"),
-    "another kind": ("*Fill in, about 2", "*Build, about 2", r"must begin .*\*Fill in, about 10"),
-    "a text in between": (
-        "```python\ntwice(3)  # is 6\n```\n:::\n",
-        ":::\n\nmore text\n",
-        "after `:::{exercise} Twice anything` comes its cell",
-    ),
-    "a cell in between": (
-        f"{CODE}\n:tags: [exercise]\n\nimport",
-        f"{CODE}\nx = 1\n```\n\n{CODE}\n:tags: [exercise]\n\nimport",
-        "the text after cell 3 .*has no code cell tagged `exercise` below it",
-    ),
-    "no directive": (
-        "## What you can do now",
-        "```{code-cell} ipython3\n:tags: [exercise]\n\nx = 1\n```\n\n## What",
-        "cell 8 .*is tagged `exercise`, and what comes directly",
-    ),
-    "a lonely check": (
-        "## What you can do now",
-        "```{code-cell} ipython3\n:tags: [check]\n\nx = 1\n```\n\n## What",
-        "cell 8 .*is tagged `check`, and what comes directly before it is not a cell",
-    ),
-    "a solution that anybody sees": (
-        'result("three", 3)',
-        "def f():\n    ### BEGIN SOLUTION\n    return 1\n    ### END SOLUTION",
-        "cell 1 .*not tagged `exercise`",
-    ),
-    "a solution of another": (
-        "{solution} twice",
-        "{solution} twice-two",
-        "the text after cell 5 .*directly below the check",
-    ),
-    "a solution elsewhere": (
-        "## What you can do now",
-        "## What you can do now\n\n:::{solution} twice\nx\n:::\n",
-        "the text after cell 7 .*directly below the check",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", MALFORMED)
-def test_what_is_not_well_made_is_refused_with_its_place(case):
-    old, new, message = MALFORMED[case]
-    text = SAMPLE.read_text()
-    assert old in text
-    nb = manuscript.parse(text.replace(old, new, 1), "book/93_exercises.md")
-    with pytest.raises(FormError, match=message) as raised:
-        exercises.find(nb)
-    assert str(raised.value).startswith("93_exercises, ")
 
 
 # The notebook
@@ -280,60 +153,8 @@ def test_a_notebook_that_lost_all_of_an_exercise_does_not_become_the_manuscript(
 @pytest.fixture
 def book(tmp_path):
     """A repository whose one chapter has exercises, with all its forms; and their checks."""
-    for folder in ("book", "notebooks", "scripts", "ranklab/taught", "checks"):
-        (tmp_path / folder).mkdir(parents=True)
-    shutil.copy(SAMPLE, tmp_path / "book")
-    (tmp_path / "_config.yml").write_text("repository:\n  url: https://host.example/me/mine\n")
-    (tmp_path / "checks" / "sums.py").write_text(CHECKS)
-    assert forms(tmp_path)[0] == 0
+    assert forms(make_book(tmp_path))[0] == 0
     return tmp_path
-
-
-CHECKS = """
-from ranklab.exercises import Case, Choice, Exercise
-
-def number(x):
-    return Case(f"the number {x}", lambda rank, world_size: (x,), ranks=1)
-
-def values(answers):
-    first, Second = answers
-    return first(), Second().value()
-
-twice_two = Choice("twice_two", right="a", why={"b": "That is a string."}, because="2 + 2")
-twice = Exercise(
-    "twice", [number(3), number(0), number(-1)], lambda inputs: [2 * x for x, in inputs], hint="+"
-)
-pair_of_answers = Exercise(
-    "pair_of_answers",
-    [Case("both", lambda rank, world_size: (), ranks=1)],
-    lambda inputs: [(1, 2)],
-    drive=values,
-    answers=2,
-    hint="Count.",
-)
-"""
-TWICE = "scripts/exercises/93_twice.py"
-NOTEBOOK = "notebooks/93_exercises.ipynb"
-
-
-def forms(book, *options):
-    """Run the command: (exit status, its lines)."""
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-        status = main(["--root", str(book), *map(str, options)])
-    return status, printed.getvalue().splitlines()
-
-
-def answer(book, name, source):
-    """Write an answer into the notebook, as a reader does; the outputs that Jupyter adds, too."""
-    path = book / NOTEBOOK
-    form = nbformat.read(path, as_version=4)
-    cell_of(form, name).source = source
-    cell_of(form, name).outputs = [nbformat.v4.new_output("stream", text="x\n")]
-    nbformat.write(form, path)
-
-
-ANSWER = "def twice(x):\n    return 2 * x\n"
 
 
 def test_every_exercise_to_program_is_a_file(book):
@@ -346,64 +167,6 @@ def test_every_exercise_to_program_is_a_file(book):
     assert "# Fill in, about 2 minutes. Write `twice(x)`, with $2x$ for a number x" in text
     assert all(len(line) <= 100 for line in text.splitlines())
     assert "# TODO: add x to x" in text and 'check("twice", twice)' in text
-
-
-def test_making_the_forms_keeps_a_readers_answers(book):
-    answer(book, "twice", ANSWER)
-    before = (book / TWICE).read_text()
-    worked_on = before.replace(exercises.STUB[1], "secret = 2 * x", 1)
-    (book / TWICE).write_text(worked_on)
-    path = book / "book" / SAMPLE.name
-    path.write_text(path.read_text().replace("Some text", "Other text").replace("Twice x.", "2x."))
-    status, lines = forms(book)
-    assert status == 0
-    assert f"{NOTEBOOK} holds an answer to `twice`: kept" in lines
-    assert f"{TWICE} holds an answer: kept" in lines
-    form = nbformat.read(book / NOTEBOOK, as_version=4)
-    assert cell_of(form, "twice").source == ANSWER and cell_of(form, "twice").outputs == []
-    assert any("Other text" in cell.source for cell in form.cells)
-    assert (book / TWICE).read_text() == worked_on
-    # Once more, nothing changes; and the notebook still is the manuscript's.
-    assert forms(book)[0] == 0 and cell_of(form, "twice").source == ANSWER
-    assert notebook.to_manuscript(form, manuscript.read(path)) == path.read_text()
-
-
-def test_check_does_not_take_an_answer_for_a_form(book):
-    answer(book, "twice", ANSWER)
-    (book / TWICE).write_text((book / TWICE).read_text() + "\n# mine\n")
-    before = {path: path.read_bytes() for path in book.rglob("*") if path.is_file()}
-    status, lines = forms(book, "--check")
-    assert status == 1 and len(lines) == 2
-    assert lines[0].startswith(f"{NOTEBOOK} holds an answer to `twice`: `make forms ARGS=--stubs`")
-    assert lines[1].startswith(f"{TWICE} holds an answer: `make forms ARGS=--stubs`")
-    assert before == {path: path.read_bytes() for path in book.rglob("*") if path.is_file()}
-    assert forms(book, "--stubs")[0] == 0
-    assert forms(book, "--check") == (0, ["Every form is in step with its manuscript."])
-
-
-def test_an_answer_to_an_exercise_that_is_gone_is_not_lost(book):
-    answer(book, "twice", ANSWER)
-    (book / TWICE).write_text((book / TWICE).read_text() + "\n# mine\n")
-    path = book / "book" / SAMPLE.name
-    text = path.read_text().replace(":label: twice\n", ":label: double\n")
-    path.write_text(
-        text.replace("solution} twice\n", "solution} double\n").replace('"twice"', '"double"')
-    )
-    status, lines = forms(book)
-    assert status == 1
-    assert any("holds an answer to `twice`, which is no exercise" in line for line in lines)
-    assert f"{TWICE}, which no manuscript gives any more, holds an answer: kept" in lines
-    assert "2 * x" in (book / NOTEBOOK).read_text() and (book / TWICE).exists()
-    assert (book / "scripts" / "exercises" / "93_double.py").exists()
-    assert forms(book, "--stubs")[0] == 0 and not (book / TWICE).exists()
-
-
-def test_files_of_exercises_that_are_gone_are_removed(book):
-    path = book / "book" / SAMPLE.name
-    path.rename(path.with_name("94_other.md"))
-    forms(book)
-    names = sorted(path.name for path in (book / "scripts" / "exercises").iterdir())
-    assert names == ["94_pair_of_answers.py", "94_twice.py"]
 
 
 def test_a_manuscript_with_a_malformed_exercise_keeps_its_forms(book):
@@ -420,27 +183,6 @@ def test_two_chapters_cannot_have_one_label(book):
     status, lines = forms(book)
     assert status == 1
     assert any("94_other: there is an exercise with the label `twice` in 93_ex" in x for x in lines)
-
-
-def test_saving_an_answer_in_the_lab_leaves_the_manuscript_alone(book):
-    path = book / NOTEBOOK
-    saving.note(path)
-    answer(book, "twice", ANSWER)
-    said = saving.write_manuscript(path, only_if_in_step=True)
-    assert said == "book/93_exercises.md says the same as the notebook."
-    form = nbformat.read(path, as_version=4)
-    form.cells.append(nbformat.v4.new_markdown_cell("A last sentence."))
-    nbformat.write(form, path)
-    saving.write_manuscript(path, only_if_in_step=True)
-    expected = f"{SAMPLE.read_text()}\n+++\n\nA last sentence.\n"
-    assert (book / "book" / SAMPLE.name).read_text() == expected
-
-
-def run_file(book, path):
-    environment = {**os.environ, "RANKLAB_CHECKS": str(book / "checks")}
-    return subprocess.run(
-        [sys.executable, path], capture_output=True, text=True, timeout=120, env=environment
-    )
 
 
 def test_a_file_says_what_is_missing_wrong_and_right(book):
@@ -527,142 +269,3 @@ def test_nbconvert_gives_the_same_scripts(book):
     assert script == (book / "scripts" / "93_exercises.py").read_text()
     script, _ = ScriptExporter(exercises=True).from_notebook_node(form)
     assert "return 2 * x" in script and 'check("twice", twice)' in script
-
-
-# The page
-
-
-def test_a_page_is_executed_with_stubs_and_has_a_solution_under_each_check():
-    page = exercise_cells.on_page(sample())
-    code = [cell.source for cell in page.cells if cell.cell_type == "code"]
-    assert not any("BEGIN" in source or "x + x" in source for source in code)
-    for exercise in exercises.find(sample()):
-        check = next(i for i, c in enumerate(page.cells) if f'check("{exercise.name}"' in c.source)
-        solution = page.cells[check + 1].source
-        head = f":::{{solution}} {exercise.label}\n:label: {exercise.label}-solution\n"
-        assert solution.lstrip(":").startswith(head.lstrip(":"))
-        assert exercises.solutions(sample())[exercise.name] in solution
-        assert exercise.prose in solution
-    assert sum("{solution}" in cell.source for cell in page.cells) == 3
-
-
-# The teacher
-
-
-@pytest.fixture(scope="module")
-def course(tmp_path_factory):
-    """A teacher's course of the sample, released by nbgrader."""
-    book = tmp_path_factory.mktemp("course")
-    for folder in ("book", "checks"):
-        (book / folder).mkdir()
-    shutil.copy(SAMPLE, book / "book")
-    (book / "_config.yml").write_text("repository:\n  url: https://host.example/me/mine\n")
-    (book / "checks" / "sums.py").write_text(CHECKS)
-    status, lines = forms(book, "--teacher", book / "course")
-    assert status == 0 and any("not for students" in line for line in lines)
-    nbgrader(book / "course", "generate_assignment", "93_exercises")
-    return book / "course"
-
-
-def nbgrader(course, *arguments):
-    environment = {
-        **os.environ,
-        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-        "RANKLAB_CHECKS": str(course.parent / "checks"),
-        "JUPYTER_CONFIG_DIR": str(course / "jupyter"),
-    }
-    run = subprocess.run(
-        [BIN / "nbgrader", *arguments],
-        cwd=course,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-
-
-def released(course):
-    return nbformat.read(course / "release/93_exercises/93_exercises.ipynb", as_version=4)
-
-
-def test_nbgrader_releases_the_stubs_that_the_book_has(course):
-    theirs, ours = released(course), form_of(sample())
-    text = nbformat.writes(theirs)
-    assert "secret" not in text.replace("checked(secret)", "") and "[solution]" not in text
-    for exercise in exercises.find(sample()):
-        assert cell_of(theirs, exercise.name).source == cell_of(ours, exercise.name).source
-        assert "assert report, report" in cell_of(theirs, f"check_{exercise.name}").source
-    assert "ranklab" not in theirs.metadata
-
-
-RIGHT = {**exercises.solutions(manuscript.read(SAMPLE))}
-SUBMITTED = {
-    "right": RIGHT,
-    "stubs": {},
-    "wrong": {"twice_two": RIGHT["twice_two"].replace('"a"', '"b"'), "twice": "twice = abs"},
-}
-
-
-def test_nbgrader_gives_points_for_what_is_right(course):
-    for student, answers in SUBMITTED.items():
-        form = released(course)
-        for name, source in answers.items():
-            cell_of(form, name).source = source
-        path = course / "submitted" / student / "93_exercises" / "93_exercises.ipynb"
-        path.parent.mkdir(parents=True)
-        nbformat.write(form, path)
-    nbgrader(course, "autograde", "93_exercises")
-    assert points(course) == {"right": (7, 7), "stubs": (0, 7), "wrong": (0, 7)}
-
-
-def points(course):
-    """student -> points, and points that there are to have."""
-    from nbgrader.api import Gradebook
-
-    with Gradebook(f"sqlite:///{course}/gradebook.db") as gradebook:
-        submissions = gradebook.assignment_submissions("93_exercises")
-        return {s.student.id: (s.score, s.max_score) for s in submissions}
-
-
-# JupyterLab
-
-
-def test_the_lab_does_not_load_nbgrader(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [BIN / "jupyter", "lab", "--no-browser", "--allow-root", f"--port={port}"]
-    command += [f"--notebook-dir={tmp_path}", "--ServerApp.port_retries=0"]
-    command += ["--IdentityProvider.token=", f"--config={ROOT}/ranklab/forms/jupyter_config.py"]
-    environment = {**os.environ, "JUPYTER_CONFIG_DIR": str(tmp_path / "jupyter")}
-    log = tmp_path / "log.txt"
-    with log.open("w") as file:
-        server = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
-    try:
-        page = opened(f"http://127.0.0.1:{port}/lab", server)
-    finally:
-        server.terminate()
-        server.wait(30)
-    names = re.findall(r'"extension": "[^"]*", "load": "[^"]*", "name": "([^"]*)"', page)
-    assert "ipyparallel-labextension" in names and "nbgrader" not in page
-    assert "jupyterlab | extension was successfully loaded" in log.read_text()
-    assert "nbgrader" not in log.read_text()
-
-
-def opened(url, server):
-    """The page, as soon as the server answers."""
-    end = time.monotonic() + 60
-    while True:
-        try:
-            return urllib.request.urlopen(url, timeout=30).read().decode()
-        except OSError:
-            if time.monotonic() > end or server.poll() is not None:
-                raise
-            time.sleep(0.2)
-
-
-def test_work_is_told_from_a_file_as_it_was_made():
-    (text, *_) = exercise_files.files(sample()).values()
-    assert not exercise_files.is_worked_on(text)
-    assert exercise_files.is_worked_on(text + "\n# mine") and exercise_files.is_worked_on("x = 1\n")

@@ -69,7 +69,7 @@ class Forms:
     def _notebook(self, nb) -> str | None:
         form = notebook.to_notebook(nb, self.root)
         name = f"notebooks/{manuscript.name_of(nb)}.ipynb"
-        kept = {} if self.stubs else answers.in_notebook(self.root / name)
+        kept = {} if self.stubs else answers.in_notebook(self.root / name, name)
         if not kept:
             return notebook.write(form)
         what = f"{name} holds an answer to {', '.join(f'`{exercise}`' for exercise in kept)}"
@@ -94,12 +94,15 @@ class Forms:
                 self._write(path, text)
 
     def _is_worked_on(self, path: Path) -> bool:
-        return path.exists() and exercise_files.is_worked_on(path.read_text(encoding="utf-8"))
+        if not path.exists():
+            return False
+        # What is not UTF-8 was not written here, and so differs from what was.
+        return exercise_files.is_worked_on(path.read_text(encoding="utf-8", errors="replace"))
 
-    def _work_found(self, what: str) -> None:
+    def _work_found(self, what: str, otherwise: str = "brings the stub back") -> None:
         """Somebody's answer: it stays, but what is committed holds stubs."""
         if self.check:
-            self._fail(f"{what}: `make forms ARGS=--stubs` brings the stub back")
+            self._fail(f"{what}: `make forms ARGS=--stubs` {otherwise}")
         else:
             self.lines.append(f"{what}: kept")
 
@@ -143,16 +146,30 @@ class Forms:
 
     def _remove_stale(self) -> None:
         for path in _generated(self.root):
-            if path in self._made:
+            if path in self._made or (not self.stubs and self._is_kept(path)):
                 continue
-            if path.parent.name == "exercises" and self._is_worked_on(path) and not self.stubs:
-                name = self._name(path)
-                self._work_found(f"{name}, which no manuscript gives any more, holds an answer")
-            elif self.check:
+            if self.check:
                 self._out_of_step(path)
             else:
                 path.unlink()
                 self.lines.append(f"{self._name(path)} removed: no manuscript gives it any more")
+
+    def _is_kept(self, path: Path) -> bool:
+        """Whether a file that no manuscript gives any more holds an answer, or may hold one."""
+        name = self._name(path)
+        try:
+            if path.suffix == ".ipynb":
+                holds = bool(answers.in_notebook(path, name))
+            else:
+                in_folder = path.parent == self.root / exercise_files.FOLDER
+                holds = in_folder and self._is_worked_on(path)
+        except FormError as error:
+            self._fail(str(error))
+            return True
+        if holds:
+            what = f"{name}, which no manuscript gives any more, holds an answer"
+            self._work_found(what, "removes it")
+        return holds
 
     def _keep_forms_of(self, chapter: str) -> None:
         # A manuscript that cannot be read has forms all the same: those of yesterday.
@@ -254,10 +271,9 @@ def _says_generated(path: Path, source: str) -> bool:
 def _named_manuscript(path: Path) -> str | None:
     """The manuscript that a notebook says it comes from, be it there or not."""
     try:
-        metadata = json.loads(path.read_text(encoding="utf-8")).get("metadata", {})
-    except ValueError:
+        return json.loads(path.read_text(encoding="utf-8"))["metadata"]["ranklab"]["manuscript"]
+    except (ValueError, KeyError, TypeError):  # no JSON, or somebody else's
         return None
-    return metadata.get("ranklab", {}).get("manuscript")
 
 
 if __name__ == "__main__":

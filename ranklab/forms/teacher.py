@@ -27,22 +27,35 @@ c.Execute.timeout = 300
 
 
 def write(folders: Folders, course: Path) -> list[str]:
-    """Write the assignments into the folder of a course; a line for each file that was written.
+    """Write the assignments into the folder of a course; a line for each file that has news.
+
+    What is there already belongs to the teacher, and is never replaced.
 
     Raises FormError for a manuscript that cannot be translated.
     """
-    written = []
+    lines = []
     for path in folders.chapters():
         nb = manuscript.read(path)
         if exercises.find(nb):
             target = course / "source" / path.stem / f"{path.stem}.ipynb"
-            files.replace(target, notebook.write(assignment(nb, folders.root)))
-            written.append(f"{target} written: solutions in it, not for students")
+            lines += _written_once(target, notebook.write(assignment(nb, folders.root)))
     config = course / "nbgrader_config.py"
     if not config.exists():
         files.replace(config, _CONFIG)
-        written.append(f"{config} written")
-    return written
+        lines.append(f"{config} written")
+    return lines or ["Every assignment is as the chapters give it."]
+
+
+def _written_once(target: Path, text: str) -> list[str]:
+    if not target.exists():
+        files.replace(target, text)
+        return [f"{target} written: solutions in it, not for students"]
+    if target.read_bytes() == text.encode():
+        return []
+    return [
+        f"{target} differs from what the chapter gives now, and is left as it is: it is yours. To "
+        "have the chapter's, move it away and say this again."
+    ]
 
 
 def assignment(nb: NotebookNode, root: Path) -> NotebookNode:
