@@ -1,4 +1,8 @@
-"""The book's figures: its colors, its sizes, and drawings of graphs.
+"""The book's figures: their look, and those that draw graphs and what ranks hold.
+
+`RANK_COLORS` and `STYLE` are the look of all figures, `drawing` lays out a graph, `holdings` shows
+which rank holds what before and after a collective, from marks that `marks_in` reads. `as_drawing`
+makes a picture of any figure, with words for those who cannot see it.
 
 What stands here needs matplotlib and the standard library alone: the scripts that are made
 of the chapters carry these definitions along.
@@ -95,6 +99,17 @@ def drawing(dot, name, alt):
     return Drawing(_labeled(run.stdout.decode(), alt), name)
 
 
+def as_drawing(figure, name, alt):
+    """Return a figure of matplotlib's as a picture, the same bytes for the same figure.
+
+    name, alt: as for `drawing`.
+    """
+    file = io.StringIO()
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    return Drawing(_labeled(file.getvalue(), alt), name)
+
+
 def _labeled(svg, alt):
     """The <svg> element alone, with a description for those who cannot see it."""
     svg = svg[svg.index("<svg") :]
@@ -130,10 +145,8 @@ def holdings(before, after, name):
             _draw_state(ax, state, width, parted)
             ax.set_title(title)
         axes[1].set_yticklabels([])
-        file = io.StringIO()
-        figure.savefig(file, format="svg", metadata={"Date": None})
     alt = f"{_told('Before', states[0], parted)} {_told('After', states[1], parted)}"
-    return Drawing(_labeled(file.getvalue(), alt), name)
+    return as_drawing(figure, name, alt)
 
 
 def _draw_state(ax, state, width, parted):

@@ -30,7 +30,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import psutil
 import torch
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
@@ -124,6 +123,23 @@ class Drawing:
         return f"<drawing {self.name}>"
 
 
+def as_drawing(figure, name, alt):
+    """Return a figure of matplotlib's as a picture, the same bytes for the same figure.
+
+    name, alt: as for `drawing`.
+    """
+    file = io.StringIO()
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    return Drawing(_labeled(file.getvalue(), alt), name)
+
+
+def _labeled(svg, alt):
+    """The <svg> element alone, with a description for those who cannot see it."""
+    svg = svg[svg.index("<svg") :]
+    return svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(alt)}"', 1)
+
+
 # From ranklab.plots:
 
 
@@ -147,7 +163,6 @@ def utilization_plot(recordings, name="utilization"):
     """
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(5.2, 0.6 + 1.3 * len(recordings)), layout="constrained")
-        FigureCanvasSVG(figure)
         axes = figure.subplots(len(recordings), sharex=True, sharey=True, squeeze=False)[:, 0]
         for ax, (title, recording) in zip(axes, recordings.items(), strict=True):
             _draw(ax, title, recording)
@@ -155,11 +170,7 @@ def utilization_plot(recordings, name="utilization"):
         top = 1.05 * max(map(_highest, recordings.values()))
         axes[-1].set(xlim=(0, None), ylim=(0, top))
         figure.supylabel("utilization (%)", fontsize="medium")
-        file = io.StringIO()
-        figure.savefig(file, format="svg", metadata={"Date": None})
-    svg = file.getvalue()
-    label = f'<svg role="img" aria-label="{html.escape(_alt(recordings))}"'
-    return Drawing(svg[svg.index("<svg") :].replace("<svg", label, 1), name)
+    return as_drawing(figure, name, _alt(recordings))
 
 
 def _main_column(recording):
@@ -338,7 +349,10 @@ class Cpu:
         self.read()
 
     def read(self):
-        """Return (column -> reading, pid -> its readings) for the time since the last call."""
+        """Return (column -> reading, pid -> its readings) for the time since the last call.
+
+        Percent of one core for a process, of all cores for `utilization_percent`; memory in bytes.
+        """
         now, cores = time.perf_counter(), _core_seconds()
         per_second = 100 / max(now - self._when, 1e-9)
         seconds, processes, total = {}, {}, 0.0
@@ -488,9 +502,15 @@ class Gpu:
             ) from None
 
     def begin(self):
+        """Nothing before now counts."""
         self._asked = time.time_ns() // 1000  # microseconds, as NVML counts them
 
     def read(self):
+        """Return (column -> reading, pid -> its readings) of this moment.
+
+        Percent, bytes, watts and MHz; None for what this card or driver does not tell. A
+        utilization is NVML's, over the last part of a second (how long depends on the card).
+        """
         nvml, handle = self.nvml, self._handle
         busy = self._ask(nvml.nvmlDeviceGetUtilizationRates, handle)
         memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle)
@@ -526,6 +546,7 @@ class Gpu:
             raise
 
     def close(self):
+        """Let NVML go."""
         self.nvml.nvmlShutdown()
 
 
@@ -554,8 +575,8 @@ def sampled(hz=10, of=None, device=0, nvml=None):
     if not 0 < hz <= 1000:
         raise ValueError(f"sampled: hz={hz!r}: give a number of samples a second, up to 1000.")
     sampler = _Sampler(_meter(of, device, nvml), 1 / hz)
-    sampler.start()
     try:
+        sampler.start()
         yield sampler.recording
     finally:
         sampler.stop()
@@ -595,7 +616,8 @@ class _Sampler(threading.Thread):
     def stop(self):
         """Take the last sample, and end."""
         self._enough.set()
-        self.join()
+        if self.is_alive():  # not where its start was interrupted
+            self.join()
 
     def run(self):
         began, spent = time.perf_counter(), time.thread_time()

@@ -282,6 +282,17 @@ class Drawing:
         return f"<drawing {self.name}>"
 
 
+def as_drawing(figure, name, alt):
+    """Return a figure of matplotlib's as a picture, the same bytes for the same figure.
+
+    name, alt: as for `drawing`.
+    """
+    file = io.StringIO()
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    return Drawing(_labeled(file.getvalue(), alt), name)
+
+
 def _labeled(svg, alt):
     """The <svg> element alone, with a description for those who cannot see it."""
     svg = svg[svg.index("<svg") :]
@@ -317,10 +328,8 @@ def holdings(before, after, name):
             _draw_state(ax, state, width, parted)
             ax.set_title(title)
         axes[1].set_yticklabels([])
-        file = io.StringIO()
-        figure.savefig(file, format="svg", metadata={"Date": None})
     alt = f"{_told('Before', states[0], parted)} {_told('After', states[1], parted)}"
-    return Drawing(_labeled(file.getvalue(), alt), name)
+    return as_drawing(figure, name, alt)
 
 
 def _draw_state(ax, state, width, parted):

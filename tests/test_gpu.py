@@ -1,6 +1,7 @@
 """The sampler: what it reads of the CPU against the system's own counters, of a GPU against a
 stand-in for NVML; that it ends, says what is wrong, and keeps what it measured."""
 
+import _thread
 import json
 import math
 import multiprocessing
@@ -327,6 +328,25 @@ def test_recordings_of_the_book_are_found_from_below(tmp_path, monkeypatch):
     assert recorded("00_x") == {}
     monkeypatch.setattr("sys.argv", [str(tmp_path / "scripts" / "00_x.py")])
     assert list(recorded("00_x")) == ["a"]
+
+
+def test_the_stop_button_ends_sampling_that_is_about_to_begin(monkeypatch):
+    began = threading.Event()
+
+    def begin(meter):
+        began.set()
+        _thread.interrupt_main()  # while the block waits for the first values
+        time.sleep(0.3)
+
+    monkeypatch.setattr("ranklab.gpu.cpu.Cpu.begin", begin)
+    monkeypatch.setattr("ranklab.gpu.cpu.Cpu.read", lambda meter: ({}, {}))
+    with pytest.raises(KeyboardInterrupt), sampled(of="cpu", hz=100):
+        pytest.fail("the block began all the same")
+    assert began.is_set()
+    left = [thread for thread in threading.enumerate() if thread.name == "ranklab-sampler"]
+    for thread in left:
+        thread.join(2)
+    assert not any(thread.is_alive() for thread in left)
 
 
 def made_up(readings):

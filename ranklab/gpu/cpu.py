@@ -28,7 +28,10 @@ class Cpu:
         self.read()
 
     def read(self):
-        """Return (column -> reading, pid -> its readings) for the time since the last call."""
+        """Return (column -> reading, pid -> its readings) for the time since the last call.
+
+        Percent of one core for a process, of all cores for `utilization_percent`; memory in bytes.
+        """
         now, cores = time.perf_counter(), _core_seconds()
         per_second = 100 / max(now - self._when, 1e-9)
         seconds, processes, total = {}, {}, 0.0

@@ -46,9 +46,15 @@ class Gpu:
             ) from None
 
     def begin(self):
+        """Nothing before now counts."""
         self._asked = time.time_ns() // 1000  # microseconds, as NVML counts them
 
     def read(self):
+        """Return (column -> reading, pid -> its readings) of this moment.
+
+        Percent, bytes, watts and MHz; None for what this card or driver does not tell. A
+        utilization is NVML's, over the last part of a second (how long depends on the card).
+        """
         nvml, handle = self.nvml, self._handle
         busy = self._ask(nvml.nvmlDeviceGetUtilizationRates, handle)
         memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle)
@@ -84,6 +90,7 @@ class Gpu:
             raise
 
     def close(self):
+        """Let NVML go."""
         self.nvml.nvmlShutdown()
 
 

@@ -1,14 +1,10 @@
 """Utilization over time, as a figure."""
 
-import html
-import io
-
 import matplotlib
 import numpy as np
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from ranklab.plots import RANK_COLORS, STYLE, Drawing, pale
+from ranklab.plots import RANK_COLORS, STYLE, as_drawing, pale
 
 
 def utilization_plot(recordings, name="utilization"):
@@ -19,7 +15,6 @@ def utilization_plot(recordings, name="utilization"):
     """
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(5.2, 0.6 + 1.3 * len(recordings)), layout="constrained")
-        FigureCanvasSVG(figure)
         axes = figure.subplots(len(recordings), sharex=True, sharey=True, squeeze=False)[:, 0]
         for ax, (title, recording) in zip(axes, recordings.items(), strict=True):
             _draw(ax, title, recording)
@@ -27,11 +22,7 @@ def utilization_plot(recordings, name="utilization"):
         top = 1.05 * max(map(_highest, recordings.values()))
         axes[-1].set(xlim=(0, None), ylim=(0, top))
         figure.supylabel("utilization (%)", fontsize="medium")
-        file = io.StringIO()
-        figure.savefig(file, format="svg", metadata={"Date": None})
-    svg = file.getvalue()
-    label = f'<svg role="img" aria-label="{html.escape(_alt(recordings))}"'
-    return Drawing(svg[svg.index("<svg") :].replace("<svg", label, 1), name)
+    return as_drawing(figure, name, _alt(recordings))
 
 
 def _main_column(recording):

@@ -41,8 +41,8 @@ def sampled(hz=10, of=None, device=0, nvml=None):
     if not 0 < hz <= 1000:
         raise ValueError(f"sampled: hz={hz!r}: give a number of samples a second, up to 1000.")
     sampler = _Sampler(_meter(of, device, nvml), 1 / hz)
-    sampler.start()
     try:
+        sampler.start()
         yield sampler.recording
     finally:
         sampler.stop()
@@ -82,7 +82,8 @@ class _Sampler(threading.Thread):
     def stop(self):
         """Take the last sample, and end."""
         self._enough.set()
-        self.join()
+        if self.is_alive():  # not where its start was interrupted
+            self.join()
 
     def run(self):
         began, spent = time.perf_counter(), time.thread_time()
