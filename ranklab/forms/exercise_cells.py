@@ -14,7 +14,7 @@ from nbformat import NotebookNode
 
 from ranklab.forms import exercises, manuscript, markdown
 from ranklab.forms.errors import FormError
-from ranklab.forms.exercises import Exercise
+from ranklab.forms.exercises import ExerciseText
 
 POINTS = {"predict": 1, "fill-in": 2, "build": 4}
 
@@ -90,7 +90,7 @@ class Restored:
             self._cells[f"check_{exercise.name}"] = base.cells[exercise.check]
             self._prose.update(self._solutions(exercise))
 
-    def _solutions(self, exercise: Exercise) -> dict[str, list[str]]:
+    def _solutions(self, exercise: ExerciseText) -> dict[str, list[str]]:
         text = self.base.cells[exercise.check + 1].source if exercise.prose else ""
         parts = ((_solution_label(s), s.lines) for s in markdown.segments(text))
         return {label: lines for label, lines in parts if label}
@@ -148,7 +148,7 @@ def on_page(nb: NotebookNode) -> NotebookNode:
     return page
 
 
-def _solution(exercise: Exercise, code: str) -> str:
+def _solution(exercise: ExerciseText, code: str) -> str:
     code_fence = _fence("`", code)
     fence = _fence(":", exercise.prose)
     lines = [f"{fence}{{solution}} {exercise.label}", f":label: {exercise.label}-solution", ""]

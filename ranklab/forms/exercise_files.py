@@ -6,7 +6,7 @@ import re
 from nbformat import NotebookNode
 
 from ranklab.forms import exercise_cells, exercises, manuscript, markdown
-from ranklab.forms.exercises import Exercise
+from ranklab.forms.exercises import ExerciseText
 from ranklab.forms.script import prose
 
 FOLDER = "scripts/exercises"
@@ -37,7 +37,7 @@ def files(nb: NotebookNode) -> dict[str, str]:
     }
 
 
-def path_of(chapter: str, exercise: Exercise) -> str:
+def path_of(chapter: str, exercise: ExerciseText) -> str:
     """Where the file of a chapter's exercise is, below the repository's root."""
     return f"{FOLDER}/{chapter[:2]}_{exercise.name}.py"
 
@@ -48,7 +48,7 @@ def is_worked_on(text: str) -> bool:
     return mark is None or mark[1] != exercise_cells.digest(text[mark.end() :])
 
 
-def _text(nb: NotebookNode, exercise: Exercise) -> str:
+def _text(nb: NotebookNode, exercise: ExerciseText) -> str:
     path = path_of(manuscript.name_of(nb), exercise)
     check = nb.cells[exercise.check].source
     call = ast.get_source_segment(check, ast.parse(check).body[-1])

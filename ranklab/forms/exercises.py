@@ -26,9 +26,10 @@ _TASK = re.compile(r"\s*\*(?P<kind>[A-Z][a-z ]+), about (?P<minutes>\d+) minutes
 
 
 @dataclass(frozen=True)
-class Exercise:
-    """One exercise. task: its text, MyST. prose: what the author says of the solution, MyST.
+class ExerciseText:
+    """One exercise as its manuscript has it.
 
+    task: its text, MyST. prose: what the author says of the solution, MyST.
     text, stub, check: where its directive and its two code cells are in the notebook's cells.
     """
 
@@ -48,12 +49,12 @@ class Exercise:
         return self.label.replace("-", "_")
 
 
-def find(nb: NotebookNode) -> list[Exercise]:
+def find(nb: NotebookNode) -> list[ExerciseText]:
     """The exercises of a manuscript, in order.
 
     Raises FormError, which names the cell, for one that is not complete or not well made.
     """
-    found: list[Exercise] = []
+    found: list[ExerciseText] = []
     for index, cell in enumerate(nb.cells):
         if cell.cell_type == "markdown":
             found += _announced(nb, index, {exercise.label for exercise in found})
@@ -62,7 +63,7 @@ def find(nb: NotebookNode) -> list[Exercise]:
         else:
             _check_public(nb, index)
     prose = _prose(nb, found)
-    return [Exercise(**{**vars(e), "prose": prose.get(e.label, "")}) for e in found]
+    return [ExerciseText(**{**vars(e), "prose": prose.get(e.label, "")}) for e in found]
 
 
 def solutions(nb: NotebookNode) -> dict[str, str]:
@@ -122,7 +123,7 @@ def option(parts: markdown.Directive, name: str) -> str:
 # The parts of one exercise, examined
 
 
-def _announced(nb: NotebookNode, index: int, labels: set[str]) -> list[Exercise]:
+def _announced(nb: NotebookNode, index: int, labels: set[str]) -> list[ExerciseText]:
     """The exercise whose directive ends this text, if it has one. labels: those before it."""
     found = directives(nb.cells[index], "exercise")
     if not found:
@@ -161,7 +162,7 @@ def _ends_with_exercise(cell: NotebookNode) -> bool:
     return parts[-1].kind == "directive" and markdown.directive(parts[-1].lines).name == "exercise"
 
 
-def _exercise(parts: markdown.Directive, index: int, place: str) -> Exercise:
+def _exercise(parts: markdown.Directive, index: int, place: str) -> ExerciseText:
     label, kind = option(parts, "label"), option(parts, "class")
     opener, task = parts.head[0], "\n".join(parts.body).strip("\n")
     if not _LABEL.fullmatch(label):
@@ -180,10 +181,10 @@ def _exercise(parts: markdown.Directive, index: int, place: str) -> Exercise:
             f"`*{KINDS[kind]}, about 10 minutes.*`."
         )
     at = {"text": index, "stub": index + 1, "check": index + 2}
-    return Exercise(label, parts.title, kind, int(said["minutes"]), task, **at)
+    return ExerciseText(label, parts.title, kind, int(said["minutes"]), task, **at)
 
 
-def _check_stub(nb: NotebookNode, exercise: Exercise) -> None:
+def _check_stub(nb: NotebookNode, exercise: ExerciseText) -> None:
     """Refuse an exercise cell whose stub, or whose solution, would not be what it should."""
     place, source = manuscript.where(nb, exercise.stub), nb.cells[exercise.stub].source
     if source.lstrip().startswith(("%", "!", "#@save")):
@@ -230,7 +231,7 @@ def _has_code(lines: list[str]) -> bool:
     return any(line.strip() and not line.strip().startswith("#") for line in lines)
 
 
-def _check_check(nb: NotebookNode, exercise: Exercise) -> None:
+def _check_check(nb: NotebookNode, exercise: ExerciseText) -> None:
     if checked_name(nb.cells[exercise.check].source) != exercise.name:
         raise FormError(
             f"{manuscript.where(nb, exercise.check)}: the check of the exercise "
@@ -250,7 +251,7 @@ def checked_name(source: str) -> str | None:
     return None
 
 
-def _check_place(nb: NotebookNode, index: int, found: list[Exercise]) -> None:
+def _check_place(nb: NotebookNode, index: int, found: list[ExerciseText]) -> None:
     """Refuse a tagged cell that belongs to no exercise."""
     kind = kind_of(nb.cells[index])
     if not any(index == getattr(e, "stub" if kind == "exercise" else "check") for e in found):
@@ -269,7 +270,7 @@ def _check_public(nb: NotebookNode, index: int) -> None:
         )
 
 
-def _prose(nb: NotebookNode, found: list[Exercise]) -> dict[str, str]:
+def _prose(nb: NotebookNode, found: list[ExerciseText]) -> dict[str, str]:
     """label -> what the author says of the solution."""
     expected = {exercise.check + 1: exercise.label for exercise in found}
     prose: dict[str, str] = {}

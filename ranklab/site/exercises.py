@@ -8,7 +8,7 @@ from sphinx_exercise.nodes import is_exercise_node, solution_node
 
 from ranklab.folders import Folders
 from ranklab.forms import exercise_files, exercises, manuscript, markdown
-from ranklab.forms.exercises import Exercise
+from ranklab.forms.exercises import ExerciseText
 from ranklab.site.errors import BookError
 
 # What stands for the list in book/exercises.md.
@@ -76,7 +76,7 @@ def _of_each_chapter(folders: Folders):
             yield "\n".join([*head, *(_row(exercise, path) for exercise in found)])
 
 
-def _row(exercise: Exercise, chapter: Path) -> str:
+def _row(exercise: ExerciseText, chapter: Path) -> str:
     title = markdown.plain(exercise.title).replace("`", "").replace("|", r"\|")
     kind, file = exercises.KINDS[exercise.kind].lower(), ""
     if exercise.kind != "predict":

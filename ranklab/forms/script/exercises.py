@@ -29,7 +29,11 @@ _IMPORT = re.compile(r"^from ranklab\.exercises import check\n*", re.MULTILINE)
 
 
 def with_exercises(script: str, nb: NotebookNode) -> str:
-    """A chapter's script, and after it tasks, stubs and checks; an answer where there is one."""
+    """A chapter's script, and after it tasks, stubs and checks, where it has exercises.
+
+    nb: the chapter's manuscript, whose solutions stay out; or somebody's notebook of it, whose
+    answers are taken over as they are.
+    """
     has_ranks = re.search(r"^rank, world_size = ", script, re.MULTILINE)
     parts = [prose.heading("Exercises"), _BEGIN.format(alone=_ALONE if has_ranks else "")]
     for cell in nb.cells:
