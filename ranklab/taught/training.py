@@ -2,6 +2,7 @@
 
 """One training loop, timed: what chapter 03_training teaches."""
 
+import functools
 import time
 from itertools import pairwise
 
@@ -54,9 +55,17 @@ class MLP(nn.Module):
 def evaluate(model, X, y):
     """Return the mean cross-entropy (a float) over X (n, features) and y (n,), and the share of
     samples whose class the model finds. Nothing is trained and no graph is kept."""
+    model.eval()  # for layers that work otherwise in training, such as dropout; an MLP has none
     outputs = model(X)
+    model.train()
     loss = nn.functional.cross_entropy(outputs, y).item()
     return loss, (outputs.argmax(1) == y).float().mean().item()
+
+
+@functools.lru_cache(maxsize=2)  # it is asked for in every step, and is the same for a whole epoch
+def order_of_epoch(epoch, n, seed):
+    """Return the numbers of n samples, (n,), int64, in the random order of an epoch."""
+    return torch.randperm(n, generator=torch.Generator().manual_seed(1000003 * seed + epoch))
 
 
 def samples_of_step(step, n, batch_size, seed=0):
@@ -67,9 +76,7 @@ def samples_of_step(step, n, batch_size, seed=0):
     alone, so every process can ask, in any order.
     """
     epoch, place = divmod(step, n // batch_size)
-    generator = torch.Generator().manual_seed(1000003 * seed + epoch)
-    order = torch.randperm(n, generator=generator)
-    return order[place * batch_size : (place + 1) * batch_size]
+    return order_of_epoch(epoch, n, seed)[place * batch_size : (place + 1) * batch_size]
 
 
 def loss_and_gradients(model, x, y):

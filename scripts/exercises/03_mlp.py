@@ -1,5 +1,5 @@
 # Generated from book/03_training.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 33ed433b0f7d).
+# Once this file is changed, `make forms` leaves it alone (as generated: 9e5c6f9ffcaa).
 #
 # === The MLP ==========================================================================
 #
@@ -8,7 +8,7 @@
 # the shapes (256, 1024), (256, 256), (256, 256) and (32, 256)), the split, the learning
 # rate, one step, the evaluation, and the training loop. The check tells you how far you
 # are; run it as often as you like. `run(["--niters", "200"])` then trains, and prints
-# the lines of this chapter.
+# lines of the chapter's form.
 #
 #     python scripts/exercises/03_mlp.py
 #
@@ -104,6 +104,7 @@ def run(arguments):
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
     o = parser.parse_args(arguments)
     print(vars(o))
+    torch.manual_seed(0)  # the split, the weights and the batches: the same in every run
     X, y = make_classification(
         n_samples=o.train_size,
         n_features=o.dim_in,
