@@ -17,8 +17,8 @@ canary = Choice(
     why={
         "a": "A robust network gives the same outputs, but a loss compares outputs with labels. "
         "Other labels, another loss.",
-        "c": "A network that has learned nothing still gives different classes different "
-        "probabilities. With other labels at least the last digits differ.",
+        "c": "Only a network that gives all 32 classes the same probability loses the same with "
+        "any labels, and that is ln 32 = 3.4657.",
     },
     because="A loss is computed from outputs and labels. If other labels change no digit, the "
     "number comes from other labels, of the training set say, or from an earlier run.",
