@@ -298,6 +298,7 @@ def on_flat(algorithm):
         if not x.is_contiguous():
             x.copy_(flat.view(x.shape))
 
+    del all_reduce.__wrapped__  # what it takes is x and group, not what `algorithm` takes
     return all_reduce
 
 
@@ -378,9 +379,10 @@ def tree_all_reduce(x, members, me):
 
 # --- Everybody swaps ------------------------------------------------------------------
 
-# On the way down half of the ranks wait. Recursive doubling has no way down: in each
-# round, every rank swaps what it has with a partner, and both add. The partners are at
-# distance 1, then 2, then 4, and after $\log_2 n$ rounds everybody has everything.
+# Near the root only two ranks have something to do. Recursive doubling has no root: in
+# each round, every rank swaps what it has with a partner, and both add. The partners
+# are at distance 1, then 2, then 4, and after $\log_2 n$ rounds everybody has
+# everything.
 #
 # Predict: That needs a power of two. What would you do with rank 4 of five, or with
 # ranks 4, 5 and 6 of seven?
@@ -440,9 +442,9 @@ if rank == 0:
     show(messages(t_by_rank, name="three"))
 
 # The grey bands are barriers, after which all start. In the first part every arrow
-# begins or ends at rank 0. In the second there are fewer rounds, and half of the ranks
-# still have nothing to do in each. In the third everybody sends all the time, and the
-# fewest rounds do. But count what they send:
+# begins or ends at rank 0. In the second there are fewer rounds, but the nearer to the
+# root, the fewer ranks have something to do. In the third everybody sends all the time,
+# and the fewest rounds do. But count what they send:
 
 everyone()
 sent_by = {way: counted(first_three[way], 1 << 18)[1] for way in first_three}
@@ -509,14 +511,20 @@ if rank == 0:
 
 # Counted, every rank sent 2(n − 1) parts of the n, (ring_sends) times the tensor. With
 # a thousand ranks it is 1.998. However many ranks there are, nobody sends more than two
-# tensors. Less is not possible. Somebody is the first to know the total of one number,
-# and for that the n − 1 other ranks must each have sent something. From there the total
-# must reach n − 1 ranks. That is 2(n − 1) numbers sent for each number of the tensor,
-# and if all n ranks share the sending evenly, each of them sends $2\frac{n-1}{n}$
-# tensors [patarasuk2009].
+# tensors. As long as it is ranks that add, the busiest of them cannot do with less.
+# Somebody is the first to know the total of one number, and for that the n − 1 other
+# ranks must each have sent something. From there the total must reach n − 1 ranks. That
+# is 2(n − 1) numbers sent for each number of the tensor, on average $2\frac{n-1}{n}$
+# tensors a rank [patarasuk2009]. (Some networks add in their switches. Then one tensor
+# each is enough.)
 #
-# The price is 2(n − 1) rounds, one after the other. With a small tensor and many ranks
-# nearly all of the time is latency.
+# The price of this way is 2(n − 1) rounds, one after the other. With a small tensor and
+# many ranks nearly all of the time is latency. For n a power of two there is one that
+# sends as little in $2\log_2 n$ rounds, recursive halving and doubling: swap halves
+# with one partner and add, then quarters with another, until every rank has the total
+# of one part, and go the same way back. It is Rabenseifner's, and what MPICH does with
+# large tensors [thakur2005]. The ring asks less of the wiring: it only ever sends to a
+# neighbor.
 
 # --- One step too few -----------------------------------------------------------------
 
@@ -666,6 +674,16 @@ if rank == 0:
 # processes, and then a number that one writes is there for the others to read.
 
 
+def this_host():
+    """Its name, and (on Linux) what tells it from others of that name."""
+    name = socket.gethostname()
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as boot:  # drawn at each start of a machine
+            return name, boot.read(), os.readlink("/proc/self/ns/pid")  # containers differ here
+    except OSError:
+        return (name,)
+
+
 def shared_bytes(nbytes, group=None):
     """Return `nbytes` bytes of memory that all ranks of the group see. All must call it.
 
@@ -673,9 +691,10 @@ def shared_bytes(nbytes, group=None):
     Raises ValueError if the ranks are not all on one host.
     """
     members, hosts = dist.get_process_group_ranks(group), [None] * dist.get_world_size(group)
-    dist.all_gather_object(hosts, socket.gethostname(), group=group)
+    dist.all_gather_object(hosts, this_host(), group=group)
     if len(set(hosts)) > 1:
-        raise ValueError(f"Ranks on {sorted(set(hosts))} cannot share memory: it needs one host.")
+        names = ", ".join(sorted(host[0] for host in set(hosts)))
+        raise ValueError(f"Ranks on several hosts ({names}) share no memory: it needs one host.")
     file, where = None, [None]
     if members[0] == dist.get_rank():
         if hasattr(os, "memfd_create"):  # Linux: a file in memory, which never has a name
@@ -709,12 +728,12 @@ class SharedBarrier:
         self.counts = memoryview(memory)[: 64 * n].cast("q")  # 8 numbers a rank: a cache line
         self.me, self.n, self.timeout, self.count = me, n, timeout, 0
         self.fence = threading.Lock()
+        self.fence.acquire()  # it stays taken, but for a moment in _in_order
 
     def wait(self):
         """Return when all ranks have called it as often as this one. Raises TimeoutError."""
         self.count += 1
-        with self.fence:  # what was written before it can be seen before the count can
-            pass
+        self._in_order()  # what was written before can be seen before the count can
         self.counts[8 * self.me] = self.count
         deadline, looks = time.monotonic() + self.timeout, 0
         for r in range(self.n):
@@ -723,8 +742,12 @@ class SharedBarrier:
                 self._let_others_work(looks)
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"Rank {r} has not come for {self.timeout} s.")
-        with self.fence:
-            pass
+        self._in_order()  # what is read from now on is no older than the counts
+
+    def _in_order(self):
+        """A fence: nothing from before it and nothing from after it can change places."""
+        self.fence.release()  # nothing from before this line can take effect after it,
+        self.fence.acquire()  # and nothing from after this line before it
 
     def _let_others_work(self, looks):
         """Offer the core to others; after a while of that, sleep."""
@@ -743,14 +766,21 @@ class SharedBarrier:
 #
 # The order of writes. A rank writes its numbers and then its count. Must the others see
 # them in this order? On x86 they do. ARM processors may let a later write be seen
-# first, unless told otherwise [mckenney2010]. Locks tell them: POSIX promises that
-# memory is synchronized by locking and unlocking, and so we take and release one, which
-# nobody else has, before the count is written and after the others' counts were read.
+# first, unless told otherwise [mckenney2010]. Python has no fence to tell them, but it
+# has locks, and each call of a lock is half of one: nothing from before a release can
+# be seen after it, nothing from after an acquire before it. To take a lock and then
+# release it is no fence, because both sides may slip in between and change places there
+# [memorybarriers]. Release it first and take it again, and nothing gets past: ARMv8
+# keeps a release and the acquire after it in order [pulte2018]. That is the processor's
+# promise, for locks made of its own release and acquire instructions, as those of
+# CPython on Linux are. Neither Python nor POSIX promises it, and we have run it on x86
+# only. Whoever writes C takes `atomic_thread_fence`.
 #
 # Waiting costs. Whoever waits in a loop keeps a core busy, and with more ranks than
 # cores that core is missed by those who are waited for. `sched_yield` offers the core
-# to them. To sleep at once would be kinder, but the shortest sleep takes longer than
-# the whole barrier, so we sleep only when it lasts:
+# to them. To sleep at once would be kinder, but on Linux the shortest sleep takes 50
+# µs, longer than a whole barrier on cores that have nothing else to do. So we sleep
+# only when it lasts:
 
 
 class SleepingBarrier(SharedBarrier):
@@ -784,8 +814,9 @@ if rank == 0:
     result("gloo_barrier_us", gloo, varies=True)
 
 # (yielding_us) µs with yielding, (sleeping_us) µs with sleeping, and (gloo_barrier_us)
-# µs for Gloo's, with messages. (On a machine that is busy with other things, yielding
-# can lose: whoever offers the core may get it back late.)
+# µs for Gloo's, with messages. When the ranks have the machine to themselves, expect
+# yielding to take the least. On a busy one it can lose: whoever offers the core may get
+# it back late.
 #
 # Now the all-reduce. Every rank puts its numbers into a row of its own; after a barrier
 # each rank adds one part of all the others' rows to its own numbers, and shows the sum
@@ -940,12 +971,16 @@ if rank == 0:
 # | doubling | $\log_2 n\,(\alpha + S/\beta + S/\gamma)$ |
 # | ring | $2(n-1)\,(\alpha + \frac{S}{n\beta}) + (n-1)\frac{S}{n\gamma}$ |
 # | pieces | the ring's, less what overlaps |
+# | halving | $2\log_2 n\,\alpha + 2\frac{n-1}{n}\frac{S}{\beta} + \frac{n-1}{n}\frac{S}{\gamma}$ |
 #
-# Thakur and others [thakur2005] chose MPI's algorithms with this table. In it, every
-# rank has a processor and a link of its own. Ours share two cores or four, so α, β and
-# γ depend on how many are busy at once, and we measure them twice: one rank at a time,
-# and all together. For a number of messages in between, as in a tree, we take what lies
-# in between.
+# Thakur and others [thakur2005] used such a table to choose for MPICH: doubling for
+# small tensors, halving (its row holds for n a power of two, and has no code here) for
+# large ones. The ring never wins in it against halving. What speaks for the ring is
+# left out: neighbors are near, others share links, and any n will do. In the table
+# every rank has a processor and a link of its own. Ours share two cores or four, so α,
+# β and γ depend on how many are busy at once, and we measure them twice: one rank at a
+# time, and all together. For a number of messages in between, as in a tree, we take
+# what lies in between.
 
 
 def medians(calls, repeats, row=1):
@@ -1063,7 +1098,8 @@ if rank == 0:
     result("alpha_all_us", 1e6 * alpha_all, varies=True)
     result("beta_gb_s", beta / 1e9, varies=True)
     result("beta_all_gb_s", beta_all / 1e9, varies=True)
-    result("gamma_gb_s", latency_bandwidth(other, all_add)[1] / 1e9, varies=True)
+    gamma = latency_bandwidth(other, all_add)[1]
+    result("gamma_gb_s", gamma / 1e9, varies=True)
 
 # A message alone: (alpha_us) µs and (beta_gb_s) GB/s. When all ranks send and receive
 # at once, each gets (alpha_all_us) µs and (beta_all_gb_s) GB/s. And all at once add
@@ -1105,9 +1141,9 @@ if rank == 0:
 
 # Points are measured, lines predicted, from sizes that lie between the points. On the
 # left all is latency, and what counts is the number of rounds: recursive doubling has
-# the fewest, and the ring the most. On the right all is bytes, and the order turns
-# around. The way through shared memory sends no message, and on a machine that has
-# nothing else to do it lies below all of them. How well do the models do?
+# the fewest, gathering and the ring have the most. On the right all is bytes, and the
+# order turns around. The way through shared memory sends no message, and on a machine
+# that has nothing else to do it lies below all of them. How well do the models do?
 
 if rank == 0:
     large = sizes >= 1 << 16
@@ -1128,7 +1164,7 @@ if rank == 0:
 # (Shared memory sends no messages. Its model is no more than its own times at the other
 # sizes, and we leave it out of the count.) Of the points by messages from 64 KB on,
 # (lines_within_30) % are within 30 % of what two numbers for all sizes predict. With a
-# curve for each cost it is (curves_within_30) %. Three things account for what is left.
+# curve for each cost it is (curves_within_30) %. Three things are not in the models.
 #
 # Caches. One β cannot be right for 64 KB and for 64 MB, if the first fits a core's
 # cache and the second fits none. The curves know of this. But they were measured with
@@ -1151,7 +1187,8 @@ if rank == 0:
 # we agree on what to divide. Bytes of the tensor over seconds is the algorithm's
 # bandwidth; it must fall with n even on perfect links. So the tests of NCCL multiply it
 # by what the best algorithm sends, $2\frac{n-1}{n}$, and call it bus bandwidth
-# [nccltests]: on perfect hardware it equals the speed of a link, whatever n is.
+# [nccltests]: on perfect hardware it equals the speed of a link, whatever n is (with
+# switches that add, it can exceed it).
 
 if rank == 0:
     bus = {key: 2 * (n - 1) / n * sizes / measured[key] / 1e9 for key in names}
@@ -1159,17 +1196,20 @@ if rank == 0:
         print(f"{key:>10}:", *(f"{bus[key][k]:6.2f}" for k in (7, 9, 11, 12)), "GB/s")
     print(f"{'for':>10} ", *(f"{sizes[k] >> 10:>6}" for k in (7, 9, 11, 12)), "KB")
     result("ring_of_link", bus["ring"][-1] / (beta_all / 1e9), varies=True)
+    adding = (n - 1) / n * sizes[-1] / gamma
+    result("adding_of_ring", 100 * adding / measured["ring"][-1], varies=True)
     save_figures()
 
-# The ring gets (ring_of_link) times the bandwidth that each rank has when all send. The
-# rest is adding.
+# The ring gets (ring_of_link) times the bandwidth that each rank has when all send.
+# Adding is (adding_of_ring) % of its time. What is missing beyond that is waiting: in
+# every round each rank waits for its left neighbor, and so the slowest one decides.
 
 # --- Why libraries switch -------------------------------------------------------------
 
 # No way wins everywhere. So every library keeps several and chooses by size, number of
-# ranks and wiring: Open MPI and MPICH by tables, NCCL by a model like ours [nccl].
-# Where should ours switch? Set the times of doubling and ring equal and solve for S, or
-# let the model say up to where doubling wins:
+# ranks and wiring: Open MPI and MPICH by tables, NCCL by a model like ours
+# [nccltuning]. Where should ours switch? Set the times of doubling and ring equal and
+# solve for S, or let the model say up to where doubling wins:
 
 if rank == 0:
     grid = np.geomspace(4, 1 << 26, 400)
@@ -1207,11 +1247,12 @@ if rank == 0:
     result("shared_over_gloo", over_gloo[-1], varies=True)
     result("ring_over_gloo", measured["ring"][-1] / measured["Gloo"][-1], varies=True)
 
-# For 64 MB our ring, in Python, takes (ring_over_gloo) times as long as Gloo's, in C++:
-# the time goes where the bytes go, and both send the same. Through shared memory it is
-# (shared_over_gloo) times. Gloo does not do this, as it is made for several hosts. NCCL
-# does: within a host its ranks reach into each other's memory, and between hosts they
-# send.
+# For 64 MB our ring, in Python, takes (ring_over_gloo) times as long as Gloo's, in C++.
+# Both send the same, and time goes where the bytes go: when the ranks have the machine
+# to themselves, expect about 1. (On a busy one Gloo's loses less, as it has two pieces
+# under way at a time.) Through shared memory it is (shared_over_gloo) times. Gloo does
+# not do this, as it is made for several hosts. NCCL does: within a host its ranks reach
+# into each other's memory, and between hosts they send.
 
 # --- The floor ------------------------------------------------------------------------
 
@@ -1244,8 +1285,8 @@ if rank == 0:
 # - Write an all-reduce of any tensor among any ranks by gathering, with a tree, by
 #   recursive doubling and with a ring, and say for each how many rounds it takes and
 #   what each rank sends.
-# - Say why nobody needs to send more than two tensors, and why nobody gets by with much
-#   less.
+# - Say why nobody needs to send more than two tensors, and why the busiest rank sends
+#   nearly as many.
 # - Find out what is wrong with a collective that neither hangs nor fails.
 # - Share memory between the ranks of one host: order the writes, wait at a barrier,
 #   leave nothing behind.
@@ -1261,11 +1302,12 @@ if rank == 0:
 
 # --- Where to read on -----------------------------------------------------------------
 
-# - [patarasuk2009]: the ring, and the proof that nobody can send less.
-# - [thakur2005]: how MPICH chooses, with the same models; and better ways for the sizes
-#   in between.
+# - [patarasuk2009]: the ring, and the proof that somebody must send as much.
+# - [thakur2005]: how MPICH chooses, with the same models; recursive halving, also where
+#   n is no power of two.
 # - [nccltests]: bus bandwidth, and what its factor is for every collective.
 # - [mckenney2010]: why writes are seen in another order, and what fences do about it.
+#   [memorybarriers]: what locks do about it, and what they do not.
 # - [gloo]: its ring, in C++, with two pieces under way at a time.
 # - [li2020]: what data parallelism does with all this.
 

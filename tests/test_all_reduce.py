@@ -1,12 +1,17 @@
 """Chapter 8's all-reduces on real ranks: any size, type and layout, 1 to 8 ranks, any group."""
 
+import inspect
 import os
+import pickle
+import socket
+import sys
 import tempfile
 
 import pytest
 
 from ranklab import Ranks, traffic
 from ranklab.failure import RankError
+from ranklab.taught import all_reduce as taught
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -239,13 +244,11 @@ def test_a_rank_that_does_not_come_is_named(ranks):
 
 
 @on_ranks
-def pretend_other_host():
-    import socket
-
+def pretend_other_host(hosts):
     from ranklab.taught import all_reduce as taught
 
-    real = socket.gethostname
-    socket.gethostname = lambda: f"host-{rank % 2}"  # noqa: F821
+    real = taught.this_host
+    taught.this_host = lambda: hosts[rank % 2]  # noqa: F821
     try:
         taught.SharedMemory()
     except ValueError as error:
@@ -253,13 +256,51 @@ def pretend_other_host():
         taught.FastAllReduce()(x)  # goes by messages
         return str(error), x.tolist()
     finally:
-        socket.gethostname = real
+        taught.this_host = real
 
 
-def test_ranks_on_two_hosts_are_told_so_and_add_by_messages(ranks):
-    for said, sums in ranks.run(pretend_other_host):
-        assert "host-0" in said and "one host" in said
+@pytest.mark.parametrize("second", [("host-1", "boot"), ("host-0", "another boot")])
+def test_ranks_on_two_hosts_are_told_so_and_add_by_messages(ranks, second):
+    for said, sums in ranks.run(pretend_other_host, [("host-0", "boot"), second]):
+        assert f"host-0, {second[0]}" in said and "one host" in said
         assert sums == [36.0] * 4
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells starts apart")
+def test_a_host_is_told_from_another_one_of_its_name():
+    name, boot, processes = taught.this_host()
+    assert name == socket.gethostname()
+    assert len(boot.strip()) == 36 and processes.startswith("pid:")
+
+
+def test_an_all_reduce_says_what_it_takes_and_what_it_is():
+    for way in (taught.gather_all_reduce, taught.ring_all_reduce):
+        assert list(inspect.signature(way).parameters) == ["x", "group"]
+        assert way.__doc__ and pickle.loads(pickle.dumps(way)) is way
+
+
+class Fence:
+    """Stands for the barrier's lock; notes each call, and the count at that time."""
+
+    def __init__(self, barrier):
+        self.barrier, self.seen = barrier, []
+
+    def release(self):
+        self.seen.append(("release", self.barrier.counts[0]))
+
+    def acquire(self):
+        self.seen.append(("acquire", self.barrier.counts[0]))
+
+
+def test_a_barrier_has_a_fence_before_its_count_and_one_after_the_others():
+    """Release, then acquire: the other order lets both sides meet in between, and cross."""
+    barrier = taught.SharedBarrier(bytearray(64), me=0, n=1)
+    assert barrier.fence.locked()
+    barrier.wait()
+    assert barrier.fence.locked()
+    barrier.fence = Fence(barrier)
+    barrier.wait()
+    assert barrier.fence.seen == [("release", 1), ("acquire", 1), ("release", 2), ("acquire", 2)]
 
 
 @on_ranks

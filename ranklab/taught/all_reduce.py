@@ -27,6 +27,7 @@ def on_flat(algorithm):
         if not x.is_contiguous():
             x.copy_(flat.view(x.shape))
 
+    del all_reduce.__wrapped__  # what it takes is x and group, not what `algorithm` takes
     return all_reduce
 
 
@@ -140,6 +141,16 @@ def _pipelined(x, members, me, piece):
         handle.wait()
 
 
+def this_host():
+    """Its name, and (on Linux) what tells it from others of that name."""
+    name = socket.gethostname()
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as boot:  # drawn at each start of a machine
+            return name, boot.read(), os.readlink("/proc/self/ns/pid")  # containers differ here
+    except OSError:
+        return (name,)
+
+
 def shared_bytes(nbytes, group=None):
     """Return `nbytes` bytes of memory that all ranks of the group see. All must call it.
 
@@ -147,9 +158,10 @@ def shared_bytes(nbytes, group=None):
     Raises ValueError if the ranks are not all on one host.
     """
     members, hosts = dist.get_process_group_ranks(group), [None] * dist.get_world_size(group)
-    dist.all_gather_object(hosts, socket.gethostname(), group=group)
+    dist.all_gather_object(hosts, this_host(), group=group)
     if len(set(hosts)) > 1:
-        raise ValueError(f"Ranks on {sorted(set(hosts))} cannot share memory: it needs one host.")
+        names = ", ".join(sorted(host[0] for host in set(hosts)))
+        raise ValueError(f"Ranks on several hosts ({names}) share no memory: it needs one host.")
     file, where = None, [None]
     if members[0] == dist.get_rank():
         if hasattr(os, "memfd_create"):  # Linux: a file in memory, which never has a name
@@ -175,12 +187,12 @@ class SharedBarrier:
         self.counts = memoryview(memory)[: 64 * n].cast("q")  # 8 numbers a rank: a cache line
         self.me, self.n, self.timeout, self.count = me, n, timeout, 0
         self.fence = threading.Lock()
+        self.fence.acquire()  # it stays taken, but for a moment in _in_order
 
     def wait(self):
         """Return when all ranks have called it as often as this one. Raises TimeoutError."""
         self.count += 1
-        with self.fence:  # what was written before it can be seen before the count can
-            pass
+        self._in_order()  # what was written before can be seen before the count can
         self.counts[8 * self.me] = self.count
         deadline, looks = time.monotonic() + self.timeout, 0
         for r in range(self.n):
@@ -189,8 +201,12 @@ class SharedBarrier:
                 self._let_others_work(looks)
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"Rank {r} has not come for {self.timeout} s.")
-        with self.fence:
-            pass
+        self._in_order()  # what is read from now on is no older than the counts
+
+    def _in_order(self):
+        """A fence: nothing from before it and nothing from after it can change places."""
+        self.fence.release()  # nothing from before this line can take effect after it,
+        self.fence.acquire()  # and nothing from after this line before it
 
     def _let_others_work(self, looks):
         """Offer the core to others; after a while of that, sleep."""
