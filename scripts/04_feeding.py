@@ -824,7 +824,8 @@ save_figures()
 # a time reach (rate_of_tiny) of the product's rate: nearly all of that time goes into
 # calling them. (On a busy machine all three show less than 100 %, as other programs get
 # a share of the core. And the system counts a process's time in hundredths of a second,
-# so that a single reading at 10 Hz is 0, 10, 20, … percent. The means are exact.)
+# so that a single reading at 10 Hz is 0, 10, 20, … percent. The means are right to one
+# such tick: here, to 2 %.)
 #
 # So the number can be trusted in one direction. Low utilization proves that the
 # processor waits. High utilization does not prove that it works. On a GPU, a kernel
@@ -933,10 +934,15 @@ result("step_ms", 1000 * step_time, varies=True)
 # PyTorch's loader has workers: processes that fetch batches. Ours are forked: copies of
 # this process, which know the classes of a notebook. (The default is another one on
 # macOS, and on Linux from Python 3.14 on: new Pythons, which do not. So we say what we
-# want.) PyTorch also warns of more workers than cores. Whether that is right is a
-# question of this chapter, so we switch the warning off.
+# want.) A fork has two traps. Once this process has used the GPU, a copy of it cannot.
+# And it copies no threads but the locks that they hold: who waits for one of those
+# waits forever, and Pythons from 3.12 on warn of it. Ours only make tensors; in a
+# program with more, put the dataset into a file and take `"forkserver"`
+# [multiprocessing]. PyTorch also warns of more workers than cores. Whether that is
+# right is a question of this chapter, so we switch both warnings off.
 
-show(warnings.filterwarnings("ignore", message="This DataLoader will create"))
+warnings.filterwarnings("ignore", message="This DataLoader will create")
+show(warnings.filterwarnings("ignore", message="This process .* is multi-threaded"))
 
 
 def loader(dataset, batch_size=None, workers=0, **options):
@@ -1176,16 +1182,17 @@ save_figures()
 
 # As shares of the steps' own rate, the two inputs reach (short_queue) with a queue of
 # 2, and (long_queue) with one of 16. The longer queue helps both: while the training
-# works through it, the worker can sit out a long wait. But the second input cannot come
-# above 0.5, however long the queue, for it delivers half as much as the steps would
+# works through it, the worker can sit out a long wait. But the second input stays at
+# about 0.5, however long the queue, for it delivers half as much as the steps would
 # take. A queue evens out; it does not speed up. It brings an input to its mean rate and
 # no further. (And it costs memory: workers × `prefetch_factor` batches.)
 #
 # Two more switches. `persistent_workers=True` keeps the workers from one epoch to the
 # next, instead of starting them anew. And `pin_memory=True` puts each batch into memory
 # that the GPU can fetch by itself, so that `.to("cuda", non_blocking=True)` returns at
-# once and the copy runs beside the computation. Without a GPU there is nobody to fetch
-# it:
+# once: the program goes on while the copy waits its turn. Only if it is asked for on
+# another stream, `torch.cuda.Stream`, does it run beside the computation [moens2024].
+# Without a GPU there is nobody to fetch it:
 
 
 def copy_ms(x):
@@ -1344,7 +1351,7 @@ result("input_over_ceiling", alone * step_time / batch, varies=True)
 
 # For the fetched input with 4 workers, the input's own rate is (input_over_ceiling) of
 # the ceiling. It was made to be about 1; each example's wait is a little longer than
-# asked for.
+# asked for, and on busy cores much longer.
 
 # --- What you can do now --------------------------------------------------------------
 

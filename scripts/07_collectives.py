@@ -1031,11 +1031,11 @@ if rank == 0:
 #
 # The last column is the time: ours over Gloo's, below 1 if ours is faster. It is about
 # one size, on one machine whose ranks share its cores, and single lines differ from run
-# to run; the median of the nine is (median_ratio). Python is no handicap here: what a
-# collective costs is what it sends and for whom it waits. One reason why ours can even
-# be faster is that PyTorch hands each of Gloo's collectives to another thread, which
-# must be woken up, while `send` and `recv` wait in the caller's. Chapter 8 measures one
-# collective at all sizes.
+# to run; the median of the nine is (median_ratio). Python is no great handicap here:
+# what a collective costs is what it sends and for whom it waits. One reason why ours
+# can even be faster is that PyTorch hands each of Gloo's collectives to another thread,
+# which must be woken up, while `send` and `recv` wait in the caller's. Chapter 8
+# measures one collective at all sizes.
 
 # --- Backwards ------------------------------------------------------------------------
 
@@ -1206,9 +1206,14 @@ if rank == 0:
 # Read it in both directions. Everyone who was given the same parameter has a gradient
 # for it, and the gradients must be added: broadcast forward, reduce back. Sharded
 # parameters that are all-gathered for the forward pass have gradients that are
-# reduce-scattered after the backward pass (chapter 19). And the operators f and g of
-# tensor parallelism [shoeybi2019], each the other's adjoint, are of this kind (chapter
-# 18).
+# reduce-scattered after the backward pass (chapter 19).
+#
+# The operators f and g of tensor parallelism [shoeybi2019] only look like exceptions: g
+# is an all-reduce forward and nothing backward, f the reverse. There, a tensor of which
+# every rank holds the same copy counts as one vector, not as $n$. Then f, from one to
+# all, is a broadcast, and g, from all to one, a reduce: each other's adjoint (chapter
+# 18). Who takes the row all-reduce, all-reduce for g gets gradients $n$ times too
+# large.
 #
 # An adjoint need not be an inverse. Gather undoes scatter, and all-to-all undoes
 # itself. What does a reduce after a broadcast give?
@@ -1290,7 +1295,9 @@ if rank == 0:
 # have ended. Between the call and `wait()` the tensor belongs to the collective, just
 # as in chapter 6. Several may be under way at once, and all ranks must start them in
 # the same order. Chapter 12 hides the gradients' all-reduce behind the backward pass in
-# this way.
+# this way. (With NCCL `wait()` returns at once: what waits is the GPU's current stream
+# [pytorchdistributed]. A clock that is read after it has measured nothing;
+# `torch.cuda.synchronize()` waits.)
 
 # --- Objects --------------------------------------------------------------------------
 
