@@ -21,6 +21,16 @@ ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # asked for more often here, more may be missed: 30 s without any, as before.
 HEARTBEAT = ("--HeartMonitor.period=100", "--HeartMonitor.max_heartmonitor_misses=300")
 
+# Controller and engines start without a look into the reader's folder, which may hold a random.py.
+# (Engines look there later: they import what the reader asks for.) Programs that a rank starts are
+# not meant: on each rank, this runs first.
+SAFE_PATH = "PYTHONSAFEPATH"
+SAFE_PATH_IS_OVER = f"""
+import os
+if os.environ.get({SAFE_PATH!r}) == "ranklab":
+    del os.environ[{SAFE_PATH!r}]
+"""
+
 # What every rank imports, once for all of them where they are forked.
 PRELOAD = ["torch", "torch.distributed", "ranklab.doctor.witness", "ranklab.traces.recording"]
 
@@ -55,6 +65,7 @@ def start(plan, folder):
         client = cluster.connect_client_sync()
         patience = 600 if batch else 60  # a queue takes its time
         _wait_for_engines(cluster, client, patience)
+        _end_safe_path(client)
     except BaseException as error:  # Ctrl-C, too: a job must not stay in the queue
         if client is not None:
             client.close(linger=0)
@@ -78,6 +89,12 @@ def _wait_for_engines(cluster, client, patience):
                 raise RuntimeError("a process has ended.") from None
             if time.monotonic() > deadline:
                 raise RuntimeError(f"they were not there after {patience} s.") from None
+
+
+def _end_safe_path(client):
+    done = client[:].apply_async(exec, SAFE_PATH_IS_OVER, {})
+    done.get(timeout=60)
+    client.purge_local_results(done)
 
 
 def let_go(cluster):
@@ -109,6 +126,7 @@ def _config(plan):
     # torch records its last collectives, which the doctor compares; and profiles without a word.
     environment["TORCH_FR_BUFFER_SIZE"] = os.environ.get("TORCH_FR_BUFFER_SIZE", "64")
     environment["KINETO_LOG_LEVEL"] = os.environ.get("KINETO_LOG_LEVEL", "99")
+    environment[SAFE_PATH] = os.environ.get(SAFE_PATH) or "ranklab"
     if plan.debug:
         environment["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
     return Config(

@@ -6,7 +6,6 @@ All answers run in one checking process, as a reader's do in a notebook.
 import ast
 import importlib
 import linecache
-import time
 from dataclasses import dataclass
 from functools import cache
 
@@ -14,7 +13,7 @@ import pytest
 import wrong_answers
 
 from ranklab import checks
-from ranklab.exercises import Choice, check, process
+from ranklab.exercises import Choice, check, checker_process
 from ranklab.folders import HERE
 from ranklab.forms import exercises, manuscript
 
@@ -33,42 +32,63 @@ class Solved:
 
 
 @cache
-def solved():
-    """Return {name: Solved} of all manuscripts."""
-    found = {}
-    for path in HERE.chapters():
-        nb = manuscript.read(path)
-        sources = exercises.solutions(nb)
-        for one in exercises.find(nb):
-            found[one.name] = Solved(path.stem, sources[one.name], nb.cells[one.check].source)
-    return found
-
-
-@cache
-def known():
-    """Return {name: exercise} of all modules of checks."""
+def solved_in(chapter):
+    """Return {name: Solved} of the manuscript of a chapter."""
+    nb = manuscript.read(next(path for path in HERE.chapters() if path.stem == chapter))
+    sources = exercises.solutions(nb)
     return {
-        name: one for module in checks.modules() for name, one in checks.exercises(module).items()
+        one.name: Solved(chapter, sources[one.name], nb.cells[one.check].source)
+        for one in exercises.find(nb)
     }
 
 
+def choices_in(module):
+    """Return {name: Choice} of a module of checks."""
+    return {name: one for name, one in checks.exercises(module).items() if isinstance(one, Choice)}
+
+
 @cache
-def wrong():
-    """Return all wrong answers."""
+def wrong_in(module):
+    """Return {exercise and name: Wrong} of a module of wrong answers."""
+    try:
+        there = importlib.import_module(f"wrong_answers.{module}")
+    except ModuleNotFoundError as error:
+        if error.name != f"wrong_answers.{module}":
+            raise
+        return {}
+    return {f"{one.exercise}-{one.name}": one for one in wrong_answers.of(there)}
+
+
+CHAPTERS, MODULES = [path.stem for path in HERE.chapters()], list(checks.modules())
+
+
+def of_each(places, read):
+    """Parametrize a test with (place, name) for all names that `read` finds at the places.
+
+    Where it cannot read one, that is the failure of one test, and not of all.
+    """
     found = []
-    for module in checks.modules():
+    for place in places:
         try:
-            found += wrong_answers.of(importlib.import_module(f"wrong_answers.{module}"))
-        except ModuleNotFoundError as error:
-            if error.name != f"wrong_answers.{module}":
-                raise
-    return found
+            found += [(place, name) for name in read(place)]
+        except Exception:
+            found.append((place, "cannot be read"))
+    return pytest.mark.parametrize("place, name", found, ids=[name for _, name in found])
 
 
-def answers(name):
-    """Run the exercise's cell with its solution; return what its check cell hands over."""
-    one = solved()[name]
-    file = f"{one.chapter}, {name}"
+def solved():
+    """Return {name: Solved} of all manuscripts."""
+    return {name: one for chapter in CHAPTERS for name, one in solved_in(chapter).items()}
+
+
+def known():
+    """Return {name: exercise} of all modules of checks."""
+    return {name: one for module in MODULES for name, one in checks.exercises(module).items()}
+
+
+def answers(one):
+    """Run the cell of a Solved with its solution; return what its check cell hands over."""
+    file = f"{one.chapter}, {one.check}"
     linecache.cache[file] = len(one.source), None, one.source.splitlines(keepends=True), file
     there = {"__name__": "__main__"}
     exec(compile(one.source, file, "exec"), there)
@@ -78,11 +98,8 @@ def answers(name):
 
 @pytest.fixture(scope="module", autouse=True)
 def one_checking_process():
-    began = time.monotonic()
     yield
-    process.end()
-    seconds = time.monotonic() - began
-    print(f"\n{len(solved())} solutions and {len(wrong())} wrong answers took {seconds:.0f} s")
+    checker_process.end()
 
 
 # What there must be
@@ -94,43 +111,39 @@ def test_every_exercise_has_its_check_and_every_check_its_exercise():
 
 def test_every_exercise_has_wrong_answers():
     counts = {name: 0 for name, one in known().items() if not isinstance(one, Choice)}
-    for answer in wrong():
-        counts[answer.exercise] += 1
+    for module in MODULES:
+        for answer in wrong_in(module).values():
+            counts[answer.exercise] += 1
     assert not {name: count for name, count in counts.items() if count < AT_LEAST}
 
 
-def test_each_chapter_has_three_to_six_exercises():
-    counts = {}
-    for one in solved().values():
-        counts[one.chapter] = counts.get(one.chapter, 0) + 1
-    assert set(counts) == {path.stem for path in HERE.chapters()}
-    assert all(count >= 3 for count in counts.values()), counts
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_each_chapter_has_a_few_exercises(chapter):
+    assert 3 <= len(solved_in(chapter)) <= 7
 
 
 # What a check says
 
 
-@pytest.mark.parametrize("name", sorted(solved()))
-def test_the_solution_is_accepted(name):
-    report = check(name, *answers(name))
+@of_each(CHAPTERS, solved_in)
+def test_the_solution_is_accepted(place, name):
+    report = check(name, *answers(solved_in(place)[name]))
     assert report, str(report)
     assert str(report).startswith("Right: "), str(report)
 
 
-@pytest.mark.parametrize("answer", wrong(), ids=lambda one: f"{one.exercise}-{one.name}")
-def test_a_wrong_answer_is_told_what_is_wrong(answer):
+@of_each(MODULES, wrong_in)
+def test_a_wrong_answer_is_told_what_is_wrong(place, name):
+    answer = wrong_in(place)[name]
     report = check(answer.exercise, *answer.answers)
     assert report.verdict == "wrong", str(report)
     missing = [said for said in answer.says if said not in str(report)]
     assert not missing, f"{missing} not in:\n{report}"
 
 
-@pytest.mark.parametrize(
-    "choice",
-    [one for one in known().values() if isinstance(one, Choice)],
-    ids=lambda one: one.name,
-)
-def test_a_wrong_choice_is_told_why(choice):
+@of_each(MODULES, choices_in)
+def test_a_wrong_choice_is_told_why(place, name):
+    choice = choices_in(place)[name]
     assert len(choice.why) >= 2
     for letter, why in choice.why.items():
         report = check(choice.name, lambda letter=letter: letter)

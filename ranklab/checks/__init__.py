@@ -1,8 +1,9 @@
 """What the exercises of the book check: a module for each chapter, named as the chapter is.
 
-Each holds `Exercise` and `Choice` objects (see `ranklab.exercises`), one for each `check(...)` of
-the chapter. `find` gives the one of a name. The environment variable RANKLAB_CHECKS may name a
-folder with more such modules: a teacher's, say.
+Large exercises have a module of their own: mlp is chapter 3's (training), and ddp and own_ddp are
+chapter 8's (all_reduce). Each holds `Exercise` and `Choice` objects (see `ranklab.exercises`), one
+for each `check(...)`. `find` gives the one of a name. The environment variable RANKLAB_CHECKS may
+name a folder with more such modules: a teacher's, say.
 """
 
 import difflib
@@ -11,6 +12,8 @@ import os
 import pkgutil
 import re
 from pathlib import Path
+
+from ranklab.failure import ArgumentError
 
 __path__ += filter(None, os.environ.get("RANKLAB_CHECKS", "").split(os.pathsep))
 
@@ -38,8 +41,18 @@ def exercises(module):
 
 def modules():
     """Return {name of a module: its file}, but for those that only help others (`_name`)."""
-    found = [one for one in pkgutil.iter_modules(__path__) if not one.name.startswith("_")]
-    return {one.name: Path(one.module_finder.path, f"{one.name}.py") for one in found}
+    found = {}
+    for folder in dict.fromkeys(map(os.path.abspath, __path__)):
+        for one in pkgutil.iter_modules([folder]):
+            if one.name.startswith("_") or one.ispkg:
+                continue
+            if one.name in found:
+                raise ArgumentError(
+                    f"{folder} has a module of exercises called {one.name}, and so has "
+                    f"{found[one.name].parent}: one of them would never be found. Rename one."
+                )
+            found[one.name] = Path(folder, f"{one.name}.py")
+    return found
 
 
 def close_to(name):

@@ -161,7 +161,7 @@ def about_losses(results, expected):
             return f"It should return a list of {len(expected)} losses, and returned {what}."
         if wrong := [loss for loss in got if not isinstance(loss, (float, torch.Tensor))]:
             return f"A loss should be a float, and one of them is {wrong[0]!r:.60}."
-        if not same(_numbers_of(got), _numbers_of(expected)):
+        if not close(_numbers_of(got), _numbers_of(expected)):
             said, wanted = (", ".join(f"{loss:.6g}" for loss in some) for some in (got, expected))
             return f"The losses on rank {rank}: {said}\nexpected:             {wanted}"
     return None
@@ -176,7 +176,7 @@ def flat(some):
     return torch.stack([torch.cat([value.flatten() for value in one.values()]) for one in some])
 
 
-def same(one, other):
+def close(one, other):
     """Are two tensors the same, but for the order of additions?"""
     return torch.allclose(one, other, **CLOSE)
 
@@ -209,7 +209,7 @@ def starts(seen):
 
 def weights_differ(seen):
     got = got_weights(seen)
-    return not same(got, got[:1].expand_as(got))
+    return not close(got, got[:1].expand_as(got))
 
 
 def _trained_right(seen, twin):
@@ -218,7 +218,7 @@ def _trained_right(seen, twin):
 
 def _losses_differ(seen, twin):
     first, *others = map(_numbers_of, of(seen, "losses"))
-    return _trained_right(seen, twin) and any(not same(other, first) for other in others)
+    return _trained_right(seen, twin) and any(not close(other, first) for other in others)
 
 
 def _losses_summed(seen, twin):

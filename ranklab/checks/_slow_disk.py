@@ -1,4 +1,4 @@
-"""A disk that writes slowly, and a fresh folder for every case: for chapter 05's rendezvous."""
+"""For chapter 05's rendezvous: a disk that writes slowly, and a fresh folder for every case."""
 
 import builtins
 import contextlib
@@ -48,16 +48,14 @@ def slow_disk():
 
 
 class Place:
-    """A fresh folder for every case; the one before is removed."""
+    """A fresh folder for every case, the same for all ranks; it is removed with the ranks."""
 
     folder = None
 
     @classmethod
     def of(cls, rank, litter):
         if rank == 0:
-            if cls.folder is not None:
-                cls.folder.cleanup()
-            cls.folder = tempfile.TemporaryDirectory(prefix="meeting-")
+            cls.folder = Path(tempfile.mkdtemp(prefix="meeting-"))
             for name in litter:
-                Path(cls.folder.name, name).write_text("nobody's card")
-        return Path(cls.folder.name)
+                Path(cls.folder, name).write_text("nobody's card")
+        return cls.folder

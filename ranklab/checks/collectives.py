@@ -20,10 +20,6 @@ rank_2_holds = Choice(
 )
 
 
-def _ranks(number):
-    return f"{number} rank" + "s" * (number > 1)
-
-
 def _more_than_one_call(seen):
     """A sentence if a rank made more than one collective call."""
     most = max(sum(calls.values()) for calls in seen.collectives)
@@ -40,8 +36,7 @@ def _more_than_one_call(seen):
 
 def _counts(what, *pairs):
     """Every rank's (right, seen)."""
-    case = f"{what}, {_ranks(len(pairs))}"
-    return Case(case, lambda rank, world_size: pairs[rank], ranks=len(pairs))
+    return Case(what, lambda rank, world_size: pairs[rank], ranks=len(pairs))
 
 
 def _mean_of_accuracies(inputs):
@@ -55,7 +50,7 @@ total_accuracy = Exercise(
         _counts("one rank has seen nothing", (3, 4), (0, 0), (1, 1)),
         _counts("nobody is ever right", (0, 7), (0, 2), (0, 1), (0, 9)),
         _counts("alone", (2, 3)),
-        _counts("four ranks", (1, 2), (30, 40), (5, 5), (17, 100)),
+        _counts("all have seen some", (1, 2), (30, 40), (5, 5), (17, 100)),
     ],
     expected=lambda inputs: (
         [sum(right for right, _ in inputs) / sum(seen for _, seen in inputs)] * len(inputs)
@@ -86,9 +81,8 @@ total_accuracy = Exercise(
 
 def _tensors(what, *rows, dtype=torch.float32):
     """Every rank's x."""
-    case = f"{what}, {_ranks(len(rows))}"
     return Case(
-        case, lambda rank, world_size: (torch.tensor(rows[rank], dtype=dtype),), ranks=len(rows)
+        what, lambda rank, world_size: (torch.tensor(rows[rank], dtype=dtype),), ranks=len(rows)
     )
 
 
@@ -148,8 +142,7 @@ largest = Exercise(
 
 
 def _lists(what, *lists):
-    case = f"{what}, {_ranks(len(lists))}"
-    return Case(case, lambda rank, world_size: (list(lists[rank]),), ranks=len(lists))
+    return Case(what, lambda rank, world_size: (list(lists[rank]),), ranks=len(lists))
 
 
 all_lists = Exercise(
@@ -198,7 +191,7 @@ def _numbers(what, length, ranks, dtype=torch.float32):
         x = (torch.arange(length) * (rank + 3) * 7 + 5 * rank) % 23 - 30
         return (x.to(dtype),)
 
-    return Case(f"{what}, {_ranks(ranks)}", make, ranks=ranks)
+    return Case(what, make, ranks=ranks)
 
 
 def _stacked(seen):
@@ -286,7 +279,7 @@ def _values(what, shape, ranks, dtype=torch.float32, transposed=False):
         x = x.to(dtype)
         return (x.t() if transposed else x,)
 
-    return Case(f"{what}, {_ranks(ranks)}", make, ranks=ranks)
+    return Case(what, make, ranks=ranks)
 
 
 def _prefix_sums(inputs):

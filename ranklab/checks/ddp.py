@@ -137,8 +137,8 @@ ddp = Exercise(
         _ddp_case(10, 4, epochs=2, ranks=1),
     ],
     expected=None,
-    answers=1,
     drive=_drive_ddp,
+    trains=True,
     judge=_judge_ddp,
     hints=[
         Hint(_not_shuffled, "The samples come in the order of the dataset; they must be shuffled."),

@@ -79,7 +79,6 @@ each_once = Exercise(
     expected=None,
     judge=_judge_shares,
     drive=_shares,
-    answers=1,
     hints=[
         Hint(
             lambda seen: seen.error and seen.inputs[0][2] == 0,
@@ -164,7 +163,6 @@ reseed = Exercise(
     expected=None,
     judge=_judge_draws,
     drive=_draw,
-    answers=1,
     hints=[
         Hint(
             lambda seen: any(a == b for e in seen.results[0][0] for a, b in itertools.pairwise(e)),
@@ -250,7 +248,6 @@ prefetched = Exercise(
     ],
     expected=_expected,
     drive=_observed,
-    answers=1,
     hints=[
         Hint(
             lambda seen: seen.happened == "slow" and seen.inputs[0][0] is None,

@@ -45,7 +45,7 @@ def _numbers(what, shape, ranks, dtype=torch.float32):
         length = torch.Size(shape).numel()
         return ((torch.arange(length) % 7 + 10 * rank).to(dtype).reshape(shape),)
 
-    return Case(f"{what}, {_number(ranks, 'rank')}", make, ranks=ranks)
+    return Case(what, make, ranks=ranks)
 
 
 # from_left -------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def _letters(what, length, ranks, dtype=torch.float32):
         values = [torch.arange(length) % 5 + 10 * rank + r for r in range(world_size)]
         return ([value.to(dtype) for value in values],)
 
-    return Case(f"{what}, {_number(ranks, 'rank')}", make, ranks=ranks)
+    return Case(what, make, ranks=ranks)
 
 
 exchange = Exercise(
@@ -164,7 +164,7 @@ def _parcel(what, tensor, src, dst, ranks=4):
     def make(rank, world_size):
         return tensor.clone(memory_format=torch.preserve_format) if rank == src else None, src, dst
 
-    return Case(f"{what}, from rank {src} to {dst}, {_number(ranks, 'rank')}", make, ranks=ranks)
+    return Case(f"{what}, from rank {src} to {dst}", make, ranks=ranks)
 
 
 def _delivered(inputs):
@@ -264,7 +264,7 @@ def _train(what, pieces, shape, ranks, dtype=torch.float32):
         full = [torch.full(shape, i + 1, dtype=dtype) for i in range(pieces)]
         return full if rank == 0 else [torch.zeros_like(piece) for piece in full], double_slowly
 
-    return Case(f"{_number(pieces, 'piece')}, {what}, {_number(ranks, 'rank')}", make, ranks=ranks)
+    return Case(f"{_number(pieces, 'piece')}, {what}", make, ranks=ranks)
 
 
 def _timed_train(pass_along, pieces, work):
@@ -285,16 +285,23 @@ def _same(got, expected):
     return len(got) == len(expected) and all(map(torch.equal, got, expected))
 
 
-def _arrived_in_time(seen):
-    """Say what came wrong at the end of the line, or that the ranks worked one after another."""
+def _arrived(seen):
+    """Say what came wrong at the end of the line."""
     pieces, ranks = seen.inputs[0][0], len(seen.inputs)
     for r, (arrived, _) in enumerate(seen.results[:-1]):
         if arrived is not None:
             return f"Rank {r} returned something; only the last rank returns the pieces."
-    arrived, seconds = seen.results[-1]
+    arrived, _ = seen.results[-1]
     expected = _worked(pieces, ranks)
     if not isinstance(arrived, list) or not _same(arrived, expected):
         return f"The last rank should return {expected}, and returned {arrived}."
+    return None
+
+
+def _one_by_one(seen):
+    """Say so where the ranks worked one after another."""
+    pieces, ranks = seen.inputs[0][0], len(seen.inputs)
+    _, seconds = seen.results[-1]
     in_turn, overlapped = len(pieces) * ranks, len(pieces) + ranks - 1
     if in_turn > 2 * overlapped and seconds > WORK_SECONDS * (in_turn + overlapped) / 2:
         return (
@@ -315,7 +322,8 @@ pass_along = Exercise(
     ],
     expected=None,
     drive=_timed_train,
-    judge=_arrived_in_time,
+    judge=_arrived,
+    too_slow=_one_by_one,
     hints=[
         Hint(
             lambda seen: not seen.results and len(seen.inputs) == 1,

@@ -23,9 +23,10 @@ class _Known(nn.Module):
         self.largest, self.graph = 0, False
 
     def forward(self, x):
+        out = self.model(x)
         self.largest = max(self.largest, len(x))
-        self.graph |= torch.is_grad_enabled()
-        return self.model(x)
+        self.graph |= out.requires_grad
+        return out
 
 
 def _weights(model):
@@ -73,8 +74,13 @@ def _drive_split(parts, n):
         "in both": len({*train} & {*test}),
         "in neither": n - len({*train, *test}),
         "each with its class": classes == [int(i) % 3 for i in [*train, *test]],
-        "by chance": test not in (sorted(X.flatten().tolist())[: len(test)], sorted(test)),
+        "by chance": n < 100 or not _evenly_spaced(test),
     }
+
+
+def _evenly_spaced(numbers):
+    """Is it a stretch, the last tenth say, or every tenth? (Many drawn by chance never are.)"""
+    return len({b - a for a, b in pairwise(sorted(numbers))}) <= 1
 
 
 def _split(n):
@@ -215,6 +221,7 @@ mlp = Exercise(
     ],
     expected=_expect_mlp,
     drive=_drive_mlp,
+    trains=True,
     answers=len(_ORDER),
     tolerance=(1e-6, 1e-9),
     hints=[

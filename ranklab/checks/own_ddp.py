@@ -3,6 +3,8 @@
 It must end, on every rank, with the weights of one process that is given the whole batches.
 """
 
+import math
+
 import torch
 
 from ranklab.checks import _replicas as replicas
@@ -36,10 +38,8 @@ def _about_shares(seen):
     """Say where the ranks' shares are not even, or do not make up the batch; else None."""
     if not seen.results:
         return None
-    steps_of_all = replicas.of(seen, "steps")
-    for i, (inputs, _) in enumerate(seen.inputs[0][2]):
-        shares = [steps[i] if i < len(steps) else [] for steps in steps_of_all]
-        whole, sizes = sorted(replicas.numbers(inputs)), list(map(len, shares))
+    for i, (whole, shares) in enumerate(_dealt(seen)):
+        sizes = list(map(len, shares))
         if sorted(replicas.chained(shares)) != whole or max(sizes) > min(sizes) + 1:
             of_ranks = "\n".join(
                 f"    rank {r}: {replicas.listed(some)}" for r, some in enumerate(shares)
@@ -50,28 +50,34 @@ def _about_shares(seen):
     return None
 
 
-def _shares(seen):
-    """Return the sizes of the ranks' shares in the first step."""
-    return [len(steps[0]) for steps in replicas.of(seen, "steps")]
+def _dealt(seen):
+    """Return (its samples, those that each rank computed on) of every batch.
+
+    A rank need not call the model once for each batch: with nothing to compute it may not call it,
+    and it may work through its share in parts. But a sample is in one batch only.
+    """
+    computed = [replicas.chained(steps) for steps in replicas.of(seen, "steps")]
+    batches = [sorted(replicas.numbers(inputs)) for inputs, _ in seen.inputs[0][2]]
+    return [(whole, [[k for k in some if k in whole] for some in computed]) for whole in batches]
 
 
 def _whole_batch_everywhere(seen):
-    many = len(seen.inputs[0][2][0][1])
-    return replicas.several(seen) and _shares(seen) == [many] * len(seen.results)
+    whole, shares = _dealt(seen)[0]
+    return replicas.several(seen) and all(sorted(share) == whole for share in shares)
 
 
 def _uneven(seen):
     """Do the samples make up the batches, in shares that are not even?"""
-    whole = [sorted(replicas.numbers(inputs)) for inputs, _ in seen.inputs[0][2]]
-    together = [sorted(replicas.chained(shares)) for shares in zip(*replicas.of(seen, "steps"))]
-    return bool(_about_shares(seen)) and whole == together
+    return bool(_about_shares(seen)) and all(
+        sorted(replicas.chained(shares)) == whole for whole, shares in _dealt(seen)
+    )
 
 
 def _idle_parts_differ(seen):
     """Do parameters without gradient differ from those of rank 0?"""
     twin = _twin_of_own(seen)["weights"]
     return any(
-        not replicas.same(result["weights"][name], twin[name])
+        not replicas.close(result["weights"][name], twin[name])
         for result in seen.results
         for name in replicas.IDLE & twin.keys()
     )
@@ -80,9 +86,9 @@ def _idle_parts_differ(seen):
 def _others_stand_still(seen):
     """Did rank 0 move, and the others stay where they were, or where rank 0 began?"""
     (first, *others), start = replicas.got_weights(seen), replicas.starts(seen)
-    moved = not replicas.same(first, start[0])
+    moved = not replicas.close(first, start[0])
     return moved and all(
-        replicas.same(got, own) or replicas.same(got, start[0])
+        replicas.close(got, own) or replicas.close(got, start[0])
         for got, own in zip(others, start[1:], strict=True)
     )
 
@@ -98,7 +104,7 @@ def _each_from_its_own_start(seen):
 def _as_with(seen, **changes):
     """Are the weights of rank 0 those of a twin with `changes`?"""
     twin = replicas.flat([_twin_of_own(seen, **changes)["weights"]])
-    return replicas.several(seen) and replicas.same(replicas.got_weights(seen)[:1], twin)
+    return replicas.several(seen) and replicas.close(replicas.got_weights(seen)[:1], twin)
 
 
 def _some_batch_is_not_divided(seen):
@@ -131,7 +137,6 @@ own_ddp = Exercise(
         _own_case([5, 4], ranks=1),
     ],
     expected=None,
-    answers=1,
     drive=_drive_own,
     judge=_judge_own,
     hints=[
@@ -188,6 +193,12 @@ own_ddp = Exercise(
         Hint(
             lambda seen: replicas.about_last_bits(seen.results),
             "Every rank adds up the same gradients. Does each of them do it in the same order?",
+        ),
+        Hint(
+            lambda seen: any(
+                math.isnan(loss) for one in replicas.of(seen, "losses") for loss in one
+            ),
+            "The mean over no samples is nan, and so is whatever it is added to.",
         ),
         *replicas.hints_on_losses(_twin_of_own),
     ],

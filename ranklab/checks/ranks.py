@@ -31,7 +31,7 @@ def _shards(inputs):
 
 
 def _items(n, ranks):
-    what = f"{n:,} item{'s' if n != 1 else ''}, {ranks} rank{'s' if ranks > 1 else ''}"
+    what = f"{n:,} item{'' if n == 1 else 's'}"
     return Case(what, lambda rank, world_size: (n,), ranks=ranks)
 
 
@@ -195,11 +195,11 @@ def _arriving(what, late, ranks):
 in_turn = Exercise(
     "in_turn",
     cases=[
-        _arriving("4 ranks, the first comes last", lambda r, n: 0.05 * (n - r), 4),
-        _arriving("3 ranks, all at once", lambda r, n: 0.0, 3),
-        _arriving("4 ranks, rank 2 is late", lambda r, n: 0.2 * (r == 2), 4),
-        _arriving("a single rank", lambda r, n: 0.0, 1),
-        _arriving("2 ranks, rank 0 is late", lambda r, n: 0.2 * (r == 0), 2),
+        _arriving("the first comes last", lambda r, n: 0.05 * (n - r), 4),
+        _arriving("all at once", lambda r, n: 0.0, 3),
+        _arriving("rank 2 is late", lambda r, n: 0.2 * (r == 2), 4),
+        _arriving("alone", lambda r, n: 0.0, 1),
+        _arriving("rank 0 is late", lambda r, n: 0.2 * (r == 0), 2),
     ],
     expected=None,
     drive=_take_turns,
@@ -244,7 +244,7 @@ def _fair(seen):
 
 
 def _tasks(what, seconds, ranks):
-    return Case(f"{what}, {ranks} ranks", lambda rank, world_size: (list(seconds),), ranks=ranks)
+    return Case(what, lambda rank, world_size: (list(seconds),), ranks=ranks)
 
 
 balanced_tasks = Exercise(
@@ -303,7 +303,7 @@ def _meeting(what, ranks, *, litter=(), late=lambda rank: 0.0):
 meet = Exercise(
     "meet",
     cases=[
-        _meeting("4 ranks", 4),
+        _meeting("all at once", 4),
         _meeting("rank 0 comes late", 3, late=lambda rank: 0.3 * (rank == 0)),
         _meeting("the last rank comes late", 4, late=lambda rank: 0.3 * (rank == 3)),
         _meeting("a folder with other files in it", 4, litter=("readme.txt", "notes")),

@@ -112,7 +112,6 @@ gradient_of_parts = Exercise(
     ],
     expected=_whole,
     drive=_drive_parts,
-    answers=1,
     tolerance=(1e-9, 1e-12),
     hints=[
         Hint(

@@ -4,8 +4,14 @@
 
     check("own_broadcast", own_broadcast)
 
-What is checked stands in `ranklab/checks/`, a module for each chapter, written with `Exercise`,
-`Case`, `Hint` and `Choice`.
+What is checked stands in `ranklab/checks/`, written with `Exercise`, `Case`, `Hint` and `Choice`
+(model.py). An answer passes through three kinds of process:
+
+    the kernel            checking, attempted (a stub?), parcel (packs it), checker_process, report
+    the checking process  checker_main, trial (all cases), running (one), judging, compare
+    each rank             on_rank; compare there, too, for arguments that were changed
+
+model.py and shown.py (values in short form) are used in all of them.
 """
 
 from .checking import check

@@ -36,15 +36,19 @@ def _stub_lines(code):
 
 def codes_of(answer):
     """Return all code objects of a function or a class: methods and nested functions, too."""
-    members = vars(answer).values() if isinstance(answer, type) else [answer]
-    found = [code for code in map(_code, members) if code is not None]
+    found = [function.__code__ for function in functions_of(answer)]
     for code in found:  # grows as it is gone through
         found += [inner for inner in code.co_consts if isinstance(inner, types.CodeType)]
     return found
 
 
-def _code(member):
+def functions_of(answer):
+    """Return the functions that the methods of a class are, also behind what wraps them, or [f]."""
+    members = vars(answer).values() if isinstance(answer, type) else [answer]
+    return [one for one in map(_function, members) if isinstance(one, types.FunctionType)]
+
+
+def _function(member):
     member = member.fget if isinstance(member, property) else member
     member = getattr(member, "__func__", member)  # of a static, a class or a bound method
-    member = getattr(member, "__wrapped__", member)  # as functools.wraps leaves it
-    return getattr(member, "__code__", None)
+    return getattr(member, "__wrapped__", member)  # as functools.wraps leaves it

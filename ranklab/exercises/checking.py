@@ -6,7 +6,7 @@ from IPython import get_ipython
 
 from .. import checks
 from ..failure import SaidInWords
-from . import process
+from . import checker_process
 from .attempted import stub_lines
 from .model import Choice
 from .report import Report
@@ -101,14 +101,23 @@ def _of_answer(exercise, answers):
 
     name = exercise.name
     try:
-        request = {"name": name, **parcel.pack(answers, exercise.drive)}
-        said = process.ask(request)
+        request = {"name": name, "trains": exercise.trains, **parcel.pack(answers)}
+        said = checker_process.ask(request)
     except parcel.NotPackable as error:
         return "wrong", str(error)
-    except process.CheckerGone as error:
-        return "open", f"{error} Another one will start: call check again."
+    except checker_process.CheckerGone as error:
+        return "open", _gone(error)
     except KeyboardInterrupt:
         raise CheckInterrupted(
             f"Interrupted: the check of {name} was ended, and nothing is known of the answer."
         ) from None
     return said["verdict"], said["text"]
+
+
+def _gone(error):
+    """Say that the checking process is gone, and what it said itself."""
+    advice = "Another one will start: call check again."
+    if not error.last_words:
+        return f"{error} {advice}"
+    words = "\n".join(f"    {line.strip()}" for line in error.last_words)
+    return f"{error} The last that it said:\n{words}\n\n{advice}"

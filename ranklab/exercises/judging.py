@@ -1,5 +1,6 @@
 """What came of a case, in words; None where it is what it should be."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 from .. import places
@@ -12,6 +13,11 @@ from .shown import short
 
 NO_NAME = "name '{}' is not defined"
 ORDINALS = ("first", "second", "third", "fourth")
+# What a Finding is `of` -> what Seen says of it; of results it says "returned".
+HAPPENED = {
+    **{of: of for of in ("died", "stuck", "slow", "error", "changed")},
+    "unfinished": "error",
+}
 MISSED = {"rank": "dist.get_rank()", "world_size": "dist.get_world_size()"}
 
 
@@ -19,8 +25,8 @@ MISSED = {"rank": "dist.get_rank()", "world_size": "dist.get_world_size()"}
 class Finding:
     """What is wrong in one case: paragraphs of text. seen: for the hints.
 
-    of: "error", "stuck", "slow", "died", "changed", "type", "shape", "dtype", "value", "judge" or
-    "unfinished" (it ran into NotImplementedError).
+    of: "error", "stuck", "slow", "died", "changed", "type", "shape", "dtype", "value", "judge",
+    "time" (right, but too slow) or "unfinished" (it ran into NotImplementedError).
     """
 
     of: str
@@ -37,8 +43,8 @@ def judge(exercise, case, inputs, expected, outcome, order):
     look = _Look(exercise, case, inputs, expected, outcome, order)
     for find in (look.death, look.standstill, look.errors, look.changes, look.results):
         if found := find():
-            of, paragraphs, happened = found
-            return Finding(of, paragraphs, look.seen(happened))
+            of, paragraphs = found
+            return Finding(of, paragraphs, look.seen(HAPPENED.get(of, "returned")))
     return None
 
 
@@ -80,20 +86,20 @@ class _Look:
         diagnosis = self.outcome.diagnosis
         if diagnosis and diagnosis.waiting:
             said += [*diagnosis.conclusions(), *diagnosis.paragraphs(diagnosis.waiting, False)]
-        return "died", self._words(said), "died"
+        return "died", self._words(said)
 
     def standstill(self):
         """Ranks that wait in vain, or go on for too long."""
         diagnosis = self.outcome.diagnosis
         if self.outcome.ended == "stuck" and not self.outcome.errors:
             said = ["It got stuck.", *diagnosis.conclusions(), *self._where(diagnosis.reports)]
-            return "stuck", self._words(said), "stuck"
+            return "stuck", self._words(said)
         if self.outcome.ended != "slow" or self.outcome.errors:
             return None
         running = [r for r in diagnosis.unfinished if r not in diagnosis.waiting]
         limit = f"{self.exercise.limit:g} s"
         said = [f"It was not done after {limit}, and was ended. This is where it was then:"]
-        return "slow", self._words(said + self._where(running or diagnosis.unfinished)), "slow"
+        return "slow", self._words(said + self._where(running or diagnosis.unfinished))
 
     def _where(self, ranks):
         """Say where ranks were when the case was ended."""
@@ -107,21 +113,21 @@ class _Look:
         errors = self.outcome.errors
         if not errors:
             return None
-        alike = {}
+        who_raised = {}
         for rank, error in errors.items():
             place = places.in_frames(error["places"], LastCell())
-            alike.setdefault((place, error["type"], error["message"]), []).append(rank)
+            who_raised.setdefault((place, error["type"], error["message"]), []).append(rank)
         said = []
-        for (place, kind, message), ranks in alike.items():
+        for (place, kind, message), ranks in who_raised.items():
             if kind == "NotImplementedError":
-                return "unfinished", [_unfinished(place, message)], "error"
+                return "unfinished", [_unfinished(place, message)]
             what = f"{kind}: {message}" if message else kind
             place = place or f"    {self._outside(ranks[0])}"
             said.append("\n".join(filter(None, [f"{self._who(ranks)} raised {what}", place])))
         said += _advice(errors.values())
         if self.outcome.ended == "stuck":
             said += self._words(self.outcome.diagnosis.conclusions())
-        return "error", said, "error"
+        return "error", said
 
     def _outside(self, rank):
         """Say where an error comes from that none of the reader's lines raised."""
@@ -144,7 +150,7 @@ class _Look:
         was = short(self.inputs[rank][index])
         before = f"before, it was {was}" if self.alone else f"on rank {rank} it was {was} before"
         said = f"It changed {which}{who}; {before}. Leave what you are given as it is."
-        return "changed", [said], "changed"
+        return "changed", [said]
 
     # What it returned
 
@@ -159,15 +165,17 @@ class _Look:
                     wrong[rank] = found
             if wrong:
                 rank, found = next(iter(wrong.items()))
-                return found.of, self._wrong(rank, found, wrong), "returned"
-        if exercise.judge is None:
-            return None
-        try:
-            said = exercise.judge(self.seen("returned"))
-        except Exception as error:  # a result that the judge has not thought of
-            got = short(returned[0]["result"])
-            said = f"It returned {got}, with which the check could do nothing: {error!r}."
-        return ("judge", [said], "returned") if said else None
+                return found.of, self._wrong(rank, found, wrong)
+        seen = self.seen("returned")
+        for of, says in (("judge", exercise.judge), ("time", exercise.too_slow)):
+            try:
+                said = says and says(seen)
+            except Exception as error:  # a result that the judge has not thought of
+                got = short(returned[0]["result"])
+                said = f"It returned {got}, with which the check could do nothing: {error!r}."
+            if said:
+                return of, [said]
+        return None
 
     def _wrong(self, rank, found, wrong):
         expected, got = self.expected[rank], self.outcome.returned[rank]["result"]
@@ -229,19 +237,23 @@ def _traffic(traces):
     from ..traces.traffic import traffic
 
     table = traffic(traces)
-    calls = [
-        {
-            name: by_rank[trace.rank][0]
-            for name, by_rank in table.calls.items()
-            if trace.rank in by_rank
-        }
-        for trace in traces
-    ]
     return {
         "sent": [table[t.rank].sent_bytes + round(table[t.rank].moved_bytes) for t in traces],
         "messages": [table[t.rank].sent for t in traces],
-        "collectives": calls,
+        "collectives": [dict(Counter(_collectives(trace))) for trace in traces],
     }
+
+
+def _collectives(trace):
+    """Yield the name of each collective that was called; one of objects is lengths, then bytes."""
+    from ..traces.data import COLLECTIVE
+
+    before = ""
+    for event in trace.communication:
+        if event.kind == COLLECTIVE:
+            if (before, event.dtype) != ("int64", "uint8"):
+                yield event.name
+            before = event.dtype
 
 
 def alike(one, other):

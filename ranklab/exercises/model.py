@@ -9,8 +9,8 @@ from typing import Any
 class Case:
     """One call of the answer.
 
-    what: the case in words, as a report quotes it. make(rank, world_size): the tuple of arguments
-    of one rank, made afresh at each call. ranks: how many there are.
+    what: the case in words; a report adds how many ranks there are. make(rank, world_size): the
+    tuple of arguments of one rank, made afresh at each call. ranks: how many there are.
     """
 
     what: str
@@ -75,9 +75,12 @@ class Exercise:
     hint: one sentence, where none of the `hints` fits. judge(seen): a sentence that says what is
     wrong, or None. drive(answer, *args): what runs on a rank in place of answer(*args), and returns
     the result. in_place: the answer changes its first argument, and that is compared. trace: do
-    the judge and the hints need what was sent? limit: seconds that a case may take. tolerance:
-    (relative, absolute) for floats; by default torch's own. answers: how many functions and classes
-    `check` is given; from 2 up, `drive` gets a tuple of them.
+    the judge and the hints need what was sent? trains: is an optimizer or DDP made, which the ranks
+    had better import before the answer's seconds are counted? limit: seconds that a case may take.
+    too_slow(seen): a sentence on the time that a right answer took, or None; a case is run again
+    before that counts, as the machine may have been busy. tolerance: (relative, absolute) for
+    floats; by default torch's own. answers: how many functions and classes `check` is given; from 2
+    up, `drive` gets a tuple of them.
     """
 
     name: str
@@ -87,9 +90,11 @@ class Exercise:
     hint: str
     hints: Sequence[Hint] = ()
     judge: Callable[[Seen], str | None] | None = None
+    too_slow: Callable[[Seen], str | None] | None = None
     drive: Callable[..., Any] | None = None
     in_place: bool = False
     trace: bool = False
+    trains: bool = False
     limit: float = 10.0
     tolerance: tuple[float, float] | None = None
     answers: int = 1

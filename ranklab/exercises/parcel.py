@@ -4,6 +4,7 @@ cloudpickle packs a function together with the functions, classes and globals th
 as they are the reader's own. What is installed goes by its name.
 """
 
+import contextlib
 import inspect
 import linecache
 import os
@@ -13,21 +14,16 @@ import cloudpickle
 
 from ..failure import SaidInWords
 from ..places import NOT_THE_READERS
-from .attempted import codes_of
-
-LOADS_DYNAMO = {"optim", "SGD", "Adam", "AdamW", "DistributedDataParallel", "DDP"}
+from .attempted import codes_of, functions_of
 
 
 class NotPackable(SaidInWords, TypeError):
     """The answer uses something that cannot go to another process."""
 
 
-def pack(answers, drive=None):
-    """Return a dict of plain data: the answers, packed, and what it takes to run them elsewhere.
-
-    drive: the function that is going to call them, if there is one.
-    """
-    parts = _parts(answers, _is_readers)
+def pack(answers):
+    """Return a dict of plain data: the answers, packed, and what it takes to run them elsewhere."""
+    parts = _parts(answers)
     files = {code.co_filename for part in parts for code in codes_of(part)}
     with _by_value(parts):
         try:
@@ -38,7 +34,6 @@ def pack(answers, drive=None):
         "answers": packed,
         "names": [getattr(answer, "__name__", "the answer") for answer in answers],
         "parameters": parameters(answers[0]),
-        "trains": _trains([*parts, *_parts([drive], _is_of_a_check)]),
         "sources": {file: "".join(linecache.getlines(file)) for file in sorted(files)},
         "path": [os.path.abspath(entry) for entry in sys.path],
         "folder": os.getcwd(),
@@ -53,36 +48,21 @@ def parameters(answer):
         return []
 
 
-def _parts(first, belongs):
-    """Return the functions and classes `first`, and those that they use and that belong to them."""
-    found = [*first]
+def _parts(answers):
+    """Return the answers, and the functions and classes of the reader's that they use."""
+    found = [*answers]
     for part in found:  # grows as it is gone through
         for used in _used(part).values():
             own = inspect.isfunction(used) or inspect.isclass(used)
-            if own and belongs(used) and not any(used is known for known in found):
+            if own and _is_readers(used) and not any(used is known for known in found):
                 found.append(used)
     return found
-
-
-def _is_of_a_check(part):
-    return str(getattr(part, "__module__", "")).startswith("ranklab.checks.")
-
-
-def _trains(parts):
-    """Is an optimizer or DDP made somewhere? What these import at first use takes its time."""
-    names = {name for part in parts for code in codes_of(part) for name in code.co_names}
-    used = {part.__name__ for function in parts for part in _classes(_used(function))}
-    return bool(LOADS_DYNAMO & (names | used))
-
-
-def _classes(used):
-    return [value for value in used.values() if inspect.isclass(value)]
 
 
 def _used(part):
     """Return {name: value} of what a function, or a method of a class, takes from around it."""
     used = {}
-    for function in _functions_of(part):
+    for function in functions_of(part):
         names = {name for code in codes_of(function) for name in code.co_names}
         there = function.__globals__
         used |= {name: there[name] for name in names if name in there}
@@ -100,13 +80,6 @@ def _is_filled(cell):
         return False
 
 
-def _functions_of(part):
-    members = vars(part).values() if inspect.isclass(part) else [part]
-    members = [member.fget if isinstance(member, property) else member for member in members]
-    members = [getattr(member, "__func__", member) for member in members]
-    return [member for member in members if inspect.isfunction(member)]
-
-
 def _is_readers(part):
     """Is it of the reader's own making, not installed, and not of an earlier chapter either?"""
     files = {code.co_filename for code in codes_of(part)}
@@ -114,21 +87,18 @@ def _is_readers(part):
     return bool(files) and not installed and not any(map(NOT_THE_READERS.search, files))
 
 
-class _by_value:
+@contextlib.contextmanager
+def _by_value(parts):
     """Let cloudpickle pack the contents of the reader's own modules, which are nowhere else."""
-
-    def __init__(self, parts):
-        names = {getattr(part, "__module__", None) for part in parts if _is_readers(part)}
-        known = cloudpickle.list_registry_pickle_by_value()
-        names -= {"__main__", None, *known}
-        self._modules = [sys.modules[name] for name in names if name in sys.modules]
-
-    def __enter__(self):
-        for module in self._modules:
-            cloudpickle.register_pickle_by_value(module)
-
-    def __exit__(self, *_):
-        for module in self._modules:
+    names = {getattr(part, "__module__", None) for part in parts if _is_readers(part)}
+    names -= {"__main__", None, *cloudpickle.list_registry_pickle_by_value()}
+    modules = [sys.modules[name] for name in names if name in sys.modules]
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in modules:
             cloudpickle.unregister_pickle_by_value(module)
 
 

@@ -30,7 +30,7 @@ class Outcome:
     """What came of one case on ranks 0 to n-1.
 
     returned: {rank: what on_rank.run said of it}, also where the answer raised an error. died:
-    {rank: the Report of a rank that is gone}. ended: "returned" (on all ranks, or with an error),
+    {rank: (its last Report, what ended it)}. ended: "returned" (on all ranks, or with an error),
     "stuck", "slow" or "died". diagnosis: where the ranks were then, and failed: the ranks on which
     the answer had raised an error by then. printed: {rank: text}.
     """
@@ -59,6 +59,7 @@ class Bench:
         self._start(size, training)
 
     def _start(self, size, training):
+        self._training = training
         if training and DYNAMO not in cluster.PRELOAD:
             cluster.PRELOAD.append(DYNAMO)
         self.ranks = Ranks(size, backend="gloo", device="cpu", timeout=TIMEOUT)
@@ -66,14 +67,13 @@ class Bench:
         self._lost = False
 
     def run(self, order, inputs, limit):
-        """Run one case; return its Outcome.
+        """Run one case on ranks that are ready; return its Outcome.
 
         order: what on_rank.run gets, a dict. inputs: the arguments of each rank, packed; there are
         as many ranks as these. limit: seconds.
         """
         from . import on_rank  # with torch: the ranks are started before that comes
 
-        self._make_ready(len(inputs), order["trains"])
         number, packed = next(self._cases), pickle.dumps(order)
         files = [os.path.join(self.ranks.folder, f"said-{number}-{r}") for r in range(len(inputs))]
         parts = [
@@ -86,7 +86,7 @@ class Bench:
             self._watch(ipyparallel.AsyncResult.join(*parts), outcome, limit)
         finally:
             self.ranks.watched -= 1
-        outcome.printed = {r: text for r, file in enumerate(files) if (text := _text(file))}
+        outcome.printed = {r: text for r, file in enumerate(files) if (text := _taken(file))}
         return outcome
 
     def _watch(self, result, outcome, limit):
@@ -102,20 +102,24 @@ class Bench:
             if how := _how_it_ends(ended, stuck_for=now - since, left=began + limit - now):
                 outcome.ended, outcome.diagnosis = how, diagnosis
                 outcome.failed = {rank for rank, what in ended.items() if what == "failed"}
-                self._end(result)
-                # Who was computing may have been interrupted anywhere, in an import, say.
-                self._lost = how == "slow" or not result.ready()
+                self._lost = self._end(result)
                 break
         self._collect(result, outcome)
 
     def _end(self, result):
-        """End the case on all ranks."""
+        """End the case on all ranks; return whether some cannot be relied on after that.
+
+        Who had to be interrupted may have been anywhere, in an import, say.
+        """
         rounds.free(self.ranks, self._ended(result))
-        if not result.wait(TO_END / 2):
-            there = [r for r, part in replies.parts(result) if not part.ready()]
-            there = [r for r in there if r not in self.ranks.gone()]
+        if result.wait(TO_END / 2):
+            return False
+        there = [r for r, part in replies.parts(result) if not part.ready()]
+        there = [r for r in there if r not in self.ranks.gone()]
+        if there:
             self.ranks.client.send_signal("SIGINT", targets=there, block=False)
             result.wait(TO_END / 2)
+        return bool(there)
 
     def _collect(self, result, outcome):
         for rank, part in replies.parts(result):
@@ -148,10 +152,15 @@ class Bench:
 
     # The ranks before and after
 
-    def _make_ready(self, size, training):
+    @property
+    def folder(self):
+        """The folder of the ranks, which goes when they do."""
+        return self.ranks.folder
+
+    def make_ready(self, size, training=False):
         """Have ranks 0 to size-1 in a process group of their own, on fresh ground."""
-        lacks_dynamo = training and DYNAMO not in cluster.PRELOAD
-        if size > len(self.ranks) or lacks_dynamo:
+        training = training or self._training
+        if size > len(self.ranks) or training != self._training:
             self.ranks.close()
             self._start(max(size, len(self.ranks)), training)
         self.repair()
@@ -206,9 +215,12 @@ def _is_consequence(error):
     return from_torch and WAITED.search(error["message"]) is not None
 
 
-def _text(file):
+def _taken(file):
+    """Return the text of a file, and remove it; "" where there is none."""
     try:
         with open(file, encoding="utf-8", errors="replace") as opened:
-            return opened.read()
+            text = opened.read()
+        os.remove(file)
     except OSError:
         return ""
+    return text

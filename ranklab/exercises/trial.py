@@ -1,6 +1,8 @@
 """One answer against all cases of its exercise: what a check is, once there are ranks."""
 
 import pickle
+import tempfile
+from unittest import mock
 
 import cloudpickle
 
@@ -10,13 +12,15 @@ from .judging import alike, judge
 from .on_rank import remember
 
 LINES, WIDTH = 8, 100  # that are shown of what an answer printed
-OF_RESULTS = ("type", "shape", "dtype", "value", "judge")  # after which the next case may be tried
+# After which the next case may be tried:
+OF_RESULTS = ("type", "shape", "dtype", "value", "judge", "time")
 
 
 def try_answer(bench, request, say):
     """Run an answer on the ranks of `bench`; return (verdict, text).
 
-    request: "name", and what parcel.pack gave. say(case=...) tells of the begin of each case.
+    request: "name", "trains", and what parcel.pack gave. say(preparing=i) tells that the ranks are
+    made ready for case i, and say(case=i, limit=seconds) that it begins.
     """
     return _Trial(bench, request, say).run()
 
@@ -32,7 +36,7 @@ class _Trial:
             "trace": self.exercise.trace,
             "in_place": self.exercise.in_place,
         }
-        self.expected = []  # of each case
+        self.expected = {}  # {number of a case: the results}
         self.printed = {}  # of the case that is shown
 
     def run(self):
@@ -51,24 +55,33 @@ class _Trial:
 
     def _case(self, i):
         """Run case i; return (what is wrong or None, the results by rank or [])."""
+        finding, came = self._run(i)
+        if finding and finding.of == "time":  # of the answer, or of a machine that was busy?
+            finding, came = self._run(i)
+        if finding:
+            self.printed = came.printed or self.printed
+        return finding, [said.get("result") for _, said in sorted(came.returned.items())]
+
+    def _run(self, i):
+        """Run case i once; return (what is wrong or None, its Outcome)."""
         case, exercise = self.exercise.cases[i], self.exercise
-        self.say(case=i, limit=exercise.limit)
-        packed = [cloudpickle.dumps(case.make(r, case.ranks)) for r in range(case.ranks)]
+        self.say(preparing=i)
+        self.bench.make_ready(case.ranks, exercise.trains)
+        # What a case puts on disk goes where the ranks' end removes it.
+        with mock.patch.object(tempfile, "tempdir", self.bench.folder):
+            packed = [cloudpickle.dumps(case.make(r, case.ranks)) for r in range(case.ranks)]
         expected = None
         if exercise.expected is not None:
             expected = list(exercise.expected([pickle.loads(args) for args in packed]))
             if len(expected) != case.ranks:
                 raise ValueError(f"expected() gave {len(expected)} results for {case.ranks} ranks")
-        self.expected.append(expected)
+        self.expected[i] = expected
+        self.say(case=i, limit=exercise.limit)
         outcome = self.bench.run(self.order, packed, exercise.limit)
         if i == 0 or (outcome.printed and not self.printed):
             self.printed = outcome.printed
         inputs = [pickle.loads(args) for args in packed]
-        finding = judge(exercise, case, inputs, expected, outcome, self.order)
-        if finding:
-            self.printed = outcome.printed or self.printed
-        came = [said.get("result") for _, said in sorted(outcome.returned.items())]
-        return finding, came
+        return judge(exercise, case, inputs, expected, outcome, self.order), outcome
 
     def _right(self):
         cases = self.exercise.cases
@@ -83,7 +96,7 @@ class _Trial:
         first = min(wrong)
         finding, case, total = wrong[first], self.exercise.cases[first], len(self.exercise.cases)
         alone = self.exercise.ranks == 1
-        ranks = "" if alone or f"{case.ranks} rank" in case.what else f", {_ranks(case)}"
+        ranks = "" if alone else f", {_ranks(case)}"
         where = f"case {first + 1} of {total}" if total > 1 else "its case"
         if finding.of == "unfinished":
             return [f"Not finished yet: {where} ({case.what}{ranks}).", *finding.paragraphs]
@@ -114,7 +127,7 @@ class _Trial:
     def _wants_many(self):
         """Do the cases want three different results at least? Of two, one repeats by chance."""
         different = []
-        for one in self.expected:
+        for one in self.expected.values():
             if one is not None and not any(alike(one, other) for other in different):
                 different.append(one)
         return len(different) > 2
@@ -131,11 +144,11 @@ class _Trial:
 
     def _output(self):
         """Return what the ranks printed, those together that printed the same."""
-        alike = {}
+        who_printed = {}
         for rank, text in sorted(self.printed.items()):
-            alike.setdefault(text.rstrip(), []).append(rank)
+            who_printed.setdefault(text.rstrip(), []).append(rank)
         said = []
-        for text, ranks in alike.items():
+        for text, ranks in who_printed.items():
             who = "it" if self.exercise.ranks == 1 else named(ranks)
             said.append(f"What {who} printed:\n{_shortened(text)}")
         return said

@@ -1,5 +1,8 @@
 """Exercises that no book has, for the tests of checking itself."""
 
+import itertools
+import tempfile
+
 import torch
 
 from ranklab.exercises import Case, Choice, Exercise, Hint
@@ -68,6 +71,7 @@ taught = Exercise(
     cases=[Case(f"width {n}", lambda rank, world_size, n=n: (n,), ranks=1) for n in (1, 4)],
     expected=lambda inputs: [[float(inputs[0][0]), float(inputs[0][0])]],
     drive=_used,
+    trains=True,
     answers=2,
     hint="Once more.",
 )
@@ -92,6 +96,38 @@ broken = Exercise(
     cases=[Case("nothing", lambda rank, world_size: (1 / 0,), ranks=1)],
     expected=lambda inputs: [0],
     hint="none",
+)
+
+even = Exercise(
+    "even",
+    cases=[Case(f"x = {x}", lambda rank, world_size, x=x: (x,), ranks=1) for x in (0, 1, 2, 3, 5)],
+    expected=lambda inputs: [inputs[0][0] % 2 == 0],
+    hint="%",
+)
+
+_runs = itertools.count()
+
+late_at_first = Exercise(
+    "late_at_first",
+    cases=[Case("nothing", lambda rank, world_size: (), ranks=1)],
+    expected=lambda inputs: [None],
+    too_slow=lambda seen: "Late at first." if next(_runs) == 0 else None,
+    hint="none",
+)
+
+always_late = Exercise(
+    "always_late",
+    cases=[Case("nothing", lambda rank, world_size: (), ranks=1)],
+    expected=lambda inputs: [None],
+    too_slow=lambda seen: "Late again.",
+    hint="Be quick.",
+)
+
+on_disk = Exercise(
+    "on_disk",
+    cases=[Case("a folder", lambda rank, world_size: (tempfile.mkdtemp(),), ranks=1)],
+    expected=lambda inputs: [inputs[0][0]],
+    hint="The folder.",
 )
 
 letter = Choice(

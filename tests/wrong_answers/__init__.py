@@ -1,4 +1,6 @@
-"""Plausible wrong answers to the exercises, a module for each chapter; test_checks.py runs them.
+"""Plausible wrong answers to the exercises, a module for each of `ranklab.checks`.
+
+test_checks.py runs them.
 
     from wrong_answers import wrong
 

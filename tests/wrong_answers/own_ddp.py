@@ -73,6 +73,15 @@ def plain_mean_over_unequal_shares():
     return _own(loss_of=_mean_of_share, sums=_mean_over_ranks)
 
 
+@_wrong_own("The mean over no samples is nan")
+def mean_over_no_samples():
+    def weighted(outputs, labels, whole):
+        loss = nn.functional.cross_entropy(outputs, labels)
+        return loss * len(labels) / whole
+
+    return _own(loss_of=weighted)
+
+
 @_wrong_own("computes on the whole batch")
 def whole_batch_everywhere():
     return _own(share=lambda rows: rows, sums=_mean_over_ranks)

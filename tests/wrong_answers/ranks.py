@@ -173,7 +173,7 @@ def drawn_by_lot(seconds):
 
 @wrong("meet", says=["rank 0 comes late", "Somebody did not wait"])
 def without_waiting(folder, card):
-    time.sleep(0.2)  # time enough for everybody
+    time.sleep(0.2)  # the others are there by then, unless they come late
     rank, world_size = dist.get_rank(), dist.get_world_size()
     draft = folder / f"draft {rank}"
     draft.write_text(card)

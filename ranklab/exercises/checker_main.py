@@ -1,10 +1,13 @@
-"""The process that checks answers, on ranks of its own: `python -m ranklab.exercises.checker PID`.
+"""The process that checks answers, on ranks of its own.
+
+    python -m ranklab.exercises.checker_main PID
 
 It reads packed requests from its standard input and writes packed replies to its standard output
-(process.py is the other end). Nothing listens anywhere. It ends as soon as its input does, or the
-process PID, and its ranks end with it.
+(checker_process.py is the other end). Nothing listens anywhere. It ends as soon as its input does,
+or the process PID, and its ranks end with it.
 """
 
+import contextlib
 import importlib
 import os
 import pickle
@@ -17,6 +20,7 @@ import traceback
 import psutil
 
 from ..failure import SaidInWords
+from ..guardian import has_ended
 
 POLL = 0.5  # seconds between two looks at whether the notebook's kernel lives
 
@@ -84,21 +88,25 @@ def _own_error(name, error):
 
 
 def _read(requests):
-    while True:
-        try:
+    """Take requests until there are no more, or one that cannot be read; end the process then."""
+    try:
+        while True:
             requests.put(pickle.load(sys.stdin.buffer))
-        except (EOFError, OSError, pickle.UnpicklingError):
-            os._exit(0)  # the guardian ends the ranks
+    except EOFError:
+        pass
+    except BaseException:  # its last lines are what the kernel tells
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(0)  # the guardian ends the ranks
 
 
 def _watch(kernel):
     # A process that the kernel forked may hold the pipe open after its death.
-    try:
+    with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(kernel)
-        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+        while not has_ended(process):
             time.sleep(POLL)
-    except psutil.Error:
-        pass
     os._exit(0)
 
 
