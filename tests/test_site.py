@@ -392,6 +392,14 @@ def test_open_solutions_are_accessible_and_fit_a_phone(visits, site):
         assert not serious, "\n\n".join(serious)
 
 
+def test_the_list_of_exercises_is_read_on_a_phone_without_scrolling_sideways(visits, site):
+    page = visits.open((site / "exercises.html").as_uri())
+    page.set_viewport_size({"width": 390, "height": 900})
+    tables = page.locator(".pst-scrollable-table-container")
+    assert tables.count() == len(EXERCISED)
+    assert tables.evaluate_all("all => all.every(e => e.scrollWidth <= e.clientWidth)")
+
+
 def test_the_keyboard_reaches_the_text_first(visits, site):
     page = visits.open((site / "intro.html").as_uri())
     page.keyboard.press("Tab")

@@ -81,5 +81,6 @@ def _row(exercise: ExerciseText, chapter: Path) -> str:
     kind, file = exercises.KINDS[exercise.kind].lower(), ""
     if exercise.kind != "predict":
         path = exercise_files.path_of(chapter.stem, exercise)
-        file = f'<a href="{path}" download>{Path(path).name}</a>'
+        shown = Path(path).name.replace("_", "_<wbr>")  # on a phone, in several lines
+        file = f'<a href="{path}" download>{shown}</a>'
     return f"| {{ref}}`{title} <{exercise.label}>` | {kind} | {exercise.minutes} | {file} |"
