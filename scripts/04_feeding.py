@@ -990,8 +990,8 @@ result("of_the_ceiling", fed_by_itself * step_time / batch, varies=True)
 result("one_over_none", fed_by_one / fed_by_itself, varies=True)
 
 # This loop is starved: it reaches (of_the_ceiling) of what the step alone could do. One
-# worker makes it (one_over_none) times as fast. That is no more than hiding the shorter
-# of the two, the step, behind the longer one.
+# worker makes it (one_over_none) times as fast. More than 1.25 cannot come of it: the
+# shorter of the two, the step, hides behind the longer one.
 
 # --- Watch it starve ------------------------------------------------------------------
 
@@ -1134,9 +1134,9 @@ save_figures()
 # the number of cores: workers that sleep need none. It gained a factor of
 # (fetched_gain). The input that computes stops where the cores are used up, after a
 # factor of (decoded_gain): there, more workers only take the core away from the
-# training. The two predictions were (predicted_gains), in this order. Dots below their
+# training. The two predictions were (predicted_gains), in this order. Dots off their
 # line have met other programs on the same cores, or what the formula leaves out: each
-# batch must also be put together and handed over.
+# batch must also be handed over.
 #
 # That is why "twice as many workers as GPUs" and "as many as cores" are both wrong as
 # rules. Ask the input whether it waits or computes, measure $L$ and $S$, and divide. If

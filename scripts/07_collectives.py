@@ -1306,20 +1306,20 @@ if rank == 0:
 # agreement on shapes. So why not always?
 
 
-def slow_and_fast(count):
+def slow_and_fast(count, repeats):
     """Median seconds to all-gather `count` numbers: as a list of Python's, and as a tensor."""
     tensor = torch.rand(count, dtype=torch.float64)
     numbers_as_list, found = tensor.tolist(), [None] * world_size
     boxes = fresh(tensor, world_size)
     return (
-        median_time(dist.all_gather_object, (found, numbers_as_list)),
-        median_time(dist.all_gather, (boxes, tensor)),
+        median_time(dist.all_gather_object, (found, numbers_as_list), repeats),
+        median_time(dist.all_gather, (boxes, tensor), repeats),
     )
 
 
 everyone()
 
-object_times = slow_and_fast(1), slow_and_fast(100_000)
+object_times = slow_and_fast(1, repeats=25), slow_and_fast(100_000, repeats=5)
 
 object_times_by_rank = to_rank_0(object_times)
 if rank == 0:
@@ -1328,12 +1328,12 @@ if rank == 0:
     result("objects_one", slow_fast[0, 0] / slow_fast[0, 1], varies=True)
     result("objects_many", slow_fast[1, 0] / slow_fast[1, 1], varies=True)
 
-# For one number the object takes (objects_one) times as long: it is pickled, and since
-# nobody knows how long the others' bytes are, a collective of lengths goes first. For a
-# list of 100,000 numbers it is (objects_many) times, for each number is an object of
-# its own. And unpickling runs whatever code the bytes ask for, so do it only among
-# ranks that you trust. Objects are for names, settings and reports, once in a while;
-# tensors for everything in a loop.
+# An object is pickled, and since nobody knows how long the others' bytes are, a
+# collective of lengths goes first: two for one. For one number that took (objects_one)
+# times as long (ranks that wait for a core hide it), and for a list of 100,000
+# (objects_many) times, for each number is an object of its own. And unpickling runs
+# whatever code the bytes ask for, so do it only among ranks that you trust. Objects are
+# for names, settings and reports, once in a while; tensors for everything in a loop.
 
 # --- When the calls do not match ------------------------------------------------------
 
