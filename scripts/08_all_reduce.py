@@ -1139,11 +1139,13 @@ if rank == 0:
     ax.legend(ncols=2)
     save_figures()
 
-# Points are measured, lines predicted, from sizes that lie between the points. On the
-# left all is latency, and what counts is the number of rounds: recursive doubling has
-# the fewest, gathering and the ring have the most. On the right all is bytes, and the
-# order turns around. The way through shared memory sends no message, and on a machine
-# that has nothing else to do it lies below all of them. How well do the models do?
+# Points are measured, lines predicted, from sizes that lie between the points. Expect
+# this when the ranks have the machine to themselves: on the left all is latency, and
+# what counts is the number of rounds, of which recursive doubling has the fewest,
+# gathering and the ring the most. On the right all is bytes, and the order turns
+# around. The way through shared memory sends no message, and lies below all of them. On
+# a busy machine waiting for a core comes on top, at the left many times over. How well
+# do the models do?
 
 if rank == 0:
     large = sizes >= 1 << 16
@@ -1274,11 +1276,12 @@ if rank == 0:
     result("over_floor", over_floor, varies=True)
 
 # (traffic_in_copies) copies for (n_ranks) ranks, and the measurement is (over_floor)
-# times that. Part of the difference is Python and the barriers; part is that what one
-# core has just written must come to another one out of its cache. To get far below, one
-# would have to let go of the copying: keep the tensors themselves in memory that all
-# can see, from the start. Then each rank adds its part and writes it back, and nobody
-# puts or takes. Libraries offer that under the name of registered buffers.
+# times that. Part of the difference is Python and the barriers (on a busy machine, most
+# of it); part is that what one core has just written must come to another one out of
+# its cache. To get far below, one would have to let go of the copying: keep the tensors
+# themselves in memory that all can see, from the start. Then each rank adds its part
+# and writes it back, and nobody puts or takes. Libraries offer that under the name of
+# registered buffers.
 
 # --- What you can do now --------------------------------------------------------------
 
