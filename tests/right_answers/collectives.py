@@ -1,0 +1,130 @@
+"""Right answers to the exercises of chapter 07."""
+
+import torch
+import torch.distributed as dist
+
+from ranklab.taught.collectives import exchange
+from right_answers import right
+
+# total_accuracy
+
+
+@right("total_accuracy")
+def one_collective_of_objects(right, seen):
+    counts = [None] * dist.get_world_size()
+    dist.all_gather_object(counts, (right, seen))
+    rights, all_seen = map(sum, zip(*counts))
+    return rights / all_seen
+
+
+@right("total_accuracy")
+def as_one_complex_number(right, seen):
+    total = torch.tensor(complex(right, seen))
+    dist.all_reduce(total)
+    return float(total.real / total.imag)
+
+
+# largest
+
+
+@right("largest")
+def the_best_of_all_objects(x):
+    mine = max(x.tolist()), -dist.get_rank()
+    bests = [None] * dist.get_world_size()
+    dist.all_gather_object(bests, mine)
+    number, minus_rank = max(bests)
+    return number, -minus_rank
+
+
+@right("largest")
+def gathered_into_one_tensor(x):
+    maxima = x.new_empty(dist.get_world_size())
+    dist.all_gather_into_tensor(maxima, x.max().reshape(1))
+    return maxima.max().item(), int(maxima.argmax())
+
+
+# all_lists
+
+
+@right("all_lists")
+def each_tells_the_others_in_turn(numbers):
+    lists = []
+    for root in range(dist.get_world_size()):
+        box = [numbers]
+        dist.broadcast_object_list(box, src=root)
+        lists += box
+    return lists
+
+
+@right("all_lists")
+def lengths_and_then_a_padded_text(numbers):
+    text = repr(numbers).encode()
+    n = dist.get_world_size()
+    lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(n)]
+    dist.all_gather(lengths, torch.tensor([len(text)]))
+    room = max(length.item() for length in lengths)
+    boxes = [torch.zeros(room, dtype=torch.uint8) for _ in range(n)]
+    dist.all_gather(boxes, torch.tensor(list(text.ljust(room)), dtype=torch.uint8))
+    return [[int(word) for word in _words(bytes(box.tolist()))] for box in boxes]
+
+
+def _words(text):
+    return text.decode().strip(" []").replace(",", " ").split()
+
+
+# all_max
+
+
+@right("all_max")
+def from_far_to_near(x):
+    n, me = dist.get_world_size(), dist.get_rank()
+    for k in reversed(range((n - 1).bit_length())):
+        came = torch.empty_like(x)
+        exchange(x, (me + 2**k) % n, came, (me - 2**k) % n)
+        x.copy_(torch.where(came > x, came, x))
+
+
+@right("all_max")
+def with_handles(x, step=1):
+    n, me = dist.get_world_size(), dist.get_rank()
+    if step >= n:
+        return
+    came, mine = torch.empty_like(x), x.clone()
+    handles = [dist.isend(mine, (me - step) % n), dist.irecv(came, (me + step) % n)]
+    for handle in handles:
+        handle.wait()
+    x[:] = torch.stack([mine, came]).amax(dim=0)
+    with_handles(x, 2 * step)
+
+
+# own_scan
+
+
+@right("own_scan")
+def by_doubling(x):
+    n, me = dist.get_world_size(), dist.get_rank()
+    total, distance = x.contiguous().clone(), 1
+    while distance < n:
+        handles, box = [], torch.zeros_like(total)
+        if me + distance < n:
+            handles.append(dist.isend(total.clone(), me + distance))
+        if me >= distance:
+            handles.append(dist.irecv(box, me - distance))
+        for handle in handles:
+            handle.wait()
+        total, distance = total + box, 2 * distance
+    return total
+
+
+@right("own_scan")
+def everybody_sends_to_all_after_it(x):
+    n, me = dist.get_world_size(), dist.get_rank()
+    packed = x.contiguous()
+    handles = [dist.isend(packed, later) for later in range(me + 1, n)]
+    total = x.clone(memory_format=torch.contiguous_format)
+    for earlier in range(me):
+        box = torch.empty_like(packed)
+        dist.recv(box, earlier)
+        total += box
+    [handle.wait() for handle in handles]
+    return total

@@ -1,0 +1,140 @@
+"""Right answers to the exercises of chapter 05."""
+
+import functools
+import heapq
+import itertools
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from right_answers import right
+
+# my_shard
+
+
+@right("my_shard")
+def from_accumulated_lengths(n):
+    world_size = dist.get_world_size()
+    lengths = [-((r - n) // world_size) for r in range(world_size)]
+    edges = [0, *itertools.accumulate(lengths)]
+    return edges[dist.get_rank()], edges[dist.get_rank() + 1]
+
+
+@right("my_shard")
+def from_numpys_lengths(n):
+    parts = np.array_split(np.empty(n, dtype=np.uint8), dist.get_world_size())
+    ends = np.cumsum([len(part) for part in parts])
+    rank = dist.get_rank()
+    return ends[rank] - len(parts[rank]), ends[rank]
+
+
+# environments
+
+
+@right("environments")
+def one_after_the_other(hosts, per_host, port):
+    same = {"MASTER_ADDR": hosts[0], "MASTER_PORT": f"{port}"}
+    found = []
+    for _ in hosts:
+        for local in map(str, range(per_host)):
+            found.append({"RANK": str(len(found)), "LOCAL_RANK": local, **same})
+    for one in found:
+        one["WORLD_SIZE"] = f"{len(found)}"
+    return found
+
+
+@right("environments")
+def by_division(hosts, per_host, port):
+    names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"]
+    n = len(hosts) * per_host
+    rows = ((rank, rank % per_host, n, hosts[0], port) for rank in range(n))
+    return [dict(zip(names, map(str, row))) for row in rows]
+
+
+# in_turn
+
+
+@right("in_turn")
+def barriers_before_and_after(say):
+    before = dist.get_rank()
+    [dist.barrier() for _ in range(before)]
+    say()
+    [dist.barrier() for _ in range(before, dist.get_world_size())]
+
+
+@right("in_turn")
+def a_token_goes_round(say):
+    rank, token = dist.get_rank(), torch.zeros(1)
+    if rank > 0:
+        dist.recv(token, rank - 1)
+    say()
+    if rank < dist.get_world_size() - 1:
+        dist.send(token, rank + 1)
+
+
+# balanced_tasks
+
+
+@right("balanced_tasks")
+def with_a_heap(seconds):
+    heap = [(0.0, r, []) for r in range(dist.get_world_size())]
+    for length, task in sorted(((s, i) for i, s in enumerate(seconds)), reverse=True):
+        load, r, tasks = heap[0]
+        heapq.heapreplace(heap, (load + length, r, [*tasks, task]))
+    return next(tasks for _, r, tasks in heap if r == dist.get_rank())
+
+
+@right("balanced_tasks")
+def better_than_asked_for(seconds):
+    """The longest first, then single tasks are moved and swapped while that helps."""
+    n, order = dist.get_world_size(), sorted(range(len(seconds)), key=lambda i: -seconds[i])
+
+    def deal(shares, task):
+        loads = [sum(seconds[t] for t in share) for share in shares]
+        shares[min(range(n), key=lambda r: (loads[r], -r))].append(task)
+        return shares
+
+    shares = functools.reduce(deal, order, [[] for _ in range(n)])
+    loads = [sum(seconds[t] for t in share) for share in shares]
+    high, low = loads.index(max(loads)), loads.index(min(loads))
+    for task in sorted(shares[high], key=lambda t: seconds[t]):
+        if loads[low] + seconds[task] < loads[high]:
+            shares[high].remove(task)
+            shares[low].append(task)
+            break
+    return sorted(shares[dist.get_rank()], reverse=True)
+
+
+# meet
+
+
+@right("meet")
+def with_a_sign_that_it_is_whole(folder, card):
+    rank = dist.get_rank()
+    with open(os.path.join(folder, f"card-{rank}.txt"), "w") as file:
+        print(card, "END", sep="\n", file=file)
+    cards = []
+    for other in range(dist.get_world_size()):
+        text, path = "", os.path.join(folder, f"card-{other}.txt")
+        while not text.endswith("\nEND\n"):
+            time.sleep(0.005)
+            if os.path.isfile(path):
+                with open(path) as file:
+                    text = file.read()
+        cards.append(text.removesuffix("\nEND\n"))
+    return cards
+
+
+@right("meet")
+def with_a_second_file(folder, card):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    Path(folder, f"{rank}.card").write_bytes(card.encode())
+    Path(folder, f"{rank}.there").touch()
+    while len(list(Path(folder).glob("*.there"))) < n:
+        time.sleep(0.002)
+    found = sorted(Path(folder).glob("*.card"), key=lambda path: int(path.stem))
+    return [path.read_text() for path in found]
