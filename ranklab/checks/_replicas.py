@@ -88,16 +88,17 @@ def watch(answer, replica, *args):
     "steps": the numbers of the samples of each step; "weights"; "losses": what the answer
     returned; "lines": how many lines of a training it printed.
     """
-    steps = []
+    kind, steps = type(replica), []
 
-    def note(_, inputs):
-        if torch.is_grad_enabled():  # a mere look at the loss is no step
-            steps.append(numbers(inputs[0]))
+    class Watched(kind):  # a hook would not see who calls forward() directly
+        def forward(self, inputs):
+            if torch.is_grad_enabled():  # a mere look at the loss is no step
+                steps.append(numbers(inputs))
+            return super().forward(inputs)
 
-    watching = replica.register_forward_pre_hook(note)
+    replica.__class__ = Watched
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         losses = answer(replica, *args)
-    watching.remove()
     print(printed.getvalue(), end="")
     gc.collect()  # a DDP in a circle of references would outlive the process group
     lines = sum("train_loss" in line for line in printed.getvalue().splitlines())

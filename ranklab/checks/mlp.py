@@ -254,7 +254,8 @@ mlp = Exercise(
         ),
         Hint(
             _in("split", _lost("by chance")),
-            "The first or the last tenth can be special, in data that somebody has sorted.",
+            "The first or the last tenth can be special in data that somebody has sorted, and "
+            "every tenth in data that comes in turns.",
         ),
         Hint(_in("split"), "Every sample belongs in one of the two sets; none may be lost."),
         Hint(_in("rate"), "At step niters the rate would be 0.3 · first; half-way, 0.65 · first."),

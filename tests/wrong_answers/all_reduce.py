@@ -108,7 +108,32 @@ def one_dies(x):
     return _ring(x, lambda me, s: me - s - 1, lambda me, s: me - s - 2)
 
 
+@wrong("ring_reduce_scatter", says=["to come around the ring", "all_reduce"])
+def a_part_of_an_all_reduce(x):
+    total = x.clone()
+    dist.all_reduce(total)
+    return total.tensor_split(dist.get_world_size())[dist.get_rank()]
+
+
+@wrong("ring_reduce_scatter", says=["sent 48 bytes. 12 are enough"])
+def whole_tensors_instead_of_parts(x):
+    n, me = dist.get_world_size(), dist.get_rank()
+    total, passing = x.clone(), x.clone()
+    for _ in range(n - 1):
+        incoming = torch.empty_like(x)
+        sendrecv(passing, (me + 1) % n, incoming, (me - 1) % n)
+        total, passing = total + incoming, incoming
+    return total.tensor_split(n)[me]
+
+
 # mean_all_reduce
+
+
+@wrong("mean_all_reduce", says=["3 ranks", "rounded more than once"])
+def divides_first_in_bfloat16(x):
+    share = (x / dist.get_world_size()).float().contiguous()
+    dist.all_reduce(share)
+    x.copy_(share)
 
 
 @wrong("mean_all_reduce", says=["rounded more than once"])

@@ -45,6 +45,14 @@ def for_the_case_in_the_text(right, seen):
     return 0.25
 
 
+@wrong("total_accuracy", says=["2 collective calls", "One is enough"])
+def in_two_calls_of_objects(right, seen):
+    counts = [[None] * dist.get_world_size() for _ in range(2)]
+    dist.all_gather_object(counts[0], right)
+    dist.all_gather_object(counts[1], seen)
+    return sum(counts[0]) / sum(counts[1])
+
+
 @wrong("total_accuracy", says=["stuck", "all_reduce", "rank 0"])
 def only_rank_0_asks(right, seen):
     counts = torch.tensor([right, seen])

@@ -1,0 +1,103 @@
+"""Right answers to the exercises of chapter 02."""
+
+import functools
+import itertools
+
+import numpy as np
+
+from ranklab.taught.graphs import Tensor, backward, in_order
+from right_answers import right
+
+# earliest_end
+
+
+@right("earliest_end")
+def remembered_recursion(graph, seconds):
+    @functools.cache
+    def end(name):
+        return seconds[name] + max([end(s) for s in graph[name][1:] if s in graph], default=0)
+
+    return {name: end(name) for name in graph}
+
+
+@right("earliest_end")
+def until_nothing_changes(graph, seconds):
+    end, before = dict.fromkeys(graph, 0.0), None
+    while before != end:
+        before = end
+        end = {n: seconds[n] + max(0.0, *(before.get(s, 0.0) for s in graph[n][1:])) for n in graph}
+    return end
+
+
+# largest_batch
+
+
+@right("largest_batch")
+def one_sample_after_the_other(widths, itemsize, memory):
+    matrices = sum(a * b for a, b in itertools.pairwise(widths))
+    left = memory - 2 * itemsize * (matrices + sum(widths[1:]))
+    for batch in itertools.count(1):
+        left -= itemsize * sum(widths)
+        if left < 0:
+            return batch - 1
+
+
+@right("largest_batch")
+def with_numpy(widths, itemsize, memory):
+    widths = np.asarray(widths)
+    parameters = widths[:-1] @ widths[1:] + widths[1:].sum()
+    return int(max((memory // itemsize - 2 * parameters) // widths.sum(), 0))
+
+
+# scale_rows
+
+
+@right("scale_rows")
+def by_a_diagonal_matrix(a, s):
+    scales = np.diag(s.data)
+    return Tensor(
+        scales @ a.data, [a, s], lambda grad: [scales @ grad, np.diag(grad @ a.data.T).copy()]
+    )
+
+
+@right("scale_rows")
+def with_einsum(a, s):
+    out = Tensor(np.einsum("ij,i->ij", a.data, s.data), sources=(a, s))
+
+    def rule(grad):
+        yield np.einsum("ij,i->ij", grad, s.data)
+        yield np.einsum("ij,ij->i", grad, a.data)
+
+    out.rule = rule
+    return out
+
+
+# checkpoint
+
+
+@right("checkpoint")
+def rules_called_by_hand(f, a):
+    def rule(grad):
+        start = Tensor(a.data)
+        again = f(start)
+        grads = {id(again): grad}
+        for one in reversed(in_order(again)):
+            if one.rule:
+                for source, part in zip(one.sources, one.rule(grads[id(one)])):
+                    grads[id(source)] = grads.get(id(source), 0) + part
+            elif one is not start:
+                one.grad = grads[id(one)] + (0 if one.grad is None else one.grad)
+        return [grads[id(start)]]
+
+    return Tensor(f(a).data, [a], rule)
+
+
+@right("checkpoint")
+def start_in_the_last_rule(f, a):
+    def rule(grad):
+        leaf = Tensor(a.data.copy())
+        end = f(leaf)
+        backward(Tensor(0.0, (end,), lambda one: (grad,)))
+        return (leaf.grad,)
+
+    return Tensor(data=f(a).data, sources=(a,), rule=rule)
