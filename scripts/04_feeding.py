@@ -935,11 +935,11 @@ result("step_ms", 1000 * step_time, varies=True)
 # this process, which know the classes of a notebook. (The default is another one on
 # macOS, and on Linux from Python 3.14 on: new Pythons, which do not. So we say what we
 # want.) A fork has two traps. Once this process has used the GPU, a copy of it cannot.
-# And it copies no threads but the locks that they hold: who waits for one of those
-# waits forever, and Pythons from 3.12 on warn of it. Ours only make tensors; in a
-# program with more, put the dataset into a file and take `"forkserver"`
-# [multiprocessing]. PyTorch also warns of more workers than cores. Whether that is
-# right is a question of this chapter, so we switch both warnings off.
+# And other threads are not copied, but the locks that they hold are: who asks for one
+# waits forever. (Pythons from 3.12 on warn of it.) Our datasets touch neither; for one
+# that does, put it into a file and take `"forkserver"` [multiprocessing]. PyTorch also
+# warns of more workers than cores. Whether that is right is a question of this chapter,
+# so we switch both warnings off.
 
 warnings.filterwarnings("ignore", message="This DataLoader will create")
 show(warnings.filterwarnings("ignore", message="This process .* is multi-threaded"))

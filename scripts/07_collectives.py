@@ -796,9 +796,9 @@ if rank == 0:
     show(holdings(before_by_rank, x_by_rank, name="all-reduce"))
 
 # Each half costs $\frac{n-1}{n} N$ bytes a rank, so it is $2\,\frac{n-1}{n} N$
-# together: less than twice the tensor, however many ranks there are. That is the best
-# possible [patarasuk2009], in bytes. In rounds, $2(n-1)$, it is not, and which of the
-# two matters depends on the size. chapter 08_all_reduce is about nothing else.
+# together: less than twice the tensor, however many ranks there are. As long as only
+# the ranks add, that is the best possible in bytes [patarasuk2009]. In rounds,
+# $2(n-1)$, it is not. chapter 08_all_reduce is about nothing else.
 #
 # Used for: gradients (chapter 10), and whatever everybody must agree on.
 
@@ -1212,8 +1212,8 @@ if rank == 0:
 # is an all-reduce forward and nothing backward, f the reverse. There, a tensor of which
 # every rank holds the same copy counts as one vector, not as $n$. Then f, from one to
 # all, is a broadcast, and g, from all to one, a reduce: each other's adjoint (chapter
-# 18). Who takes the row all-reduce, all-reduce for g gets gradients $n$ times too
-# large.
+# 18). With an all-reduce in both directions, as in the table, the gradients behind g
+# would be $n$ times too large.
 #
 # An adjoint need not be an inverse. Gather undoes scatter, and all-to-all undoes
 # itself. What does a reduce after a broadcast give?
