@@ -300,6 +300,14 @@ def _meeting(what, ranks, *, litter=(), late=lambda rank: 0.0):
     return Case(what, make, ranks=ranks)
 
 
+def _by_files_alone(seen):
+    if any(seen.collectives) or any(seen.messages):
+        return (
+            "The cards are right, but files alone were to be used: no message, no barrier."
+        )
+    return None
+
+
 meet = Exercise(
     "meet",
     cases=[
@@ -311,6 +319,8 @@ meet = Exercise(
     ],
     expected=lambda inputs: [[card for _, card, _ in inputs]] * len(inputs),
     drive=_meet_slowly,
+    judge=_by_files_alone,
+    trace=True,
     limit=6.0,
     hints=[
         Hint(

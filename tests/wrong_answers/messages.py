@@ -49,6 +49,14 @@ def from_the_right(x):
     return box
 
 
+@wrong("from_left", says=["of send and recv alone"])
+def by_a_collective(x):
+    _, world_size, left, _ = _ring()
+    boxes = [torch.empty_like(x) for _ in range(world_size)]
+    dist.all_gather(boxes, x)
+    return boxes[left]
+
+
 @wrong("from_left", says=["x", "changed"])
 def x_as_the_box(x):
     rank, _, left, right = _ring()
