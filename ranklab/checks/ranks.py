@@ -302,9 +302,7 @@ def _meeting(what, ranks, *, litter=(), late=lambda rank: 0.0):
 
 def _by_files_alone(seen):
     if any(seen.collectives) or any(seen.messages):
-        return (
-            "The cards are right, but files alone were to be used: no message, no barrier."
-        )
+        return "The cards are right, but files alone were to be used: no message, no barrier."
     return None
 
 
