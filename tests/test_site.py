@@ -372,6 +372,10 @@ WIDE_CODE_IS_REACHED = """() => [...document.querySelectorAll("pre")]
     .every(e => e.scrollWidth <= e.clientWidth || e.tabIndex === 0)"""
 
 
+INSIDE_ITS_PARAGRAPH = """all => all.every(e =>
+    e.getBoundingClientRect().right <= e.closest("p").getBoundingClientRect().right + 1)"""
+
+
 def test_wide_code_in_a_solution_is_reached_by_the_keyboard(visits, site):
     page = visits.open((site / f"{EXERCISED[0]}.html").as_uri())
     page.set_viewport_size({"width": 390, "height": 900})
@@ -385,6 +389,7 @@ def test_open_solutions_are_accessible_and_fit_a_phone(visits, site):
     page.set_viewport_size({"width": 390, "height": 900})
     page.evaluate("document.querySelectorAll('details.solution').forEach(d => { d.open = true })")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.locator("details.solution p code").evaluate_all(INSIDE_ITS_PARAGRAPH)
     page.wait_for_function(WIDE_CODE_IS_REACHED)
     for theme in ("light", "dark"):
         page.evaluate("t => { document.documentElement.dataset.theme = t }", theme)
