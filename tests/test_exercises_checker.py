@@ -15,7 +15,7 @@ from exercises_made_up import SOON, checkers, folder_of, made_up_exercises
 from kernels import wait_until
 
 from ranklab import checks
-from ranklab.exercises import check, checker_process, trial
+from ranklab.exercises import check, checker_process, parcel, trial
 from ranklab.exercises.checker_process import Checker, CheckerGone
 from ranklab.exercises.running import Outcome
 
@@ -48,7 +48,7 @@ class CannotBeRebuilt:
 
 def test_a_request_that_cannot_be_read_ends_the_process_which_says_why(checker):
     with pytest.raises(CheckerGone, match="died") as caught:
-        checker.ask({"name": "spread", "odd": CannotBeRebuilt()})
+        checker.ask(CannotBeRebuilt())
     assert "ValueError: invalid literal for int()" in caught.value.last_words[-1]
 
 
@@ -56,7 +56,7 @@ def test_a_process_that_reads_nothing_is_given_up(checker, monkeypatch):
     monkeypatch.setattr(checker_process, "STARTING", 1.0)
     os.kill(checker._process.pid, signal.SIGSTOP)
     with pytest.raises(CheckerGone, match="does not answer"):
-        checker.ask({"name": "spread", "large": bytes(1 << 20)})  # more than a pipe takes
+        checker.ask(bytes(1 << 20))  # more than a pipe takes
 
 
 def test_a_process_that_cannot_start_says_why(tmp_path, monkeypatch):
@@ -79,7 +79,7 @@ def test_getting_ranks_ready_is_no_part_of_a_case(monkeypatch):
         run=lambda order, packed, limit: log.append("run") or Outcome(),
     )
     monkeypatch.setattr(trial, "judge", lambda *about: None)
-    request = {"name": "on_disk", "sources": {}}
+    request = parcel.pack(checks.find("on_disk"), [broadcast])
     one = trial._Trial(bench, request, lambda **what: log.append(what))
     one._run(0)
     case = {"case": 0, "limit": one.exercise.limit}

@@ -2,9 +2,9 @@
 
     python -m ranklab.exercises.checker_main PID
 
-It reads packed requests from its standard input and writes packed replies to its standard output
-(checker_process.py is the other end). Nothing listens anywhere. It ends as soon as its input does,
-or the process PID, and its ranks end with it.
+It reads requests, packed Parcels (parcel.py), from its standard input and writes packed replies to
+its standard output; checker_process.py is the other end. Nothing listens anywhere. It ends as soon
+as its input does, or the process PID, and its ranks end with it.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ def main(kernel):
             bench = bench or _start(request)
             verdict, text = _try(bench, request, lambda **what: _say(replies, **what))
         except Exception as error:
-            verdict, text = "open", _own_error(request["name"], error)
+            verdict, text = "open", _own_error(request.exercise, error)
         _say(replies, verdict=verdict, text=text)
         bench = _repaired(bench)  # while the reader reads
 
@@ -50,7 +50,7 @@ def _start(request):
     threading.Thread(target=importlib.import_module, args=("ranklab.exercises.trial",)).start()
     from .running import Bench
 
-    return Bench(training=request["trains"])
+    return Bench(training=request.trains)
 
 
 def _try(bench, request, say):

@@ -32,7 +32,7 @@ class CheckerGone(RuntimeError):
 
 
 def ask(request):
-    """Send a request to the checking process, and return its reply; start it where there is none.
+    """Send a Parcel to the checking process, and return its reply; start it where there is none.
 
     Raises CheckerGone, and lets a KeyboardInterrupt pass; the process is ended then.
     """
@@ -82,7 +82,7 @@ class Checker:
         return self._process.poll() is None and self._kernel == os.getpid()
 
     def ask(self, request):
-        """Send a request; return the reply.
+        """Send a Parcel; return the reply, {"verdict": ..., "text": ...}.
 
         What comes before it: {"preparing": number of a case}, while there are ranks to be made
         ready, and {"case": number, "limit": seconds} when the case begins.

@@ -101,8 +101,7 @@ def _of_answer(exercise, answers):
 
     name = exercise.name
     try:
-        request = {"name": name, "trains": exercise.trains, **parcel.pack(answers)}
-        said = checker_process.ask(request)
+        said = checker_process.ask(parcel.pack(exercise, answers))
     except parcel.NotPackable as error:
         return "wrong", str(error)
     except checker_process.CheckerGone as error:

@@ -37,8 +37,7 @@ class Finding:
 def judge(exercise, case, inputs, expected, outcome, order):
     """Return the Finding of one case, or None where all is as it should be.
 
-    inputs: the arguments of each rank; expected: the result of each, or None. order: what parcel.py
-    knows of the answer.
+    inputs: the arguments of each rank; expected: the result of each, or None. order: the Order.
     """
     look = _Look(exercise, case, inputs, expected, outcome, order)
     for find in (look.death, look.standstill, look.errors, look.changes, look.results):
@@ -51,10 +50,10 @@ def judge(exercise, case, inputs, expected, outcome, order):
 class _Look:
     def __init__(self, exercise, case, inputs, expected, outcome, order):
         self.exercise, self.case, self.inputs, self.expected = exercise, case, inputs, expected
-        self.outcome, self.name = outcome, order["names"][0]
+        self.outcome, self.name = outcome, order.names[0]
         # The arguments of a case are those of `drive`, after the answer, where there is one.
         drive = exercise.drive
-        self.parameters = parameters(drive)[1:] if drive else order["parameters"]
+        self.parameters = parameters(drive)[1:] if drive else order.parameters
         self.alone = case.ranks == 1
 
     def seen(self, happened):

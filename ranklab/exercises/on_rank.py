@@ -21,7 +21,7 @@ LONGEST_OUTPUT = 4000  # characters that a rank may print in one case; the rest 
 
 
 def run(order, args, printed):
-    """Run the answer in `order` (parcel.py) on `args`, both packed; return (failed, what came).
+    """Run the answer in `order`, an Order, on `args`, both packed; return (failed, what came).
 
     printed: the path of the file that takes what the answer prints, so that it is there also after
     the death of this process. What came is a packed dict: "result", packed by itself, or "error" as
@@ -36,10 +36,10 @@ def run(order, args, printed):
         _kept(torch.distributed),
     ):
         try:
-            answers, drive = pickle.loads(order["answers"]), pickle.loads(order["drive"])
+            answers, drive = pickle.loads(order.answers), pickle.loads(order.drive)
             given, before = pickle.loads(args), pickle.loads(args)
-            result = _call(answers, drive, given, order["trace"], said)
-            kept = order["in_place"]
+            result = _call(answers, drive, given, order.trace, said)
+            kept = order.in_place
             said["result"] = _packed(plain(given[0] if kept else result))
             said["changed"] = [
                 i for i, pair in enumerate(zip(before, given)) if i >= kept and not same(*pair)
@@ -68,9 +68,9 @@ def _packed(result):
 
 def _make_ready(order):
     """Put this process into a state that does not depend on the answers before."""
-    os.chdir(order["folder"])
-    sys.path += [entry for entry in order["path"] if entry not in sys.path]
-    remember(order["sources"])
+    os.chdir(order.folder)
+    sys.path += [entry for entry in order.path if entry not in sys.path]
+    remember(order.sources)
     torch.set_default_dtype(torch.float32)
     torch.set_grad_enabled(True)
     seed = 1000 + (torch.distributed.get_rank() if torch.distributed.is_initialized() else 0)

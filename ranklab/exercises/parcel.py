@@ -9,6 +9,7 @@ import inspect
 import linecache
 import os
 import sys
+from dataclasses import dataclass
 
 import cloudpickle
 
@@ -21,8 +22,36 @@ class NotPackable(SaidInWords, TypeError):
     """The answer uses something that cannot go to another process."""
 
 
-def pack(answers):
-    """Return a dict of plain data: the answers, packed, and what it takes to run them elsewhere."""
+@dataclass(frozen=True)
+class Parcel:
+    """The reader's answers to an exercise, and what it takes to run them elsewhere: plain data.
+
+    exercise: its name. trains: as the Exercise says. answers: the tuple of them, packed. names: of
+    the answers. parameters: names of those of the first answer. sources: {file: text} of the
+    reader's code. path and folder: sys.path and the working folder of the kernel.
+    """
+
+    exercise: str
+    trains: bool
+    answers: bytes
+    names: list
+    parameters: list
+    sources: dict
+    path: list
+    folder: str
+
+
+@dataclass(frozen=True)
+class Order(Parcel):
+    """What a rank is told to run. drive: packed; trace and in_place: as the Exercise says."""
+
+    drive: bytes
+    trace: bool
+    in_place: bool
+
+
+def pack(exercise, answers):
+    """Return the Parcel of answers to an exercise."""
     parts = _parts(answers)
     files = {code.co_filename for part in parts for code in codes_of(part)}
     with _by_value(parts):
@@ -30,14 +59,16 @@ def pack(answers):
             packed = cloudpickle.dumps(answers)
         except Exception as error:
             raise NotPackable(_why_not(parts, error)) from None
-    return {
-        "answers": packed,
-        "names": [getattr(answer, "__name__", "the answer") for answer in answers],
-        "parameters": parameters(answers[0]),
-        "sources": {file: "".join(linecache.getlines(file)) for file in sorted(files)},
-        "path": [os.path.abspath(entry) for entry in sys.path],
-        "folder": os.getcwd(),
-    }
+    return Parcel(
+        exercise=exercise.name,
+        trains=exercise.trains,
+        answers=packed,
+        names=[getattr(answer, "__name__", "the answer") for answer in answers],
+        parameters=parameters(answers[0]),
+        sources={file: "".join(linecache.getlines(file)) for file in sorted(files)},
+        path=[os.path.abspath(entry) for entry in sys.path],
+        folder=os.getcwd(),
+    )
 
 
 def parameters(answer):

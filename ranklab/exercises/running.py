@@ -69,8 +69,8 @@ class Bench:
     def run(self, order, inputs, limit):
         """Run one case on ranks that are ready; return its Outcome.
 
-        order: what on_rank.run gets, a dict. inputs: the arguments of each rank, packed; there are
-        as many ranks as these. limit: seconds.
+        order: the Order that on_rank.run gets. inputs: the arguments of each rank, packed; there
+        are as many ranks as these. limit: seconds.
         """
         from . import on_rank  # with torch: the ranks are started before that comes
 

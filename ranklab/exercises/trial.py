@@ -10,6 +10,7 @@ from .. import checks
 from ..failure import named
 from .judging import alike, judge
 from .on_rank import remember
+from .parcel import Order
 
 LINES, WIDTH = 8, 100  # that are shown of what an answer printed
 # After which the next case may be tried:
@@ -19,23 +20,23 @@ OF_RESULTS = ("type", "shape", "dtype", "value", "judge", "time")
 def try_answer(bench, request, say):
     """Run an answer on the ranks of `bench`; return (verdict, text).
 
-    request: "name", "trains", and what parcel.pack gave. say(preparing=i) tells that the ranks are
-    made ready for case i, and say(case=i, limit=seconds) that it begins.
+    request: a Parcel. say(preparing=i) tells that the ranks are made ready for case i, and
+    say(case=i, limit=seconds) that it begins.
     """
     return _Trial(bench, request, say).run()
 
 
 class _Trial:
     def __init__(self, bench, request, say):
-        self.exercise = checks.find(request["name"])
+        self.exercise = checks.find(request.exercise)
         self.bench, self.say = bench, say
-        remember(request["sources"])
-        self.order = {
-            **request,
-            "drive": cloudpickle.dumps(self.exercise.drive),
-            "trace": self.exercise.trace,
-            "in_place": self.exercise.in_place,
-        }
+        remember(request.sources)
+        self.order = Order(
+            **vars(request),
+            drive=cloudpickle.dumps(self.exercise.drive),
+            trace=self.exercise.trace,
+            in_place=self.exercise.in_place,
+        )
         self.expected = {}  # {number of a case: the results}
         self.printed = {}  # of the case that is shown
 
