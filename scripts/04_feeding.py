@@ -984,8 +984,8 @@ result("default_prefetch", DataLoader(slow, num_workers=1).prefetch_factor)
 # worker there is a second process, which fetches the next batch while the first one
 # computes.
 
-fed_by_itself = throughput(loader(slow, batch, workers=0), step, 0.7)
-fed_by_one = throughput(loader(slow, batch, workers=1), step, 0.7)
+fed_by_itself = throughput(loader(slow, batch, workers=0), step, 0.5)
+fed_by_one = throughput(loader(slow, batch, workers=1), step, 0.5)
 result("of_the_ceiling", fed_by_itself * step_time / batch, varies=True)
 result("one_over_none", fed_by_one / fed_by_itself, varies=True)
 
@@ -1131,12 +1131,12 @@ ax.legend(loc="upper left", bbox_to_anchor=(0, -0.2), fontsize=9)
 save_figures()
 
 # Dots are measured, dashed lines predicted. The input that waits goes on climbing past
-# the number of cores: workers that sleep need none. It gained a factor of
-# (fetched_gain). The input that computes stops where the cores are used up, after a
-# factor of (decoded_gain): there, more workers only take the core away from the
-# training. The two predictions were (predicted_gains), in this order. Dots off their
-# line have met other programs on the same cores, or what the formula leaves out: each
-# batch must also be handed over.
+# the number of cores: workers that sleep need none. At best it was (fetched_gain) times
+# as fast as with no worker. The input that computes stops where the cores are used up,
+# at (decoded_gain) times: more workers only take the core away from the training.
+# Predicted were (predicted_gains), in this order. Dots off their line have met other
+# programs on the same cores, or what the formula leaves out: each batch must also be
+# handed over.
 #
 # That is why "twice as many workers as GPUs" and "as many as cores" are both wrong as
 # rules. Ask the input whether it waits or computes, measure $L$ and $S$, and divide. If
@@ -1257,7 +1257,7 @@ class Shared(Stream):
         return itertools.islice(super().__iter__(), which, None, of)
 
 
-for w in (0, 1, 3, 4):
+for w in (0, 3, 4):
     numbers = torch.cat(list(loader(Shared(), 10, w))).tolist()
     assert sorted(numbers) == list(range(100))
 result("order_with_4", numbers[:12])
@@ -1267,8 +1267,8 @@ result("order_with_4", numbers[:12])
 # order, however many workers there are.
 
 quick = torch.utils.data.Subset(Fetched(1, 0), range(200))
-orders = [torch.cat([x for x, _ in loader(quick, 16, w)]).flatten().tolist() for w in (0, 1, 4)]
-assert orders[0] == orders[1] == orders[2] == list(range(200))
+orders = [torch.cat([x for x, _ in loader(quick, 16, w)]).flatten().tolist() for w in (0, 4)]
+assert orders[0] == orders[1] == list(range(200))
 
 # Copies have a second trap. Ask what else is copied:
 
