@@ -101,60 +101,7 @@ def pairs_first(x):
     return largest
 
 
-@right("max_all_reduce")
-def from_far_to_near(x):
-    n, me = dist.get_world_size(), dist.get_rank()
-    core = 2 ** (n.bit_length() - 1)
-    box = torch.empty_like(x)
-
-    def swapped(largest, distance):
-        if distance == 0:
-            return largest
-        work = dist.isend(largest, me ^ distance)
-        dist.recv(box, me ^ distance)
-        work.wait()
-        return swapped(torch.where(box > largest, box, largest), distance // 2)
-
-    if me >= core:
-        dist.send(x, me % core)
-        dist.recv(box, me % core)
-        return box
-    largest = x.clone()
-    if me + core < n:
-        dist.recv(box, me + core)
-        largest = torch.maximum(x, box)
-    largest = swapped(largest, core // 2)
-    if me + core < n:
-        dist.send(largest, me + core)
-    return largest
-
-
 # ddp
-
-
-@right("ddp")
-def losses_gathered(model, dataset, epochs, batch_size, learning_rate):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    sampler = DistributedSampler(dataset, num_replicas=n, rank=rank, shuffle=True)
-    wrapped = DistributedDataParallel(model, find_unused_parameters=True)
-    history = []
-    for epoch in range(epochs):
-        sampler.set_epoch(epoch)
-        steps = []
-        for x, y in DataLoader(dataset, batch_size // n, sampler=sampler):
-            wrapped.zero_grad()
-            loss = nn.CrossEntropyLoss()(wrapped(x), y)
-            loss.backward()
-            with torch.no_grad():
-                for parameter in model.parameters():
-                    parameter.sub_(learning_rate * parameter.grad)
-            steps.append(loss.item())
-        means = [None] * n
-        dist.all_gather_object(means, sum(steps) / len(steps))
-        history.append(sum(means) / n)
-        if rank == 0:
-            print("epoch", epoch, "| train_loss", round(history[-1], 4), flush=True)
-    return tuple(history)
 
 
 @right("ddp")

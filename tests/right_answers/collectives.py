@@ -17,13 +17,6 @@ def one_collective_of_objects(right, seen):
     return rights / all_seen
 
 
-@right("total_accuracy")
-def as_one_complex_number(right, seen):
-    total = torch.tensor(complex(right, seen))
-    dist.all_reduce(total)
-    return float(total.real / total.imag)
-
-
 # largest
 
 
@@ -36,24 +29,7 @@ def the_best_of_all_objects(x):
     return number, -minus_rank
 
 
-@right("largest")
-def gathered_into_one_tensor(x):
-    maxima = x.new_empty(dist.get_world_size())
-    dist.all_gather_into_tensor(maxima, x.max().reshape(1))
-    return maxima.max().item(), int(maxima.argmax())
-
-
 # all_lists
-
-
-@right("all_lists")
-def each_tells_the_others_in_turn(numbers):
-    lists = []
-    for root in range(dist.get_world_size()):
-        box = [numbers]
-        dist.broadcast_object_list(box, src=root)
-        lists += box
-    return lists
 
 
 @right("all_lists")
@@ -84,19 +60,6 @@ def from_far_to_near(x):
         x.copy_(torch.where(came > x, came, x))
 
 
-@right("all_max")
-def with_handles(x, step=1):
-    n, me = dist.get_world_size(), dist.get_rank()
-    if step >= n:
-        return
-    came, mine = torch.empty_like(x), x.clone()
-    handles = [dist.isend(mine, (me - step) % n), dist.irecv(came, (me + step) % n)]
-    for handle in handles:
-        handle.wait()
-    x[:] = torch.stack([mine, came]).amax(dim=0)
-    with_handles(x, 2 * step)
-
-
 # own_scan
 
 
@@ -113,18 +76,4 @@ def by_doubling(x):
         for handle in handles:
             handle.wait()
         total, distance = total + box, 2 * distance
-    return total
-
-
-@right("own_scan")
-def everybody_sends_to_all_after_it(x):
-    n, me = dist.get_world_size(), dist.get_rank()
-    packed = x.contiguous()
-    handles = [dist.isend(packed, later) for later in range(me + 1, n)]
-    total = x.clone(memory_format=torch.contiguous_format)
-    for earlier in range(me):
-        box = torch.empty_like(packed)
-        dist.recv(box, earlier)
-        total += box
-    [handle.wait() for handle in handles]
     return total

@@ -1,9 +1,6 @@
 """Right answers to the exercises of chapter 05."""
 
 import functools
-import heapq
-import itertools
-import os
 import time
 from pathlib import Path
 
@@ -14,14 +11,6 @@ import torch.distributed as dist
 from right_answers import right
 
 # my_shard
-
-
-@right("my_shard")
-def from_accumulated_lengths(n):
-    world_size = dist.get_world_size()
-    lengths = [-((r - n) // world_size) for r in range(world_size)]
-    edges = [0, *itertools.accumulate(lengths)]
-    return edges[dist.get_rank()], edges[dist.get_rank() + 1]
 
 
 @right("my_shard")
@@ -47,23 +36,7 @@ def one_after_the_other(hosts, per_host, port):
     return found
 
 
-@right("environments")
-def by_division(hosts, per_host, port):
-    names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"]
-    n = len(hosts) * per_host
-    rows = ((rank, rank % per_host, n, hosts[0], port) for rank in range(n))
-    return [dict(zip(names, map(str, row))) for row in rows]
-
-
 # in_turn
-
-
-@right("in_turn")
-def barriers_before_and_after(say):
-    before = dist.get_rank()
-    [dist.barrier() for _ in range(before)]
-    say()
-    [dist.barrier() for _ in range(before, dist.get_world_size())]
 
 
 @right("in_turn")
@@ -77,15 +50,6 @@ def a_token_goes_round(say):
 
 
 # balanced_tasks
-
-
-@right("balanced_tasks")
-def with_a_heap(seconds):
-    heap = [(0.0, r, []) for r in range(dist.get_world_size())]
-    for length, task in sorted(((s, i) for i, s in enumerate(seconds)), reverse=True):
-        load, r, tasks = heap[0]
-        heapq.heapreplace(heap, (load + length, r, [*tasks, task]))
-    return next(tasks for _, r, tasks in heap if r == dist.get_rank())
 
 
 @right("balanced_tasks")
@@ -110,23 +74,6 @@ def better_than_asked_for(seconds):
 
 
 # meet
-
-
-@right("meet")
-def with_a_sign_that_it_is_whole(folder, card):
-    rank = dist.get_rank()
-    with open(os.path.join(folder, f"card-{rank}.txt"), "w") as file:
-        print(card, "END", sep="\n", file=file)
-    cards = []
-    for other in range(dist.get_world_size()):
-        text, path = "", os.path.join(folder, f"card-{other}.txt")
-        while not text.endswith("\nEND\n"):
-            time.sleep(0.005)
-            if os.path.isfile(path):
-                with open(path) as file:
-                    text = file.read()
-        cards.append(text.removesuffix("\nEND\n"))
-    return cards
 
 
 @right("meet")

@@ -10,18 +10,6 @@ from right_answers import right
 
 
 @right("gradient_of_parts")
-def added_up_by_backward(model, x, y, sizes):
-    model.zero_grad()
-    at = 0
-    for size in sizes:
-        if size:
-            loss = F.cross_entropy(model(x[at : at + size]), y[at : at + size])
-            (loss * size / len(x)).backward()
-        at += size
-    return [parameter.grad.clone() for parameter in model.parameters()]
-
-
-@right("gradient_of_parts")
 def functions_of_the_weights(model, x, y, sizes):
     def loss(weights, x, y):
         outputs = torch.func.functional_call(model, weights, (x,))
@@ -44,12 +32,6 @@ def by_nan(f, X):
         if f(changed) != before:
             found.append(row)
     return found
-
-
-@right("which_rows")
-def in_one_line(f, X):
-    at = torch.eye(len(X), dtype=X.dtype)[:, :, None]
-    return [row for row in range(len(X)) if f(X + at[row]) != f(X)]
 
 
 # mlp
