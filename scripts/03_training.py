@@ -344,8 +344,8 @@ save_figures()
 # Not twice: (backward_over_forward). The first layer holds most of the weights, and
 # nobody asks for the gradient of the data. The clock said (backward_over_forward_time)
 # in this run. It need not be the same, for it also counts what is no multiplication:
-# tanh and the loss in one, their derivatives in the other, and gradients that are
-# written to memory.
+# tanh and the loss in one, their derivatives in the other, gradients that are written
+# to memory, and other programs on the core.
 #
 # Picking the samples took (data_share) of a step: 64 rows, from places all over the
 # memory, are copied into one tensor. When they must be read and decoded first, this
