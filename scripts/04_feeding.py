@@ -1130,13 +1130,13 @@ ax.set(xlabel="workers", ylabel="throughput, of the step's own", ylim=(0, None),
 ax.legend(loc="upper left", bbox_to_anchor=(0, -0.2), fontsize=9)
 save_figures()
 
-# Dots are measured, dashed lines predicted. The input that waits goes on climbing past
-# the number of cores: workers that sleep need none. At best it was (fetched_gain) times
-# as fast as with no worker. The input that computes stops where the cores are used up,
-# at (decoded_gain) times: more workers only take the core away from the training.
-# Predicted were (predicted_gains), in this order. Dots off their line have met other
-# programs on the same cores, or what the formula leaves out: each batch must also be
-# handed over.
+# Dots are measured, dashed lines predicted. With cores of its own, the input that waits
+# goes on climbing past their number: workers that sleep need none. At best it was
+# (fetched_gain) times as fast as with no worker. The input that computes stops where
+# the cores are used up, at (decoded_gain) times: more workers only take the core away
+# from the training. Predicted were (predicted_gains), in this order. Dots off their
+# line have met other programs on the same cores, or what the formula leaves out: each
+# batch must also be handed over.
 #
 # That is why "twice as many workers as GPUs" and "as many as cores" are both wrong as
 # rules. Ask the input whether it waits or computes, measure $L$ and $S$, and divide. If
