@@ -1251,10 +1251,10 @@ if rank == 0:
 
 # For 64 MB our ring, in Python, takes (ring_over_gloo) times as long as Gloo's, in C++.
 # Both send the same, and time goes where the bytes go: when the ranks have the machine
-# to themselves, expect about 1. (On a busy one Gloo's loses less, as it has two pieces
-# under way at a time.) Through shared memory it is (shared_over_gloo) times. Gloo does
-# not do this, as it is made for several hosts. NCCL does: within a host its ranks reach
-# into each other's memory, and between hosts they send.
+# to themselves, expect little more than 1. (On a busy one Gloo's loses less, as it has
+# two pieces under way at a time.) Through shared memory it is (shared_over_gloo) times.
+# Gloo does not do this, as it is made for several hosts. NCCL does: within a host its
+# ranks reach into each other's memory, and between hosts they send.
 
 # --- The floor ------------------------------------------------------------------------
 
