@@ -1,6 +1,8 @@
 # Two commands: `make book` and `make test`. The rest is for those who write the book.
 
 PYTHON ?= python3
+# How many processes run the tests, a file in each: `make test TESTERS=3`. 0: one after another.
+TESTERS ?= 0
 VENV   := .venv
 BIN    := $(VENV)/bin
 PY     := $(BIN)/python
@@ -19,7 +21,8 @@ book: $(VENV)/.installed  ## execute every chapter, build the site into _build/h
 	@$(PY) -m ranklab.site
 
 test: $(VENV)/.installed lint  ## everything: forms, ranks, scripts, pages, browser
-	@$(PY) -m pytest
+	@$(PY) -m pytest -m alone
+	@$(PY) -m pytest -m "not alone" --numprocesses $(TESTERS) --dist loadfile
 
 lab: $(VENV)/.installed  ## JupyterLab on the notebooks; saving one updates its manuscript
 	@$(BIN)/jupyter lab --config=ranklab/forms/jupyter_config.py --notebook-dir=notebooks $(AS_ROOT) $(ARGS)

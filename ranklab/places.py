@@ -15,7 +15,7 @@ CELL = re.compile(r"\s*(?:Cell|Input) In ?(\[\d+\])")
 FILE = re.compile(r"\s*File (\S+\.py)[:,]")
 KERNEL_CELL = re.compile(r"ipykernel_\d+|<ipython-input")
 NOT_THE_READERS = re.compile(
-    r"/(?:site|dist)-packages/(?!ranklab/taught/)|/lib/python\d|/ranklab/(?!taught/)|<string>|<frozen"
+    r"/(?:site|dist)-packages/(?!ranklab/taught/)|/lib/python\d|/ranklab/(?!taught/)|<string>|<frozen|\.pyx$"
 )
 LINE = re.compile(r"(?:line |\.py:)(\d+)")
 FUNCTION = re.compile(r", in ([^\s(<]+)\(")

@@ -26,6 +26,7 @@ import pickle
 import socket
 import sys
 import time
+from concurrent.futures import wait
 
 import ipyparallel
 from IPython import get_ipython
@@ -145,8 +146,9 @@ class Ranks:
         """
         self.check_alive()
         if rounds.where(self).waiting or self._busy(patience=1):
-            self.client.send_signal("SIGINT", block=False)
+            sent = self.client.send_signal("SIGINT", block=False)
             rounds.free(self)
+            wait([sent], 1)  # a signal that is still under way would end what comes next
         if busy := self._busy(patience=answers.MARGIN):
             raise RankError(self._still_runs(busy))
         self._regroup()

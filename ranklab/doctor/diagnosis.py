@@ -13,6 +13,9 @@ from ..failure import named
 from . import mismatch
 
 STUCK = 1.0  # seconds in one communication after which a rank counts as stuck
+# Seconds after which nothing is on its way any more. The ranks are asked one after another: of two
+# that only take turns, either may be seen to wait for the other.
+SETTLED = 0.25
 ENDED = {  # the gravest first
     "died": "has died",
     "failed": "has failed",
@@ -186,11 +189,19 @@ class Diagnosis:
     def conclusions(self):
         """Say why nobody goes on, one sentence for each reason."""
         said = mismatch.sentences(self.reports.values())
-        if self.crossed:
+        if self.crossed and self._settled(self.crossed):
             said.insert(0, self._crossed_in_words())
-        elif self.circle and not (said and self._all_in_collectives(self.circle)):
+        elif (
+            self.circle
+            and self._settled(self.circle)
+            and not (said and self._all_in_collectives(self.circle))
+        ):
             said.insert(0, self._circle_in_words())
         return said or self._in_vain()
+
+    def _settled(self, ranks):
+        """Do they wait for longer than messages are on their way?"""
+        return all(self.reports[rank].seconds >= SETTLED for rank in ranks)
 
     def _all_in_collectives(self, ranks):
         return all(self.reports[rank].call["kind"] == "collective" for rank in ranks)
@@ -236,6 +247,9 @@ class Diagnosis:
     def _in_vain(self):
         alike = {}  # {(what it waits for, who has ended): ranks}
         for rank, ended in self.waits_in_vain().items():
+            went_well = all(self.reports[r].state not in ("died", "failed") for r in ended)
+            if went_well and not self._settled([rank]):
+                continue  # what it waits for may have been sent
             alike.setdefault((wait(self.reports[rank].call), tuple(ended)), []).append(rank)
         said = []
         for (waits, ended), ranks in alike.items():

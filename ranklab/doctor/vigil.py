@@ -11,6 +11,7 @@ What it saw last is part of the error in which such a cell ends.
 
 import sys
 import time
+from concurrent.futures import wait
 from dataclasses import dataclass
 
 from IPython import get_ipython
@@ -61,8 +62,8 @@ class Vigil:
             return
         diagnosis = self._ask(rounds.where)
         if diagnosis.stuck and "failed" in ended.values():
-            self._free()
-        elif diagnosis.stuck or self._waits_for_long(diagnosis):
+            self._free(seen=self._diagnosis if self._gives_up(diagnosis) else None)
+        elif diagnosis.stuck or (self._waits_for_long(diagnosis) and not self._gives_up(diagnosis)):
             self._diagnosis, self._seen, self._moved = diagnosis, time.monotonic(), 0
             self._expires = self._seen + self._ranks.timeout - self._longest(diagnosis)
             self._say(self._headline(diagnosis), diagnosis)
@@ -82,6 +83,13 @@ class Vigil:
     def _waits_for_long(self, diagnosis):
         """Does a rank wait for one that does something else, and may run out of time?"""
         return self._longest(diagnosis) > min(self._ranks.timeout / 2, LONGEST)
+
+    def _gives_up(self, diagnosis):
+        """Is one still in a wait without a way on, out of which others just ran out of time?"""
+        if self._diagnosis is None or not self._diagnosis.stuck:
+            return False
+        began = time.monotonic() - self._longest(diagnosis)
+        return began < self._seen  # what was seen then is why it waits
 
     def _longest(self, diagnosis):
         return max((diagnosis.reports[r].seconds for r in diagnosis.waiting), default=0)
@@ -124,13 +132,14 @@ class Vigil:
         there = [rank for rank, part in replies.parts(self._result) if not part.ready()]
         there = [rank for rank in there if rank not in self._ranks.gone()]
         self._diagnosis = self._ask(rounds.where)
-        self._ranks.client.send_signal(signal, targets=there, block=False)
+        sent = self._ranks.client.send_signal(signal, targets=there, block=False)
         self._result.wait(TO_STOP)
         silent = self._diagnosis.silent
         # Who runs Python may need a moment more; a group that nobody waits in need not break.
         if self._diagnosis.waiting or not self._all_end(TO_END / 2, but=silent):
             self._free(seen=self._diagnosis, but=silent)
             self._all_end(TO_END / 2, but=silent)
+        wait([sent], TO_STOP)  # a signal that is still under way would end what comes next
 
     def _all_end(self, seconds, but):
         """Wait for the ranks, but for those in `but`; have all of them ended the cell?"""

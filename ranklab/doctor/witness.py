@@ -272,9 +272,10 @@ def _is_readers(frame):
 
 def _place(frame):
     code = frame.f_code
-    source = linecache.getline(code.co_filename, frame.f_lineno).strip()
+    line = frame.f_lineno or code.co_firstlineno  # None at an instruction that is of no line
+    source = linecache.getline(code.co_filename, line).strip()
     function = "" if code.co_name == "<module>" else code.co_name
-    return {"file": code.co_filename, "line": frame.f_lineno, "in": function, "source": source}
+    return {"file": code.co_filename, "line": line, "in": function, "source": source}
 
 
 def _connections():

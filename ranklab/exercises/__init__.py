@@ -16,5 +16,6 @@ model.py and shown.py (values in short form) are used in all of them.
 
 from .checking import check
 from .model import Case, Choice, Exercise, Hint
+from .shown import Raised
 
-__all__ = ["Case", "Choice", "Exercise", "Hint", "check"]
+__all__ = ["Case", "Choice", "Exercise", "Hint", "Raised", "check"]

@@ -31,13 +31,18 @@ class CheckerGone(RuntimeError):
         self.again, self.last_words = again, last_words
 
 
+def is_there():
+    """Does a checking process run, that of this process?"""
+    return _checker is not None and _checker.alive()
+
+
 def ask(request):
     """Send a Parcel to the checking process, and return its reply; start it where there is none.
 
     Raises CheckerGone, and lets a KeyboardInterrupt pass; the process is ended then.
     """
     global _checker
-    was_there = _checker is not None and _checker.alive()
+    was_there = is_there()
     if not was_there:
         _checker = Checker()
     try:

@@ -6,14 +6,15 @@ from IPython import get_ipython
 
 from .. import checks
 from ..failure import SaidInWords
+from ..traces.data import listed
 from . import checker_process
 from .attempted import stub_lines
 from .model import Choice
 from .report import Report
 
 
-class CheckInterrupted(SaidInWords, RuntimeError):
-    """The reader interrupted a check."""
+class CheckInterrupted(SaidInWords, KeyboardInterrupt):
+    """The reader interrupted a check. Whatever runs checks in a row is to stop, too."""
 
 
 def check(name, *answers):
@@ -36,10 +37,9 @@ def _report(name, answers):
     if said := _not_an_answer(exercise, answers):
         return Report(name, "wrong", said)
     stubs = [stub_lines(answer) for answer in answers]
-    if all(stubs):  # else it says how far they get
-        return Report(
-            name, "open", _not_attempted(name, [line for lines in stubs for line in lines])
-        )
+    gaps = [line for lines in stubs for line in lines]
+    if all(stubs) and len(gaps) >= getattr(exercise, "gaps", 0):  # else it says how far they get
+        return Report(name, "open", _not_attempted(name, gaps))
     if isinstance(exercise, Choice):
         return Report(name, *_of_choice(exercise, answers[0]))
     return Report(name, *_of_answer(exercise, answers))
@@ -62,8 +62,8 @@ def _not_an_answer(exercise, answers):
         if not callable(answer):
             kind = type(answer).__name__
             return (
-                f"{exercise.name} wants the function itself, check({exercise.name!r}, f) without a "
-                f"call, and got a value of type {kind}."
+                f"{exercise.name} wants the function or class itself, check({exercise.name!r}, f) "
+                f"without a call, and got a value of type {kind}."
             )
         if isinstance(exercise, Choice) and inspect.isclass(answer):
             return f"{exercise.name} wants a function without arguments, and got a class."
@@ -71,13 +71,13 @@ def _not_an_answer(exercise, answers):
 
 
 def _not_attempted(name, lines):
-    where = f"line {lines[0]} raises" if len(lines) == 1 else f"{_listed(lines)} raise"
-    return f"{name}: not attempted yet. Your code goes where {where} NotImplementedError."
-
-
-def _listed(lines):
-    *most, last = map(str, sorted(lines))
-    return f"lines {', '.join(most)} and {last}"
+    numbers = listed(map(str, sorted(lines)))
+    raises = f"Line {numbers} raises" if len(lines) == 1 else f"Lines {numbers} raise"
+    place = "it" if len(lines) == 1 else "them"
+    return (
+        f"{name}: not attempted yet. {raises} NotImplementedError: write your code in place of "
+        f"{place}."
+    )
 
 
 def _of_choice(exercise, answer):
@@ -100,6 +100,8 @@ def _of_answer(exercise, answers):
     from . import parcel
 
     name = exercise.name
+    if not checker_process.is_there():  # that takes seconds, on a busy machine many
+        print("The first check starts ranks ...", flush=True)
     try:
         said = checker_process.ask(parcel.pack(exercise, answers))
     except parcel.NotPackable as error:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from .shown import kind, shape, short
+from .shown import Raised, kind, shape, short
 
 # For Python's floats, which may come from float32: torch's tolerance for that, but none near 0.
 OF_A_NUMBER = (1.3e-6, 1e-9)
@@ -69,9 +69,13 @@ def _find(expected, got, tolerance, path):
 def _wrong_type(expected, got, path):
     if path:
         return Difference("type", f"It should be {kind(expected)}, and is {kind(got)}.", path)
-    if got is None:
+    if got is None and not isinstance(expected, Raised):
         return Difference("type", "It returned nothing (None): is a `return` missing?")
-    return Difference("type", f"It should return {kind(expected)}, and returned {kind(got)}.")
+    should = (
+        f"raise {expected.error}" if isinstance(expected, Raised) else f"return {kind(expected)}"
+    )
+    did = f"raised {got.error}" if isinstance(got, Raised) else f"returned {kind(got)}"
+    return Difference("type", f"It should {should}, and {did}.")
 
 
 def _of_tensors(expected, got, tolerance, path):
@@ -181,7 +185,7 @@ def same(one, other):
         return type(one) is type(other) and len(one) == len(other) and all(map(same, one, other))
     if type(one).__module__ == "numpy":
         return same(torch.as_tensor(one), torch.as_tensor(other))
-    if isinstance(one, (int, float, str, bytes, bool, set, type(None))):
+    if isinstance(one, (int, float, str, bytes, bool, set, Raised, type(None))):
         return one == other or one != one
     return True
 

@@ -1,9 +1,11 @@
 """What came of a case, in words; None where it is what it should be."""
 
+import re
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 
-from .. import places
+from .. import places, taught
 from ..failure import named
 from ..places import LastCell
 from .compare import difference, same
@@ -11,7 +13,8 @@ from .model import Seen
 from .parcel import parameters
 from .shown import short
 
-NO_NAME = "name '{}' is not defined"
+NO_NAME = re.compile(r"name '(\w+)' is not defined")
+LONG = 120  # characters of a message: that of a library, with addresses in it
 ORDINALS = ("first", "second", "third", "fourth")
 # What a Finding is `of` -> what Seen says of it; of results it says "returned".
 HAPPENED = {
@@ -43,7 +46,7 @@ def judge(exercise, case, inputs, expected, outcome, order):
     for find in (look.death, look.standstill, look.errors, look.changes, look.results):
         if found := find():
             of, paragraphs = found
-            return Finding(of, paragraphs, look.seen(HAPPENED.get(of, "returned")))
+            return Finding(of, paragraphs, look.seen(HAPPENED.get(of, "returned"), of))
     return None
 
 
@@ -56,7 +59,7 @@ class _Look:
         self.parameters = parameters(drive)[1:] if drive else order.parameters
         self.alone = case.ranks == 1
 
-    def seen(self, happened):
+    def seen(self, happened, found=""):
         """Return what hints and judges get to see."""
         said = [self.outcome.returned.get(rank, {}) for rank in range(self.case.ranks)]
         errors = [f"{e['type']}: {e['message']}" for e in self.outcome.errors.values()]
@@ -69,6 +72,7 @@ class _Look:
             happened,
             errors[0] if errors else "",
             max((one.get("seconds", 0.0) for one in said), default=0.0),
+            found,
             **_traffic([one.get("trace") for one in said]),
         )
 
@@ -78,10 +82,11 @@ class _Look:
         """A rank that is gone."""
         if not self.outcome.died:
             return None
-        said = []
+        who_died, said = {}, []
         for rank, (report, cause) in self.outcome.died.items():
-            what = f"{self._who([rank])} died: {cause or 'the process is gone.'}"
-            said.append("\n".join(filter(None, [what, report.place])))
+            who_died.setdefault((cause or "the process is gone.", report.place), []).append(rank)
+        for (cause, place), ranks in who_died.items():
+            said.append("\n".join(filter(None, [f"{self._who(ranks)} died: {cause}", place])))
         diagnosis = self.outcome.diagnosis
         if diagnosis and diagnosis.waiting:
             said += [*diagnosis.conclusions(), *diagnosis.paragraphs(diagnosis.waiting, False)]
@@ -96,15 +101,18 @@ class _Look:
         if self.outcome.ended != "slow" or self.outcome.errors:
             return None
         running = [r for r in diagnosis.unfinished if r not in diagnosis.waiting]
-        limit = f"{self.exercise.limit:g} s"
-        said = [f"It was not done after {limit}, and was ended. This is where it was then:"]
-        return "slow", self._words(said + self._where(running or diagnosis.unfinished))
+        said = f"It was not done after {self.exercise.limit:g} s, and was ended."
+        where = self._where(running or diagnosis.unfinished)
+        if not where:  # in the check's own code, where no line of the reader's runs
+            return "slow", [said]
+        return "slow", self._words([f"{said} This is where it was then:", *where])
 
     def _where(self, ranks):
         """Say where ranks were when the case was ended."""
         diagnosis = self.outcome.diagnosis
-        if self.alone and (place := diagnosis.reports[0].place):
-            return [place]
+        place = diagnosis.reports[0].place if self.alone else ""
+        if place or self.exercise.ranks == 1:  # an exercise without ranks says nothing of them
+            return [place] if place else []
         return diagnosis.paragraphs(ranks, seconds=False)
 
     def errors(self):
@@ -115,9 +123,11 @@ class _Look:
         who_raised = {}
         for rank, error in errors.items():
             place = places.in_frames(error["places"], LastCell())
-            who_raised.setdefault((place, error["type"], error["message"]), []).append(rank)
+            raised = place, error["type"], _without_numbers(error["message"])
+            who_raised.setdefault(raised, []).append(rank)
         said = []
-        for (place, kind, message), ranks in who_raised.items():
+        for (place, kind, _), ranks in who_raised.items():
+            message = errors[ranks[0]]["message"]
             if kind == "NotImplementedError":
                 return "unfinished", [_unfinished(place, message)]
             what = f"{kind}: {message}" if message else kind
@@ -131,7 +141,7 @@ class _Look:
     def _outside(self, rank):
         """Say where an error comes from that none of the reader's lines raised."""
         if self.exercise.drive:
-            return "in the check's own code, which uses your answer"
+            return "while the check used your answer"
         return f"called as {self._call(rank)}"
 
     def changes(self):
@@ -220,14 +230,31 @@ def _unfinished(place, message):
     return f"It got to {where}, which still raises NotImplementedError{said}. Your code goes there."
 
 
+def _without_numbers(message):
+    """What a long message says on every rank, but for its ports and addresses."""
+    return re.sub(r"\d+", "0", message) if len(message) > LONG else message
+
+
 def _advice(errors):
     for error in errors:
-        for name, call in MISSED.items():
-            if error["message"] == NO_NAME.format(name):
-                return [f"An answer has no `{name}` around it: ask {call}."]
+        if (missed := NO_NAME.fullmatch(error["message"])) and error["type"] == "NameError":
+            return [_on_a_name(missed[1])]
         if "initialize the default process group twice" in error["message"]:
             return ["The check has made the process group already: leave that call out."]
     return []
+
+
+def _on_a_name(name):
+    """Say where a name can be had that is not defined where an answer runs."""
+    if name in MISSED:
+        return f"An answer has no `{name}` around it: ask {MISSED[name]}."
+    for file in Path(taught.__path__[0]).glob("*.py"):
+        if re.search(rf"^(def|class) {name}\b", file.read_text(encoding="utf-8"), re.MULTILINE):
+            return f"A chapter has made it: from ranklab.taught.{file.stem} import {name}"
+    return (
+        "An answer runs with what it imports and what the notebook's own cells define, and "
+        f"`{name}` is neither. What `%%px` cells define is on the notebook's ranks alone."
+    )
 
 
 def _traffic(traces):

@@ -31,7 +31,9 @@ class Seen:
 
     happened: "returned" on all ranks, or else "error", "stuck" (ranks wait in vain), "slow" (over
     the limit), "died", "changed" (the arguments). results: empty unless all returned. error: what
-    was raised, "IndexError: list index out of range". seconds: what the slowest rank took.
+    was raised, "IndexError: list index out of range". seconds: what the slowest rank took. found:
+    what the report is on (`of` of a Finding), such as "value", or "judge" where the results are as
+    expected and the judge found something else.
 
     Only with trace=True: sent, the bytes that each rank sent (for collectives, what the usual
     algorithm sends); messages, how many it sent; collectives, {name: calls} of each rank.
@@ -44,6 +46,7 @@ class Seen:
     happened: str = "returned"
     error: str = ""
     seconds: float = 0.0
+    found: str = ""
     sent: list | None = None
     messages: list | None = None
     collectives: list | None = None
@@ -51,15 +54,21 @@ class Seen:
 
 @dataclass(frozen=True)
 class Hint:
-    """A sentence for the answers that `test(seen)` is true of; an exception in it means False."""
+    """A sentence for the answers that `test(seen)` is true of; an exception in it means False.
+
+    when: the ways in which it may have `happened`. A hint on wrong values has nothing to say of an
+    answer that raised, got stuck or died.
+    """
 
     test: Callable[[Seen], bool]
     sentence: str
+    _: KW_ONLY
+    when: Sequence[str] = ("returned",)
 
     def fits(self, seen):
         """Does this hint belong to what was `seen`?"""
         try:
-            return bool(self.test(seen))
+            return seen.happened in self.when and bool(self.test(seen))
         except Exception:
             return False
 
@@ -80,7 +89,8 @@ class Exercise:
     too_slow(seen): a sentence on the time that a right answer took, or None; a case is run again
     before that counts, as the machine may have been busy. tolerance: (relative, absolute) for
     floats; by default torch's own. answers: how many functions and classes `check` is given; from 2
-    up, `drive` gets a tuple of them.
+    up, `drive` gets a tuple of them. gaps: how many the stub has, where the check has something to
+    say as soon as one is filled in; 0: where one of the answers has none left.
     """
 
     name: str
@@ -98,6 +108,7 @@ class Exercise:
     limit: float = 10.0
     tolerance: tuple[float, float] | None = None
     answers: int = 1
+    gaps: int = 0
 
     def __post_init__(self):
         if not self.cases:

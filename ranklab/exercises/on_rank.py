@@ -5,8 +5,10 @@ import linecache
 import os
 import pickle
 import random
+import re
 import sys
 import time
+import traceback
 from contextlib import contextmanager, nullcontext, redirect_stdout
 
 import cloudpickle
@@ -18,6 +20,10 @@ from .shown import Thing, kind
 
 LONGEST_MESSAGE = 500  # characters
 LONGEST_OUTPUT = 4000  # characters that a rank may print in one case; the rest is dropped
+# What PyTorch says of an exception in a worker of a DataLoader, and a line of its traceback:
+IN_A_WORKER = re.compile(r"Caught \w+ in DataLoader worker process \d+\.\nOriginal Traceback")
+FRAME = re.compile(r'  File "(.+)", line (\d+), in (.+)(?:\n    (.+))?')
+RAISED = re.compile(r"^[\w.]+(?:: |$)", re.MULTILINE)  # "NameError: name 'x' is not defined"
 
 
 def run(order, args, printed):
@@ -46,7 +52,10 @@ def run(order, args, printed):
             ]
             return False, cloudpickle.dumps(said)
         except BaseException as error:  # SystemExit, and the interrupt of an endless loop
-            return True, cloudpickle.dumps({**said, "error": _described(error)})
+            described = _described(error)
+            # Its frames hold on to one another, and to what the answer has made: files, workers.
+            traceback.clear_frames(error.__traceback__)
+            return True, cloudpickle.dumps({**said, "error": described})
 
 
 @contextmanager
@@ -106,24 +115,38 @@ def _trace():
 
 def _described(error):
     """Return an exception as plain data, with the reader's lines, outermost first."""
-    message = " ".join(str(error).split()) if isinstance(error, SyntaxError) else str(error).strip()
+    message, frames = str(error).strip(), _frames(error.__traceback__)
+    if isinstance(error, SyntaxError):
+        message = " ".join(message.split())
+    if IN_A_WORKER.match(message):
+        message, frames = _of_a_worker(message)
     if len(message) > LONGEST_MESSAGE:
         message = f"{message[:LONGEST_MESSAGE]} ..."
     return {
         "type": type(error).__name__,
         "message": message,
         "from_torch": isinstance(error, RuntimeError) and type(error).__module__ != "__main__",
-        "places": list(_places(error.__traceback__)),
+        "places": [one for one in frames if not NOT_THE_READERS.search(one["file"])],
     }
 
 
-def _places(traceback):
-    while traceback is not None:
-        code, line = traceback.tb_frame.f_code, traceback.tb_lineno
-        traceback = traceback.tb_next
-        if not NOT_THE_READERS.search(code.co_filename):
-            source = linecache.getline(code.co_filename, line).strip()
-            yield {"file": code.co_filename, "line": line, "in": code.co_name, "source": source}
+def _frames(tb):
+    for frame, line in traceback.walk_tb(tb):
+        file, function = frame.f_code.co_filename, frame.f_code.co_name
+        line = line or frame.f_code.co_firstlineno  # None at an instruction that is of no line
+        source = linecache.getline(file, line).strip()
+        yield {"file": file, "line": line, "in": function, "source": source}
+
+
+def _of_a_worker(text):
+    """Return the message of the exception in a worker, and its frames: PyTorch gives the text."""
+    told = text.rpartition("Traceback (most recent call last):\n")[2]
+    frames = [
+        {"file": file, "line": int(line), "in": function, "source": source.strip()}
+        for file, line, function, source in FRAME.findall(told)
+    ]
+    raised = RAISED.search(told)
+    return told[raised.end() :].strip() if raised else "", frames
 
 
 class _Output(io.TextIOBase):

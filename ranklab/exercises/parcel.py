@@ -5,7 +5,9 @@ as they are the reader's own. What is installed goes by its name.
 """
 
 import contextlib
+import functools
 import inspect
+import io
 import linecache
 import os
 import sys
@@ -56,7 +58,7 @@ def pack(exercise, answers):
     files = {code.co_filename for part in parts for code in codes_of(part)}
     with _by_value(parts):
         try:
-            packed = cloudpickle.dumps(answers)
+            packed = _packed(answers)
         except Exception as error:
             raise NotPackable(_why_not(parts, error)) from None
     return Parcel(
@@ -69,6 +71,25 @@ def pack(exercise, answers):
         path=[os.path.abspath(entry) for entry in sys.path],
         folder=os.getcwd(),
     )
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Packs a function with a cache by value, too; cloudpickle alone takes it for installed."""
+
+    def reducer_override(self, value):
+        if isinstance(value, functools._lru_cache_wrapper) and _is_readers(value.__wrapped__):
+            return _with_a_cache, (value.__wrapped__, value.cache_parameters())
+        return super().reducer_override(value)
+
+
+def _with_a_cache(function, how):
+    return functools.lru_cache(**how)(function)
+
+
+def _packed(value):
+    file = io.BytesIO()
+    _Pickler(file).dump(value)
+    return file.getvalue()
 
 
 def parameters(answer):
@@ -140,7 +161,7 @@ def _why_not(parts, error):
             if inspect.ismodule(value) or any(value is known for known in parts):
                 continue
             try:
-                cloudpickle.dumps(value)
+                _packed(value)
             except Exception:
                 user = getattr(part, "__name__", "the answer")
                 return (

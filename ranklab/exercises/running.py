@@ -129,7 +129,8 @@ class Bench:
             elif rank in self.ranks.gone() or getattr(said, "ename", "") == "EngineError":
                 outcome.ended = "died"
                 outcome.died[rank] = self._last_report(rank)
-            elif said is not None:
+            elif said is not None and not (self._lost and said.ename == "KeyboardInterrupt"):
+                # The interrupt that `_end` sends may come when the answer itself has just ended.
                 raise RankError(f"rank {rank}: {said.ename}: {said.evalue}")
         replies.forget(self.ranks, result)
 

@@ -15,6 +15,13 @@ class Thing:
     kind: str
 
 
+@dataclass(frozen=True)
+class Raised:
+    """Stands for an error in place of a result, where an answer is to raise it. error: its name."""
+
+    error: str
+
+
 def short(value):
     """Return a value as a reader would write it, or as much of it as fits."""
     text = _shown(value)
@@ -24,6 +31,8 @@ def short(value):
 def _shown(value):
     if isinstance(value, Thing):
         return value.kind
+    if isinstance(value, Raised):
+        return f"{value.error} is raised"
     if torch.is_tensor(value):
         return _tensor(value)
     if type(value).__module__ == "numpy":

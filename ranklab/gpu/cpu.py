@@ -8,12 +8,15 @@ import time
 
 import psutil
 
+MEMORY_EVERY = 0.5  # seconds: asking costs as much as all else together, and it changes slowly
+
 
 class Cpu:
     """Reads the cores, this process, and the processes below it.
 
-    All readings are differences of the system's counters, which count in hundredths of a second.
+    All but memory are differences of the system's counters, which count in hundredths of a second.
     So at 10 samples a second a process's reading is 0, 10, 20, ... percent; means are exact.
+    Memory is looked at every half second (and when a process is new), and kept in between.
     """
 
     def __init__(self):
@@ -25,6 +28,7 @@ class Cpu:
         """Take the counters' first values."""
         self._when, self._cores = time.perf_counter(), _core_seconds()
         self._seconds, self._total, self._own_seconds, self._gone = {}, 0.0, 0.0, 0.0
+        self._looked, self._used, self._memory = -math.inf, 0, {}
         self.read()
 
     def read(self):
@@ -34,10 +38,13 @@ class Cpu:
         """
         now, cores = time.perf_counter(), _core_seconds()
         per_second = 100 / max(now - self._when, 1e-9)
+        if now - self._looked > MEMORY_EVERY:
+            self._looked, self._used, self._memory = now, psutil.virtual_memory().used, {}
         seconds, processes, total = {}, {}, 0.0
         for process in [self._own, *self._below.now()]:
             try:
-                times, memory = process.cpu_times(), process.memory_info().rss
+                times = process.cpu_times()
+                memory = self._memory.get(process.pid) or process.memory_info().rss
             except psutil.Error:  # it has just ended
                 continue
             pid = process.pid
@@ -47,6 +54,7 @@ class Cpu:
             # One that started since the last sample has used all its seconds since then.
             used = per_second * (seconds[pid] - self._seconds.get(pid, 0.0))
             processes[pid] = {"utilization_percent": used, "memory_bytes": memory}
+            self._memory[pid] = memory
         if not psutil.LINUX:  # those that have ended are remembered as they were last seen
             self._gone += sum(s for pid, s in self._seconds.items() if pid not in seconds)
         # One that ends between two of the lines above is in nobody's seconds, this time.
@@ -61,7 +69,7 @@ class Cpu:
             "own_percent": processes[self._own.pid]["utilization_percent"],
             "children_percent": per_second * below,
             "cores_percent": per_core,
-            "memory_bytes": psutil.virtual_memory().used,
+            "memory_bytes": self._used,
         }, processes
 
     def close(self):

@@ -6,6 +6,8 @@ import sys
 import time
 from pathlib import Path
 
+from filelock import FileLock
+
 from ranklab.folders import HERE, Folders
 from ranklab.forms.errors import FormError
 from ranklab.site import cache
@@ -66,8 +68,9 @@ def build_site(folders: Folders) -> None:
     width = max(len(path.stem) for path in folders.chapters())
     print(f"{'the site':{width}} … ", end="", flush=True)
     try:
-        stage(folders)
-        build(folders)
+        with FileLock(folders.build / "site.lock"):  # one at a time
+            stage(folders)
+            build(folders)
     except BookError:
         print("failed", flush=True)
         raise

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
+from filelock import FileLock
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
@@ -68,7 +69,7 @@ def execute(manuscript: Path, *, ranks: int | None = None, folders: Folders = HE
     FormError if the manuscript cannot be read.
     """
     manuscript = Path(manuscript)
-    if _starts(read(manuscript)) in (None, ranks) and "RANKLAB_RANKS" not in os.environ:
+    if starts(read(manuscript)) in (None, ranks) and "RANKLAB_RANKS" not in os.environ:
         ranks = None  # as it does by itself, on its page
     folder = folders.executed / f"{ranks}-ranks" if ranks else folders.executed
     output = folder / f"{manuscript.stem}.ipynb"
@@ -95,28 +96,33 @@ def run_chapter(
     lab: the fingerprint of the lab, where it is known.
     timeout: seconds that one cell may take.
 
-    Raises FormError if the manuscript cannot be read.
+    Whoever wants the same at the same time waits for it. Raises FormError if the manuscript cannot
+    be read.
     """
     name = manuscript.stem
     notebook = on_page(read(manuscript))
     key = cache.key(notebook, lab or cache.fingerprint(folders), ranks)
-    before = cache.stored(output, key)
-    start = time.monotonic()
-    if before:
-        _write(cache.merge(notebook, before), output, manuscript)
-        return Outcome(name, time.monotonic() - start, executed=False)
-    output.unlink(missing_ok=True)
-    try:
-        _run(notebook, folders.build / "run" / name, ranks, timeout)
-    except _Failure as failure:
-        return Outcome(name, time.monotonic() - start, executed=True, failure=str(failure))
-    seconds = time.monotonic() - start
-    notebook.metadata["ranklab"] |= {"key": key, "seconds": round(seconds, 1)}
-    _write(notebook, output, manuscript)
-    return Outcome(name, seconds, executed=True)
+    # Of its own for each number of ranks, as they may run side by side.
+    folder = folders.build / "run" / (f"{name}-{ranks}" if ranks else name)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_suffix(".lock")):
+        start = time.monotonic()
+        if before := cache.stored(output, key):
+            _write(cache.merge(notebook, before), output, manuscript)
+            return Outcome(name, time.monotonic() - start, executed=False)
+        output.unlink(missing_ok=True)
+        try:
+            _run(notebook, folder, ranks, timeout)
+        except _Failure as failure:
+            seconds = time.monotonic() - start
+            return Outcome(name, seconds, executed=True, failure=str(failure))
+        seconds = time.monotonic() - start
+        notebook.metadata["ranklab"] |= {"key": key, "seconds": round(seconds, 1)}
+        _write(notebook, output, manuscript)
+        return Outcome(name, seconds, executed=True)
 
 
-def _starts(notebook: NotebookNode) -> int | None:
+def starts(notebook: NotebookNode) -> int | None:
     """How many ranks the chapter starts by itself; None if it has none."""
     for cell in cache.code_cells(notebook):
         try:

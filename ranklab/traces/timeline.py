@@ -87,10 +87,9 @@ def _by_length(bars, look, thin):
 def _lanes(trace, waited):
     """What a row shows: {(top, height, look): intervals in ns}, the first one at the bottom."""
     talks = union((e.start, e.end) for e in trace.communication if e.end > e.start)
-    forward = union((e.start, e.end) for e in trace.events if e.phase == "forward")
     return {
         (*COMPUTE, _full): busy(trace),
-        (*COMPUTE, _light): forward,
+        (*COMPUTE, _light): busy(trace, "forward"),
         (*TALK, _hatched): talks,
         (*TALK, _empty): waited,
     }

@@ -24,6 +24,7 @@ SAYS = (
     "(all_reduce, all_gather, reduce_scatter, reduce), binomial tree (broadcast), each part "
     "straight to its owner (gather, scatter, all_to_all)."
 )
+CAPTION = '<caption style="color: inherit">'  # the site's own is too pale in the dark theme
 ROOM = "padding: 0.2em 0.8em"
 RIGHT = f"text-align: right; {ROOM}"
 
@@ -105,7 +106,7 @@ class Traffic:
             + "</tr>"
             for line in cells
         )
-        caption = f"<caption>{html.escape(SAYS)}</caption>" if self.total.collectives else ""
+        caption = f"{CAPTION}{html.escape(SAYS)}</caption>" if self.total.collectives else ""
         return (
             f'<table style="margin-left: 0">{caption}<thead><tr>{groups}</tr><tr>{top}</tr></thead>'
             f"<tbody>{body}</tbody></table>"

@@ -77,9 +77,25 @@ def _add(found, rank, start, end):
         found[rank].append((start, end))
 
 
-def busy(trace):
-    """The intervals (ns) in which a rank computed."""
-    return union((e.start, e.end) for e in trace.events if e.kind in (OP, OPTIMIZER))
+def busy(trace, phase=None):
+    """The intervals (ns) in which a rank computed. phase: only in operations of that phase.
+
+    An autograd function that communicates is an operation, too. What it sends and receives, from
+    the post to the end of the wait, is not computing, as far as it lies in the operation.
+    """
+    talks, starts, found = defaultdict(list), defaultdict(list), []
+    for event in trace.communication:
+        if not event.background:
+            talks[event.thread].append(event)
+            starts[event.thread].append(event.start)
+    for op in trace.events:
+        if op.kind in (OP, OPTIMIZER) and phase in (None, op.phase):
+            begun = starts[op.thread]
+            some = talks[op.thread][bisect_left(begun, op.start) : bisect_left(begun, op.end)]
+            # A message with a longer life was only posted here.
+            some = [e for e in some if e.end <= op.end or e.kind == COLLECTIVE]
+            found += without([(op.start, op.end)], union((e.start, e.end) for e in some))
+    return union(found)
 
 
 def waiting_share(traces):

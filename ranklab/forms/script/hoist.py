@@ -5,7 +5,14 @@ import ast
 from ranklab.forms.script.cells import Cell
 from ranklab.forms.script.imports import DRAWING, Imports, is_import
 from ranklab.forms.script.lab import Lab
-from ranklab.forms.script.taken import Flatten, belongs_to_ranklab, inline, is_module, know
+from ranklab.forms.script.taken import (
+    Flatten,
+    belongs_to_ranklab,
+    inline,
+    is_module,
+    know,
+    place,
+)
 
 
 def collect(cells: list[Cell], lab: Lab) -> Imports:
@@ -20,8 +27,9 @@ def collect(cells: list[Cell], lab: Lab) -> Imports:
     if lab.used and any(source.startswith(DRAWING) for source in imports.names.values()):
         lab.taken.setdefault("ranklab.plots", {}).setdefault("STYLE", ["STYLE"])
         sites.setdefault("ranklab.plots", cells[0])
-    for module, wanted in lab.taken.items():
-        inline(module, wanted, sites[module], imports, {})
+    done = set()  # what two modules both need stands once, before the first cell that needs it
+    for module in sorted(lab.taken, key=lambda module: place(module, sites[module])):
+        inline(module, lab.taken[module], sites[module], imports, done)
     return imports
 
 

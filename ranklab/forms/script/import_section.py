@@ -59,9 +59,23 @@ def _group(module: str) -> int:
     return 1 if module.split(".")[0] in sys.stdlib_module_names else 2
 
 
-def packages(statements: list[str], inlined: list[str] = ()) -> list[str]:
-    """The names, on the package index, of what the statements and the inlined code import."""
-    hidden = re.findall(r"^ *import .*?\b(pygraphviz|pynvml)\b", "\n".join(inlined), re.MULTILINE)
-    modules = {_module_of(s).split(".")[0] for s in statements if _module_of(s)[0] != "."}
-    modules -= set(sys.stdlib_module_names) | {"__future__"}
-    return sorted({_PACKAGES.get(m, m) for m in modules | set(hidden)}, key=str.lower)
+def _imported_inside(code: str) -> list[str]:
+    """The modules that some code imports below its top level, as functions do."""
+    tree, modules = ast.parse(code), []
+    for node in set(ast.walk(tree)) - set(tree.body):
+        if isinstance(node, ast.Import):
+            modules += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            modules.append(node.module)
+    return modules
+
+
+def packages(statements: list[str], code: list[str] = ()) -> list[str]:
+    """The names, on the package index, of what the statements and functions in `code` import."""
+    # Some code is the text of another program.
+    hidden = re.findall(r"^ *import .*?\b(pygraphviz|pynvml)\b", "\n".join(code), re.MULTILINE)
+    modules = [_module_of(statement) for statement in statements]
+    modules += [module for text in code for module in _imported_inside(text)]
+    names = {module.split(".")[0] for module in [*modules, *hidden]}
+    names -= set(sys.stdlib_module_names) | {"", "__future__", "ranklab"}
+    return sorted({_PACKAGES.get(name, name) for name in names}, key=str.lower)

@@ -123,8 +123,8 @@ class Flatten:
         cell.tree = ast.parse(cell.body)
 
 
-def inline(module: str, wanted: dict, cell: Cell, imports: Imports, done: dict) -> None:
-    """Take definitions of one of ranklab's modules over into the script."""
+def inline(module: str, wanted: dict, cell: Cell, imports: Imports, done: set) -> None:
+    """Take definitions of one of ranklab's modules over into the script, but what is `done`."""
     folder = _FOLDER.joinpath(*module.split(".")[1:])
     path = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
     if not path.exists():
@@ -141,13 +141,17 @@ def inline(module: str, wanted: dict, cell: Cell, imports: Imports, done: dict) 
         else:
             imports.add(statement, cell)
     code = [block for block in taken.code if block not in done]
-    done.update(dict.fromkeys(taken.code))
+    done.update(taken.code)
     for block in taken.code:
         imports.inlined_names |= names_in(*ast.parse(block).body).binds
     imports.inlined_names |= {local for named in wanted.values() for local in named}
     aliases = [f"{a} = {name}" for name, named in wanted.items() for a in named if a != name]
-    site = 0 if is_carried(module) else cell.place.number
     pieces = [*code, *aliases]
     if pieces:  # a package's own file may only name what its modules hold
         pieces[0] = f"# From {module}:\n\n{pieces[0]}"
-        imports.inlined.setdefault(site, []).extend(pieces)
+        imports.inlined.setdefault(place(module, cell), []).extend(pieces)
+
+
+def place(module: str, cell: Cell) -> int:
+    """The number of the cell before which a module's definitions stand that `cell` asks for."""
+    return 0 if is_carried(module) else cell.place.number

@@ -141,8 +141,8 @@ def from_rank_0(make):
 def keep_and_send(make):
     """What make() returns on rank 0: there the object itself, on the other ranks copies."""
     value = make() if rank == 0 else None
-    copy = from_rank_0(lambda: value)
-    return value if rank == 0 else copy
+    received = from_rank_0(lambda: value)
+    return value if rank == 0 else received
 
 
 #: note

@@ -227,8 +227,9 @@ def _header(step: Step, title: Title) -> str:
         ]
     else:
         lines += [f"Run it: python {name}"]
-    inlined = [code for codes in step.imports.inlined.values() for code in codes]
-    needed = packages(step.imports.statements, inlined)
+    code = [code for codes in step.imports.inlined.values() for code in codes]
+    code += [cell.body for cell in step.cells]
+    needed = packages(step.imports.statements, code)
     if lab.has_ranks:
         lines += ["", f"pip install {' '.join(needed)}  (for mpiexec also: mpich mpi4py)"]
     elif needed:
