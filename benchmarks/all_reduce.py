@@ -94,7 +94,7 @@ def judge(what, ratio, bound):
     return holds
 
 
-def main(repeats=9):
+def main(repeats=15):
     """Measure, print the tables; return 1 if a ratio is above its bound, else 0."""
     print(f"{RANKS} ranks, {os.cpu_count()} cores, load before {os.getloadavg()[0]:.1f}")
     with Ranks(RANKS, backend="gloo", device="cpu", timeout=60) as ranks:

@@ -1,9 +1,11 @@
 """What the exercises of the book check: a module for each chapter, named as the chapter is.
 
-Large exercises have a module of their own: mlp is chapter 3's (training), and ddp and own_ddp are
-chapter 8's (all_reduce). Each holds `Exercise` and `Choice` objects (see `ranklab.exercises`), one
-for each `check(...)`. `find` gives the one of a name. The environment variable RANKLAB_CHECKS may
-name a folder with more such modules: a teacher's, say.
+Some exercises share a module of their own, so that none gets long; its first line says of which
+chapter it is (accumulation, autograd, bf16, blocks, checkpoints, clipping, first_wrong, gated,
+mean_all_reduce, meet, mlp, own_collectives, pass_along, seeds, split_backward, split_sums, stages,
+sync_step, uneven, within_limit and wrapper are such). Each holds `Exercise` and `Choice` objects
+(see `ranklab.exercises`), one for each `check(...)`. `find` gives the one of a name. The
+environment variable RANKLAB_CHECKS may name a folder with more such modules: a teacher's, say.
 """
 
 import difflib

@@ -12,6 +12,7 @@ import itertools
 
 import torch
 from torch import nn
+from torch.utils.data import DistributedSampler
 
 from ranklab.exercises import Hint
 
@@ -34,6 +35,16 @@ def data(many):
 def numbers(inputs):
     """Return the numbers that the samples carry."""
     return [round(number) for number in (inputs[:, 0] * 64).tolist()]
+
+
+def hands(n, ranks, epoch=0, **how):
+    """Return what DistributedSampler deals of n samples: a list of numbers for each rank."""
+    dealt = []
+    for rank in range(ranks):
+        sampler = DistributedSampler(range(n), ranks, rank, **how)
+        sampler.set_epoch(epoch)
+        dealt.append(list(sampler))
+    return dealt
 
 
 class _Plain(nn.Sequential):
@@ -108,12 +119,16 @@ def watch(answer, replica, *args):
 # Without ranks
 
 
-def train(alone, batches, rate=RATE):
-    """Train a model on whole batches, in one process; return the losses of the steps."""
+def train(alone, batches, rate=RATE, kept=0):
+    """Train a model on whole batches, in one process; return the losses of the steps.
+
+    kept: how many times the gradients of the step before are added to those of a step.
+    """
     losses = []
     for inputs, labels in batches:
         loss = nn.functional.cross_entropy(alone(inputs), labels)
-        alone.zero_grad()
+        for parameter in alone.parameters():
+            parameter.grad = None if parameter.grad is None or not kept else kept * parameter.grad
         loss.backward()
         with torch.no_grad():
             for parameter in alone.parameters():
@@ -160,7 +175,7 @@ def about_losses(results, expected):
         if not isinstance(got, (list, tuple)) or len(got) != len(expected):
             what = "nothing" if got is None else f"{got!r:.60}"
             return f"It should return a list of {len(expected)} losses, and returned {what}."
-        if wrong := [loss for loss in got if not isinstance(loss, (float, torch.Tensor))]:
+        if wrong := [loss for loss in got if not isinstance(loss, float)]:
             return f"A loss should be a float, and one of them is {wrong[0]!r:.60}."
         if not close(_numbers_of(got), _numbers_of(expected)):
             said, wanted = (", ".join(f"{loss:.6g}" for loss in some) for some in (got, expected))
@@ -222,18 +237,43 @@ def _losses_differ(seen, twin):
     return _trained_right(seen, twin) and any(not close(other, first) for other in others)
 
 
+def _only_rank_0_has_losses(seen, twin):
+    first, *others = seen.results
+    right = twin(seen)["losses"]
+    return not about_losses([first], right) and any(about_losses([one], right) for one in others)
+
+
 def _losses_summed(seen, twin):
     got, expected = _numbers_of(seen.results[0]["losses"]), _numbers_of(twin(seen)["losses"])
     return several(seen) and torch.allclose(got, expected * len(seen.results))
+
+
+RETURNS_NOTHING = Hint(
+    lambda seen: "NoneType" in seen.error,
+    "`dist.all_reduce` writes into the tensor that it is given, and returns nothing.",
+    when=("error",),
+)
 
 
 def hints_on_losses(twin):
     """Return the hints on losses; twin(seen) is what one process comes to."""
     return [
         Hint(
+            lambda seen: (
+                _trained_right(seen, twin)
+                and any(isinstance(loss, torch.Tensor) for loss in seen.results[0]["losses"])
+            ),
+            "The training is right in this case. `.item()` makes a float of a tensor.",
+        ),
+        Hint(
+            functools.partial(_only_rank_0_has_losses, twin=twin),
+            "Rank 0 returns the right losses, and another rank does not. Which collective gives "
+            "its result to all?",
+        ),
+        Hint(
             functools.partial(_losses_differ, twin=twin),
-            "The training is right, but each rank returns a loss of its own: the mean over all "
-            "ranks needs a collective.",
+            "The training is right in this case, but each rank returns a loss of its own: the "
+            "mean over all ranks needs a collective.",
         ),
         Hint(
             functools.partial(_losses_summed, twin=twin),
@@ -243,7 +283,8 @@ def hints_on_losses(twin):
             lambda seen: (
                 _trained_right(seen, twin) and about_losses(seen.results, twin(seen)["losses"])
             ),
-            "The training is right, and every rank has the same weights. Look at the losses only.",
+            "The training is right in this case, and every rank has the same weights. Look at the "
+            "losses only.",
         ),
     ]
 

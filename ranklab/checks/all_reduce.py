@@ -2,7 +2,9 @@
 
 import torch
 
+from ranklab.checks._said import breaks_a_rule
 from ranklab.exercises import Case, Choice, Exercise, Hint
+from ranklab.traces.data import counted
 
 ring_sends = Choice(
     "ring_sends",
@@ -20,10 +22,6 @@ ring_sends = Choice(
 )
 
 
-def _plural(ranks):
-    return f"{ranks} rank" + "s" * (ranks > 1)
-
-
 # faster_way ------------------------------------------------------------------------------------
 
 
@@ -36,7 +34,7 @@ def _faster(inputs):
 
 
 def _way(nbytes, n, alpha=50e-6, beta=1e9):
-    what = f"{nbytes:,} bytes, {n} ranks, {1e6 * alpha:.0f} µs and {beta / 1e9:g} GB/s"
+    what = f"{nbytes:,} bytes, {counted(n, 'rank')}, {1e6 * alpha:.0f} µs and {beta / 1e9:g} GB/s"
     return Case(what, lambda rank, world_size: (nbytes, n, alpha, beta), ranks=1)
 
 
@@ -58,16 +56,33 @@ faster_way = Exercise(
     expected=_faster,
     hints=[
         Hint(
+            lambda seen: seen.results[0] not in ("ring", "doubling"),
+            'The answer is one of two words, "doubling" or "ring".',
+        ),
+        Hint(
+            lambda seen: seen.inputs[0][1] == 1,
+            "A rank alone sends nothing, so both ways take no time. Which is to be said if the "
+            "times are the same?",
+        ),
+        Hint(
             lambda seen: seen.inputs[0][1] == 2,
             "With two ranks, doubling is one round of the whole tensor, the ring two of a half.",
+        ),
+        Hint(
+            lambda seen: seen.inputs[0][0] < 1000,
+            "For so few bytes only alpha counts. Which way has fewer messages one after the other?",
         ),
         Hint(
             lambda seen: seen.expected[0] == "doubling",
             "How many messages does a rank of the ring send, one by one? Each costs alpha.",
         ),
+        Hint(
+            lambda seen: seen.expected[0] == "ring",
+            "How many bytes has one message of the ring, if the tensor is cut into n parts?",
+        ),
     ],
-    hint="A message of doubling is the whole tensor, one of the ring is the n-th part of it; there "
-    "are log2(n) rounds of the one and 2 (n - 1) steps of the other.",
+    hint="Count for each way the messages that a rank sends one after the other, and the bytes of "
+    "each of them.",
 )
 
 
@@ -84,9 +99,21 @@ def _numbers(what, length, ranks, dtype=torch.float32, constant=False):
 
 
 def _parts(inputs, shift=0):
-    total = sum(x for (x,) in inputs)
-    parts = total.tensor_split(len(inputs))
-    return [parts[(r + shift) % len(inputs)] for r in range(len(inputs))]
+    """Each rank's part of the sum, added up as a ring to the right does: from rank r + 1 to r."""
+    n = len(inputs)
+    parts = [x.tensor_split(n) for (x,) in inputs]
+    totals = []
+    for r in range(n):
+        total = parts[(r + 1) % n][r].clone()
+        for k in range(2, n + 1):
+            total += parts[(r + k) % n][r]
+        totals.append(total)
+    return [totals[(r + shift) % n] for r in range(n)]
+
+
+def _order_tells(rank, world_size):
+    """Numbers whose float32 sum is another one in another order than that of the ring."""
+    return (torch.full((8,), [2.0**25, -(2.0**25), 1.0, 1.0][rank]),)
 
 
 def _of_another(seen):
@@ -95,6 +122,15 @@ def _of_another(seen):
     return seen.happened == "returned" and any(
         all(torch.equal(a, b) for a, b in zip(seen.results, _parts(seen.inputs, shift)))
         for shift in range(1, n)
+    )
+
+
+def _its_own_part(seen):
+    """Does every rank return its part of its own x?"""
+    n = len(seen.inputs)
+    return n > 1 and all(
+        torch.equal(got, x.tensor_split(n)[r])
+        for r, (got, (x,)) in enumerate(zip(seen.results, seen.inputs, strict=True))
     )
 
 
@@ -129,19 +165,42 @@ ring_reduce_scatter = Exercise(
         _numbers("int64", 11, 2, torch.int64),
         _numbers("float64", 23, 3, torch.float64),
         _numbers("5 numbers", 5, 1),
+        Case("8 numbers whose sum depends on the order", _order_tells, ranks=4),
     ],
     expected=_parts,
     judge=_half_of_an_all_reduce,
     trace=True,
     hints=[
-        Hint(_of_another, "That is a total, but of another rank's part: begin with another one."),
         Hint(
-            lambda seen: seen.happened in ("died", "stuck"),
-            "What a rank sends must be as long as what its right neighbor expects: if I receive "
-            "part p, my left neighbor sends part p.",
+            breaks_a_rule,
+            "The loop of the stub sends what is to be sent, one part a step. Only which part goes "
+            "and which one comes is for you to say.",
         ),
         Hint(
-            lambda seen: seen.happened == "returned",
+            lambda seen: seen.found == "value" and seen.case.make is _order_tells,
+            "The sums are rounded in another order than around a ring to the right, where part r "
+            "begins at rank r + 1 and ends at rank r. Chapter 7's went to the left.",
+        ),
+        Hint(_of_another, "That is a total, but of another rank's part: begin with another one."),
+        Hint(
+            _its_own_part,
+            "That is part r of rank r's own x: nothing was added to it. In your loop, which part "
+            "comes in last, and has the total? It should be part r.",
+        ),
+        Hint(
+            lambda seen: True,
+            "What a rank sends must be as long as what its right neighbor expects: if I receive "
+            "part p, my left neighbor sends part p.",
+            when=("died", "stuck"),
+        ),
+        Hint(
+            lambda seen: "size" in seen.error or "shape" in seen.error,
+            "Parts differ in length where n does not divide it. What a rank sends must be as long "
+            "as what its right neighbor expects.",
+            when=("error",),
+        ),
+        Hint(
+            lambda seen: seen.found == "value",
             "Not a total. What is sent in a step must be what was received, and added to, in the "
             "step before.",
         ),
@@ -150,98 +209,32 @@ ring_reduce_scatter = Exercise(
 )
 
 
-# mean_all_reduce -------------------------------------------------------------------------------
-
-_VISIBLE = [[256.0, 1.0], [1.0, 1.0], [1.0, 1.0], [1.0, 1.0]]
+# sum_and_max -----------------------------------------------------------------------------------
 
 
-def _gradients(shape, rank):
-    generator = torch.Generator().manual_seed(rank)
-    return (8 * torch.randn(shape, generator=generator)).to(torch.bfloat16)
+def _sums_and_maxima(inputs):
+    xs = torch.stack([x for (x,) in inputs])
+    return [(xs.sum(0), xs.max(0).values)] * len(inputs)
 
 
-def _thirds(shape, rank):
-    """Whole numbers; their sum over 3 ranks is never divisible by 3.
-
-    So no mean is half-way between two numbers of bfloat16, where dividing before the addition,
-    which is as right, could round the other way.
-    """
-    generator = torch.Generator().manual_seed(rank)
-    numbers = 3 * torch.randint(-85, 85, shape, generator=generator) + (rank == 0)
-    return numbers.to(torch.bfloat16)
+def _not_of_a_power_of_two(seen):
+    return len(seen.inputs) & (len(seen.inputs) - 1) != 0
 
 
-def _bf16(what, ranks, layout):
-    return Case(what, lambda rank, n: (layout(rank),), ranks=ranks)
+def _right_alone(seen, which):
+    """Are all sums (0) or all maxima (1) right, and some of the others not?"""
+    pairs = [
+        [torch.equal(one, other) for one, other in zip(got, right, strict=True)]
+        for got, right in zip(seen.results, seen.expected, strict=True)
+    ]
+    return all(pair[which] for pair in pairs) and not all(pair[1 - which] for pair in pairs)
 
 
-def _mean(inputs):
-    total = torch.zeros(inputs[0][0].shape)
-    for (x,) in inputs:
-        total += x.float()
-    return [(total / len(inputs)).to(torch.bfloat16)] * len(inputs)
-
-
-def _driven(answer, x):
-    """What is in x after the call, whatever the call returns."""
-    answer(x)
-    return x.clone(memory_format=torch.contiguous_format)
-
-
-def _unchanged(seen):
-    return all(torch.equal(got, x) for got, (x,) in zip(seen.results, seen.inputs))
-
-
-def _is_sum(seen):
-    sums = [mean.float() * len(seen.inputs) for mean in seen.expected]
-    return len(seen.inputs) > 1 and all(
-        torch.allclose(got.float(), total, rtol=0.02, atol=0.5)
-        for got, total in zip(seen.results, sums)
+def _swapped(seen):
+    return seen.found == "value" and all(
+        torch.equal(got[0], right[1]) and torch.equal(got[1], right[0])
+        for got, right in zip(seen.results, seen.expected, strict=True)
     )
-
-
-mean_all_reduce = Exercise(
-    "mean_all_reduce",
-    cases=[
-        _bf16("[256, 1] and [1, 1]", 4, lambda r: torch.tensor(_VISIBLE[r]).to(torch.bfloat16)),
-        _bf16("1000 numbers", 4, lambda r: _gradients((1000,), r)),
-        _bf16("a column of a matrix", 3, lambda r: _thirds((50, 3), r)[:, 1]),
-        _bf16("a transposed matrix", 2, lambda r: _gradients((4, 6), r).t()),
-        _bf16("every third number", 3, lambda r: _thirds((60,), r)[::3]),
-        _bf16("no number at all", 2, lambda r: _gradients((0,), r)),
-        _bf16("100 numbers", 1, lambda r: _gradients((100,), r)),
-    ],
-    expected=_mean,
-    drive=_driven,
-    in_place=True,
-    tolerance=(0.0, 0.0),
-    hints=[
-        Hint(
-            lambda seen: len(seen.inputs) > 1 and _unchanged(seen),
-            "x is what it was. Did the mean go into a copy that nobody looks at again?",
-        ),
-        Hint(_is_sum, "That is the sum. A mean is divided by the number of ranks."),
-        Hint(
-            lambda seen: all(
-                torch.allclose(got.float(), mean.float(), rtol=0.05, atol=0.5)
-                for got, mean in zip(seen.results, seen.expected)
-            ),
-            "Nearly: it was rounded more than once. What type has the tensor that is added up, and "
-            "what type the one that is divided?",
-        ),
-    ],
-    hint="Three lines: a float32 copy, its all-reduce, and x.copy_() of what is to be in x.",
-)
-
-
-# max_all_reduce --------------------------------------------------------------------------------
-
-
-def _largest(inputs):
-    largest = inputs[0][0]
-    for (x,) in inputs:
-        largest = torch.maximum(largest, x)
-    return [largest] * len(inputs)
 
 
 def _by_messages(seen):
@@ -254,7 +247,7 @@ def _by_messages(seen):
         r = seen.messages.index(max(seen.messages))
         return (
             f"The result is right, but rank {r} sent {seen.messages[r]} messages, and {most} must "
-            f"be enough for {_plural(len(seen.inputs))}."
+            f"be enough for {counted(len(seen.inputs), 'rank')}."
         )
     return None
 
@@ -263,8 +256,8 @@ def _pair(rank, world_size):
     return (torch.tensor([float(rank), -float(rank)]),)
 
 
-max_all_reduce = Exercise(
-    "max_all_reduce",
+sum_and_max = Exercise(
+    "sum_and_max",
     cases=[
         Case("2 numbers", _pair, ranks=4),
         _numbers("9 numbers", 9, 3),
@@ -274,18 +267,64 @@ max_all_reduce = Exercise(
         # Two ranks beyond a power of two: that takes six, which have to be started.
         _numbers("int64", 4, 6, torch.int64),
     ],
-    expected=_largest,
+    expected=_sums_and_maxima,
     judge=_by_messages,
     trace=True,
     hints=[
         Hint(
-            lambda seen: (len(seen.inputs) & (len(seen.inputs) - 1)) != 0,
+            lambda seen: breaks_a_rule(seen) and any(seen.collectives),
+            "Recursive doubling: in each round two ranks swap what they have, with sendrecv.",
+        ),
+        Hint(
+            breaks_a_rule,
+            "Sum and maximum of a round fit into one tensor, and so into one message.",
+        ),
+        Hint(
+            lambda seen: seen.found == "dtype",
+            "The results have the type of x. Which type has the tensor in which both travel?",
+        ),
+        Hint(
+            lambda seen: seen.found in ("type", "shape"),
+            "A pair is asked for: a tensor of sums, and a tensor of maxima, each as long as x.",
+        ),
+        Hint(_swapped, "The sums come first, then the maxima."),
+        Hint(
+            lambda seen: _not_of_a_power_of_two(seen) and _right_alone(seen, 1),
+            "The maxima are right, and the sums are not: a number that comes twice does no harm to "
+            "a maximum, and is counted twice in a sum.",
+        ),
+        Hint(
+            lambda seen: _right_alone(seen, 0),
+            "The sums are right, and the maxima are not. Is there a place where what comes is "
+            "added as a whole, the maxima too?",
+        ),
+        Hint(
+            lambda seen: not breaks_a_rule(seen) and _not_of_a_power_of_two(seen),
             "That number of ranks is no power of two. Let each rank beyond the largest power of "
             "two give its x to a partner first, and get the result from it in the end.",
+            when=("returned", "stuck", "died"),
+        ),
+        Hint(
+            lambda seen: "no rank" in seen.error,
+            "Not every rank has a partner me ^ d where the number of ranks is no power of two.",
+            when=("error",),
         ),
         Hint(
             lambda seen: len(seen.inputs) == 1,
-            "A rank alone has the largest already, and nobody to send to.",
+            "A rank alone has both already, and nobody to send to.",
+            when=("returned", "error"),
+        ),
+        Hint(
+            lambda seen: True,
+            "Two partners send to each other in the same round. If both receive first, or both "
+            "send, neither goes on; sendrecv does both at once.",
+            when=("stuck",),
+        ),
+        Hint(
+            lambda seen: True,
+            "The distance doubles from round to round, up to the largest power of two that is not "
+            "above the number of ranks. Does your loop end there?",
+            when=("slow",),
         ),
     ],
     hint="In the round with distance d a rank swaps what it has so far, not its x, with rank "

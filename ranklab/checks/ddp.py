@@ -3,9 +3,10 @@
 It must end, on every rank, with the weights of one process that is given the whole batches.
 """
 
-from torch.utils.data import DistributedSampler, TensorDataset
+from torch.utils.data import TensorDataset
 
 from ranklab.checks import _replicas as replicas
+from ranklab.checks._said import called_as
 from ranklab.exercises import Case, Exercise, Hint
 
 
@@ -21,24 +22,22 @@ def _dealt(seen):
     _, _, (_, labels), epochs, batch_size = seen.inputs[0]
     world_size = len(seen.inputs)
     share = batch_size // world_size
-    samplers = [DistributedSampler(labels, world_size, rank) for rank in range(world_size)]
     dealt = []
     for epoch in range(epochs):
-        for sampler in samplers:
-            sampler.set_epoch(epoch)
-        hands = [list(sampler) for sampler in samplers]
+        hands = replicas.hands(len(labels), world_size, epoch)
         starts = range(0, len(hands[0]), share)
         dealt.append([[hand[start : start + share] for hand in hands] for start in starts])
     return dealt
 
 
-def _twin_of_ddp(seen):
-    """Train in one process on what all ranks together are dealt."""
+def _twin_of_ddp(seen, rate=1):
+    """Train in one process on what all ranks together are dealt, at `rate` times the rate."""
     kind, seed, (inputs, labels), *_ = seen.inputs[0]
     model, losses = replicas.model(kind, seed), []
     for steps in _dealt(seen):
         whole = [replicas.chained(shares) for shares in steps]
-        of_steps = replicas.train(model, [(inputs[batch], labels[batch]) for batch in whole])
+        batches = [(inputs[batch], labels[batch]) for batch in whole]
+        of_steps = replicas.train(model, batches, rate * replicas.RATE)
         losses.append(sum(of_steps) / len(of_steps))
     return {"weights": replicas.weights(model), "losses": losses}
 
@@ -111,6 +110,27 @@ def _fewer_samples(seen):
     return got < want
 
 
+def _same_start_and_alone_then(seen):
+    """Did each rank start with the weights of rank 0, and train on its samples alone?"""
+    kind, seed, (inputs, labels), *_ = seen.inputs[0]
+    trained = []
+    for rank in range(len(seen.inputs)):
+        model = replicas.model(kind, seed)
+        hands = [shares[rank] for shares in replicas.chained(_dealt(seen))]
+        replicas.train(model, [(inputs[hand], labels[hand]) for hand in hands])
+        trained.append(replicas.weights(model))
+    return replicas.several(seen) and replicas.close(
+        replicas.got_weights(seen), replicas.flat(trained)
+    )
+
+
+def _averaged_again(seen):
+    """Are the weights those of gradients times the number of ranks, or divided by it?"""
+    n, got = len(seen.results), replicas.got_weights(seen)[:1]
+    twins = [_twin_of_ddp(seen, rate)["weights"] for rate in (n, 1 / n)]
+    return n > 1 and any(replicas.close(got, replicas.flat([twin])) for twin in twins)
+
+
 def _share_is_the_batch(seen):
     return replicas.several(seen) and len(seen.results[0]["steps"][0]) == seen.inputs[0][4]
 
@@ -141,6 +161,7 @@ ddp = Exercise(
     trains=True,
     judge=_judge_ddp,
     hints=[
+        called_as("train_ddp(model, dataset, epochs, batch_size, learning_rate)"),
         Hint(_not_shuffled, "The samples come in the order of the dataset; they must be shuffled."),
         Hint(
             _all_take_all,
@@ -164,10 +185,22 @@ ddp = Exercise(
             "it has and the number of the epoch.",
         ),
         Hint(
+            _same_start_and_alone_then,
+            "All ranks start with the weights of rank 0, and then each of them trains alone: the "
+            "gradients are averaged only if the samples go through the wrapped model. The loop "
+            "calls `replica`.",
+        ),
+        Hint(
             replicas.weights_differ,
             "The ranks have different weights: each of them trains alone. What makes the start "
             "equal, and averages the gradients?",
         ),
+        Hint(
+            _averaged_again,
+            "The steps are too long or too short by the number of ranks. At the end of `backward` "
+            "DDP has averaged the gradients: nothing is left to do to them.",
+        ),
+        replicas.RETURNS_NOTHING,
         *replicas.hints_on_losses(_twin_of_ddp),
         Hint(
             lambda seen: all(replicas.of(seen, "lines")) and replicas.several(seen),
@@ -178,9 +211,10 @@ ddp = Exercise(
             "Which rank prints the line?",
         ),
         Hint(
-            lambda seen: seen.happened in ("stuck", "died"),
+            lambda seen: True,
             "Every rank must make the same collective calls, in the same order. Is one of them "
             "inside of an `if`?",
+            when=("stuck", "died"),
         ),
     ],
     hint="Compare a step of one rank with that of one process: its samples, its gradient.",

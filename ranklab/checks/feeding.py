@@ -1,7 +1,9 @@
 """What the exercises of chapter 04 check: the knee, a shared stream, seeds, and a prefetcher."""
 
 import itertools
+import signal
 import time
+from functools import partial
 
 from torch import manual_seed
 from torch.utils.data import DataLoader, Dataset
@@ -11,6 +13,33 @@ from ranklab.exercises import Case, Choice, Exercise, Hint
 
 def _case(what, *args):
     return Case(what, lambda rank, world_size: args, ranks=1)
+
+
+WORKERS_LIMIT = 4  # seconds
+
+
+def _begin_worker(init, worker_id):
+    """Begin a worker that is interrupted at the line that it is at, should it go on for long."""
+    signal.signal(signal.SIGALRM, _interrupt)
+    signal.setitimer(signal.ITIMER_REAL, WORKERS_LIMIT)
+    if init:
+        init(worker_id)
+
+
+def _interrupt(*_):
+    raise TimeoutError(f"a worker was not done after {WORKERS_LIMIT} s, and was interrupted")
+
+
+def _forked(workers, init=None):
+    """Options of a DataLoader with so many workers."""
+    if not workers:
+        return {}
+    how = {"num_workers": workers, "multiprocessing_context": "fork"}
+    return how | {"worker_init_fn": partial(_begin_worker, init)}
+
+
+def _in_a_worker(seen):
+    return seen.error.startswith("TimeoutError: a worker was not done")
 
 
 # knee_of_both ----------------------------------------------------------------------------------
@@ -36,8 +65,7 @@ knee_of_both = Choice(
 
 def _shares(stream, start, stop, workers):
     """What each worker gives, as lists: a batch is so large that it is a worker's whole share."""
-    how = {"multiprocessing_context": "fork"} if workers else {}
-    batches = DataLoader(stream(start, stop), batch_size=10_000, num_workers=workers, **how)
+    batches = DataLoader(stream(start, stop), batch_size=10_000, **_forked(workers))
     return [batch.tolist() for batch in batches]
 
 
@@ -61,6 +89,11 @@ def _judge_shares(seen):
     return None
 
 
+def _numbers_of(seen):
+    """All numbers that came."""
+    return [number for share in seen.results[0] for number in share]
+
+
 def _short(shares):
     text = ", ".join(str(share) for share in shares)
     return text if len(text) < 200 else text[:200] + " …"
@@ -81,8 +114,23 @@ each_once = Exercise(
     drive=_shares,
     hints=[
         Hint(
-            lambda seen: seen.error and seen.inputs[0][2] == 0,
+            lambda seen: seen.inputs[0][2] == 0 and "'NoneType' object has no" in seen.error,
             "Without workers get_worker_info() is None: then this process has the whole stream.",
+            when=("error",),
+        ),
+        Hint(
+            lambda seen: "iter() returned non-iterator" in seen.error,
+            "A list is no iterator yet: iter(...) makes one of it.",
+            when=("error",),
+        ),
+        Hint(
+            lambda seen: _in_a_worker(seen) or seen.happened == "slow",
+            "The share of a worker ends: where, if the stream is range(start, stop)?",
+            when=("error", "slow"),
+        ),
+        Hint(
+            lambda seen: not _numbers_of(seen) and seen.inputs[0][0] < seen.inputs[0][1],
+            "No worker gave a number: is `first` below `last`?",
         ),
         Hint(
             lambda seen: len(seen.results[0]) > 1 and seen.results[0][0] == seen.results[0][1],
@@ -90,13 +138,26 @@ each_once = Exercise(
         ),
         Hint(
             lambda seen: (
-                len(set().union(*seen.results[0])) < seen.inputs[0][1] - seen.inputs[0][0]
+                set(_numbers_of(seen)) < set(range(*seen.inputs[0][:2]))
                 and (seen.inputs[0][1] - seen.inputs[0][0]) % max(1, seen.inputs[0][2])
             ),
             "The numbers do not divide evenly: where do the left-over ones go?",
         ),
+        Hint(
+            lambda seen: not set(_numbers_of(seen)) <= set(range(*seen.inputs[0][:2])),
+            "There are numbers from outside the stream, which goes from start up to but without "
+            "stop.",
+        ),
+        Hint(
+            lambda seen: sorted(_numbers_of(seen)) != list(range(*seen.inputs[0][:2])),
+            "The `last` of a worker is the `first` of the next one.",
+        ),
+        Hint(
+            lambda seen: _numbers_of(seen) != list(range(*seen.inputs[0][:2])),
+            "A range with a step takes every w-th number. Take a stretch of them.",
+        ),
     ],
-    hint="Worker k of w begins where k/w of the numbers lie before it, and ends where k + 1 does.",
+    hint="How many numbers lie before the share of worker k of w? Divide as late as you can.",
 )
 
 
@@ -126,9 +187,7 @@ def _draw(reseed, seed, workers):
         batches = DataLoader(
             _Draws(3 * workers),
             batch_size=3,
-            num_workers=workers,
-            worker_init_fn=reseed,
-            multiprocessing_context="fork",
+            **_forked(workers, reseed),
         )
         runs.append([[batch.tolist() for batch in batches] for _ in range(2)])
     return runs
@@ -154,6 +213,17 @@ def _numbers(values):
     return ", ".join(f"{value:.3f}" for value in values)
 
 
+def _first_draws(seen):
+    """What each worker drew in the first epoch."""
+    return seen.results[0][0][0]
+
+
+def _as_copied(seen):
+    """What they draw with a copy of the dataset's generator."""
+    drawn = _Draws(3)
+    return [[drawn[i] for i in range(3)]] * seen.inputs[0][1]
+
+
 reseed = Exercise(
     "reseed",
     cases=[
@@ -164,6 +234,17 @@ reseed = Exercise(
     judge=_judge_draws,
     drive=_draw,
     hints=[
+        Hint(
+            lambda seen: "Seed must be between 0 and" in seen.error,
+            "np.random.default_rng takes large seeds, too; the older generators want them below "
+            "2**32.",
+            when=("error",),
+        ),
+        Hint(
+            lambda seen: _first_draws(seen) == _as_copied(seen),
+            "These are the numbers of the generator that the dataset came with. Does "
+            "`dataset.rng` become another one?",
+        ),
         Hint(
             lambda seen: any(a == b for e in seen.results[0][0] for a, b in itertools.pairwise(e)),
             "Which number do you seed with, and is it another one in each worker?",
@@ -187,17 +268,18 @@ reseed = Exercise(
 def _observed(prefetched, items, depth, take, fails):
     """Use the answer: (the items that came, the error that came, how far it read ahead).
 
-    items: what the source gives, each a moment late; None: 0, 1, 2, ... without end. take: how
-    many to take (None: all). fails: whether the source raises at its end.
+    items: what the source gives, each a moment late; None: 0, 1, 2, ... without end; AN_ERROR is
+    an exception that it gives, and does not raise. take: how many to take (None: all). fails:
+    whether the source raises at its end.
     """
-    asked = 0
+    asked, given = 0, OSError("given as a batch")
 
     def source():
         nonlocal asked
         for item in itertools.count() if items is None else items:
             asked += 1
             time.sleep(0.002)
-            yield item
+            yield given if item == AN_ERROR else item
         if fails:
             raise OSError("the disk is gone")
 
@@ -205,7 +287,7 @@ def _observed(prefetched, items, depth, take, fails):
     try:
         stream = iter(prefetched(source(), depth))
         for item in itertools.islice(stream, take):
-            came.append(item)
+            came.append(AN_ERROR if item is given else item)
             if items is None and len(came) == 3:
                 ahead = _how_far(lambda: asked - 3, depth)
     except OSError as raised:
@@ -232,7 +314,7 @@ def _expected(inputs):
     ]
 
 
-_AHEAD = "as far as it should"
+_AHEAD, AN_ERROR = "as far as it should", "an exception"
 
 
 prefetched = Exercise(
@@ -245,24 +327,31 @@ prefetched = Exercise(
         _case("an endless source, 2 ahead, 6 taken", None, 2, 6, False),
         _case("an endless source, 5 ahead, 6 taken", None, 5, 6, False),
         _case("40 batches, 1 ahead", list(range(40)), 1, None, False),
+        _case("an exception among the batches", [1, AN_ERROR, 2], 2, None, False),
     ],
     expected=_expected,
     drive=_observed,
     hints=[
         Hint(
-            lambda seen: seen.happened == "slow" and seen.inputs[0][0] is None,
+            lambda seen: seen.inputs[0][0] is None,
             "The source may have no end: take only as many as the queue holds.",
+            when=("slow", "stuck"),
+        ),
+        Hint(
+            lambda seen: seen.inputs[0][0] and AN_ERROR in seen.inputs[0][0],
+            "This exception is a batch: it is given, and not raised. What tells it from one that "
+            "the source raises?",
         ),
         Hint(
             lambda seen: seen.inputs[0][0] == [0, None, False, 1],
             "A batch may be anything, also None. What marks the end must be something else.",
         ),
         Hint(
-            lambda seen: seen.inputs[0][3] and not seen.results[0][0],
+            lambda seen: seen.inputs[0][3] and len(seen.results[0][0]) < 3,
             "The batches that came before the error are to be given first.",
         ),
         Hint(
-            lambda seen: seen.inputs[0][3],
+            lambda seen: seen.inputs[0][3] and not seen.results[0][1],
             "The error is raised in the thread. Carry it over, and raise it where the batches are "
             "taken.",
         ),
@@ -275,10 +364,28 @@ prefetched = Exercise(
             "While the caller works, a thread must go on taking batches from the source.",
         ),
         Hint(
-            lambda seen: seen.happened in ("slow", "stuck"),
-            "What does the taker wait for when the source has ended, or failed?",
+            lambda seen: seen.inputs[0][3],
+            "The thread ends with the error, and the taker goes on waiting. Catch it there, and "
+            "let the taker know.",
+            when=("slow", "stuck"),
+        ),
+        Hint(
+            lambda seen: True,
+            "Who waits, at the line above? A get() does, after the last item, if nothing marks the "
+            "end. A put() does, if nobody takes: with target=f() f runs here, and not in a thread, "
+            "and a join() before the first yield waits for a thread that waits for a taker.",
+            when=("slow", "stuck"),
+        ),
+        Hint(
+            lambda seen: len(seen.results[0][0]) > len(seen.expected[0][0]),
+            "There came more than the source gave: is the mark of the end given, too?",
+        ),
+        Hint(
+            lambda seen: len(seen.results[0][0]) < len(seen.expected[0][0]),
+            "Not everything came. Is the queue empty when the taker stops, and the source at its "
+            "end?",
         ),
     ],
-    hint="A thread fills a queue.Queue(maxsize=depth); the generator empties it until the end.",
+    hint="Which two run at the same time here, and what goes from one to the other?",
     limit=8.0,
 )

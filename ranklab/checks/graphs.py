@@ -1,13 +1,14 @@
 """What the exercises of chapter 02 check: times, memory, and two operations of autograd."""
 
+import math
 from itertools import pairwise
+from numbers import Integral
 
-import numpy as np
 import torch
 
 from ranklab.checks._graphs import FORMULA, SECONDS, backwards, ladder, layers, uneven
+from ranklab.checks._said import called_as
 from ranklab.exercises import Case, Choice, Exercise, Hint
-from ranklab.taught.graphs import Tensor, add, backward, in_order, matmul, mul, relu
 
 update_in_place = Choice(
     "update_in_place",
@@ -44,11 +45,32 @@ def _earliest(inputs):
     return [end]
 
 
-def _by_levels(seen):
-    """Does the answer let every operation wait for the whole level before?"""
-    return seen.results[0].keys() == seen.expected[0].keys() and all(
-        seen.results[0][name] >= end for name, end in seen.expected[0].items()
-    )
+def _ends(test):
+    """Is test(got, expected) true of two dicts with the same operations and other times?"""
+
+    def of(seen):
+        got, expected = seen.results[0], seen.expected[0]
+        return seen.found == "value" and got != expected and test(got, expected)
+
+    return of
+
+
+def _in_steps(seen):
+    """Are these the numbers of steps, for which all operations are alike?"""
+    graph, _ = seen.inputs[0]
+    return seen.results[0] == _earliest([(graph, dict.fromkeys(graph, 1.0))])[0]
+
+
+def _starts(seen):
+    """Are these the times at which the operations start?"""
+    _, seconds = seen.inputs[0]
+    return seen.results[0] == {n: end - seconds[n] for n, end in seen.expected[0].items()}
+
+
+def _missing_key(seen):
+    """The key of a KeyError in the answer, or None."""
+    kind, _, key = seen.error.partition(": ")
+    return key.strip("'\"") if kind == "KeyError" else None
 
 
 earliest_end = Exercise(
@@ -69,24 +91,56 @@ earliest_end = Exercise(
     expected=_earliest,
     limit=5.0,
     hints=[
+        called_as("earliest_end(graph, seconds)"),
         Hint(
-            lambda seen: seen.happened == "slow",
+            lambda seen: seen.case.what.startswith("a ladder"),
             "Is the end of an operation worked out again for everybody who needs it? Keep it.",
+            when=("slow",),
+        ),
+        Hint(lambda seen: True, "Does every loop come to its end?", when=("slow",)),
+        Hint(
+            lambda seen: _missing_key(seen) in seen.inputs[0][0],
+            "An operation comes after those that it needs, in whatever order the graph was "
+            "written down: `schedule` gives such an order.",
+            when=("error",),
         ),
         Hint(
-            lambda seen: "KeyError" in seen.error,
-            "Not every input is an operation. And an operation comes after those that it needs, "
-            "in whatever order the graph was written down: `schedule` gives such an order.",
+            lambda seen: _missing_key(seen) is not None,
+            "Not every input is an operation: some are inputs of the whole, there from the start.",
+            when=("error",),
         ),
-        Hint(lambda seen: seen.happened == "changed", "Keep the times in a dict of your own."),
+        Hint(
+            lambda seen: "max() " in seen.error and "empty" in seen.error,
+            "Some operations wait for no other one: when do those start?",
+            when=("error",),
+        ),
+        Hint(lambda seen: True, "Keep the times in a dict of your own.", when=("changed",)),
         Hint(
             lambda seen: seen.results[0].keys() != seen.expected[0].keys(),
             "The result has an entry for every operation, and none for the inputs of the whole.",
         ),
         Hint(
-            _by_levels,
+            lambda seen: seen.found == "type" and not isinstance(seen.results[0], dict),
+            "It returns a dict: name -> when it is done.",
+        ),
+        Hint(_starts, "Those are the times at which they start."),
+        Hint(
+            lambda seen: seen.found == "value" and _in_steps(seen),
+            "Those are steps. How long an operation takes is in `seconds`.",
+        ),
+        Hint(
+            lambda seen: any(end < seen.inputs[0][1][n] for n, end in seen.results[0].items()),
+            "No operation is done before its own `seconds` are over.",
+        ),
+        Hint(
+            _ends(lambda got, expected: all(got[name] >= expected[name] for name in expected)),
             "Some operations are said to end too late. Nobody waits for a level, nor for the sum "
             "of what its inputs took: only for the latest of its own inputs.",
+        ),
+        Hint(
+            _ends(lambda got, expected: all(got[name] <= expected[name] for name in expected)),
+            "Some operations are said to end too early: one can start when *all* its inputs are "
+            "there.",
         ),
     ],
     hint="An operation starts when the latest of its inputs is there; inputs of the whole graph "
@@ -100,6 +154,31 @@ earliest_end = Exercise(
 def _fits(widths, itemsize, memory, batch):
     parameters = sum(n_in * n_out + n_out for n_in, n_out in pairwise(widths))
     return itemsize * (2 * parameters + batch * sum(widths)) <= memory
+
+
+def _a_float(seen):
+    """A batch that is right, and no whole number."""
+    batch = seen.results[0]
+    if torch.is_tensor(batch) or isinstance(batch, Integral):
+        return None
+    kind = type(batch).__name__
+    return f"It returned {float(batch)}: the right number, but as a {kind}. A batch is a whole one."
+
+
+def _as_if(*, parameters=2, biases=1, without_input=False, rounded=math.floor):
+    """Is the result what comes of this slip, and not the right one?
+
+    parameters: how often each is counted. biases: 0 if they are not.
+    """
+
+    def of(seen):
+        widths, itemsize, memory = seen.inputs[0]
+        count = sum(n_in * n_out + biases * n_out for n_in, n_out in pairwise(widths))
+        left = memory - parameters * count * itemsize
+        batch = rounded(left / (itemsize * sum(widths[without_input:])))
+        return seen.results[0] == max(0, batch) != seen.expected[0]
+
+    return of
 
 
 def _largest(inputs):
@@ -133,216 +212,50 @@ largest_batch = Exercise(
         _memory("eight layers of 4096 in bfloat16, 16 GB", [4096] * 9, 2, 16 * 10**9),
     ],
     expected=_largest,
+    judge=_a_float,
+    limit=5.0,
     hints=[
+        Hint(
+            lambda seen: True,
+            "A search has to end. (It can be worked out without one: how much is left for the "
+            "batch, and what does a sample cost?)",
+            when=("slow",),
+        ),
+        Hint(
+            lambda seen: seen.found == "judge",
+            "`//` of whole numbers is a whole number; `np.floor` and `/` give floats.",
+        ),
         Hint(lambda seen: seen.results[0] < 0, "There is no batch of less than nothing: then 0."),
         Hint(
-            lambda seen: isinstance(seen.results[0], float),
+            lambda seen: seen.results[0] != int(seen.results[0]),
             "A batch is a whole number of samples; // rounds down.",
         ),
         Hint(
-            lambda seen: (
-                seen.results[0] > seen.expected[0]
-                and seen.results[0] == _largest([_without_gradients(*seen.inputs[0])])[0]
-            ),
+            _as_if(parameters=1),
             "Each parameter is there twice in training: once itself, once as its gradient.",
+        ),
+        Hint(
+            lambda seen: (
+                seen.results[0] == seen.expected[0] + 1
+                and (_as_if(rounded=round)(seen) or _as_if(rounded=math.ceil)(seen))
+            ),
+            "One sample too many. Is a part of a sample rounded up? Or are the biases missing?",
+        ),
+        Hint(_as_if(biases=0), "A linear layer has a bias for each of its outputs."),
+        Hint(
+            _as_if(without_input=True),
+            "The input batch is kept as well: the first width counts like the others.",
         ),
         Hint(
             lambda seen: seen.results[0] > seen.expected[0],
             "Too large, it does not fit. What else has to be there: biases, gradients, the input "
             "batch, bytes instead of numbers?",
         ),
+        Hint(
+            lambda seen: seen.results[0] < seen.expected[0],
+            "Too small, more would fit. What is counted that does not stay, or counted twice?",
+        ),
     ],
     hint="Parameters (weights and biases) and their gradients do not depend on the batch; "
     "activations are batch times the sum of the widths, the input among them.",
-)
-
-
-def _without_gradients(widths, itemsize, memory):
-    """The question whose right answer comes from forgetting the gradients."""
-    parameters = sum(n_in * n_out + n_out for n_in, n_out in pairwise(widths))
-    return widths, itemsize, memory + itemsize * parameters
-
-
-# scale_rows ------------------------------------------------------------------------------------
-
-
-def _random(*shapes, seed=0):
-    """Small whole numbers in float64: legible, and without rounding."""
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randint(-3, 4, shape, generator=generator).double() for shape in shapes]
-
-
-def _rows(m, n, times=1):
-    what = f"{m} row{'s' if m > 1 else ''} of {n}" + (", applied twice" if times > 1 else "")
-
-    def make(rank, world_size):
-        return (*_random((m, n), (m,), (m, n), seed=10 * m + n), times)
-
-    return Case(what, make, ranks=1)
-
-
-def _its_tensor(name, out):
-    if not (hasattr(out, "rule") and hasattr(out, "sources")):  # a notebook may have its own Tensor
-        raise TypeError(f"{name} returned a {type(out).__name__}; it should return a Tensor")
-    return out
-
-
-def _gradient(leaf):
-    return None if leaf.grad is None else torch.as_tensor(np.array(leaf.grad))
-
-
-def _drive_rows(scale_rows, a, s, weights, times):
-    """Use the operation once or twice; return its value and, after backward, both gradients."""
-    leaf, scales = Tensor(a.numpy()), Tensor(s.numpy())
-    out = leaf
-    for _ in range(times):
-        out = _its_tensor("scale_rows", scale_rows(out, scales))
-    value = torch.as_tensor(out.data.copy())
-    backward(mul(out, Tensor(weights.numpy())))
-    return {"value": value, "gradient of a": _gradient(leaf), "gradient of s": _gradient(scales)}
-
-
-def _torch_rows(inputs):
-    (a, s, weights, times) = inputs[0]
-    a, s = a.clone().requires_grad_(), s.clone().requires_grad_()
-    out = a
-    for _ in range(times):
-        out = out * s[:, None]
-    (out * weights).sum().backward()
-    return [{"value": out.detach(), "gradient of a": a.grad, "gradient of s": s.grad}]
-
-
-def _differs(seen, what):
-    got, expected = seen.results[0][what], seen.expected[0][what]
-    return got is None or got.shape != expected.shape or not torch.allclose(got, expected)
-
-
-scale_rows = Exercise(
-    "scale_rows",
-    cases=[_rows(2, 3), _rows(3, 3), _rows(1, 4), _rows(4, 1), _rows(5, 2, times=2), _rows(1, 1)],
-    expected=_torch_rows,
-    drive=_drive_rows,
-    hints=[
-        Hint(
-            lambda seen: seen.happened == "changed",
-            "Make a new array, with *. In place, with *=, the data of `a` is gone for its rule.",
-        ),
-        Hint(
-            lambda seen: "broadcast" in seen.error or _differs(seen, "value"),
-            "The value comes first: row i of a, times s[i]. For NumPy that is s as a column.",
-        ),
-        Hint(
-            lambda seen: _differs(seen, "gradient of a"),
-            "The gradient of a: each of its entries was multiplied by the scale of its row, so the "
-            "incoming gradient is, too.",
-        ),
-        Hint(
-            lambda seen: _differs(seen, "gradient of s"),
-            "One scale was used by a whole row, so its gradient is a sum over that row.",
-        ),
-    ],
-    hint="Compare with `mul` and `add` of the chapter: what does each rule give for each source?",
-)
-
-
-# checkpoint ------------------------------------------------------------------------------------
-
-
-class _Network:
-    """Layers x -> relu(x @ w + b), which count how often they were run."""
-
-    def __init__(self, weights, biases):
-        self.weights = [Tensor(w.numpy()) for w in weights]
-        self.biases = [Tensor(b.numpy()) for b in biases]
-        self.runs = 0
-
-    def __call__(self, x):
-        self.runs += 1
-        for w, b in zip(self.weights, self.biases, strict=True):
-            x = relu(add(matmul(x, w), b))
-        return x
-
-
-def _drive_checkpoint(checkpoint, x, scale, weights, biases):
-    """A scaled batch through a checkpointed network; what is kept, and what backward gives."""
-    network, leaf = _Network(weights, biases), Tensor(x.numpy())
-    out = _its_tensor("checkpoint", checkpoint(network, mul(leaf, Tensor(scale.numpy()))))
-    kept, runs = len(in_order(out)), network.runs
-    value = torch.as_tensor(out.data.copy())
-    backward(mul(out, Tensor(np.arange(out.data.size).reshape(out.data.shape) + 1.0)))
-    return {
-        "runs of f": [runs, network.runs],
-        "Tensors behind the output": kept,
-        "value": value,
-        "gradient of x": _gradient(leaf),
-        "gradients of the weights": [_gradient(w) for w in network.weights],
-        "gradients of the biases": [_gradient(b) for b in network.biases],
-    }
-
-
-def _torch_checkpoint(inputs):
-    (x, scale, weights, biases) = inputs[0]
-    x, *parameters = [p.clone().requires_grad_() for p in (x, *weights, *biases)]
-    ws, bs = parameters[: len(weights)], parameters[len(weights) :]
-    out = x * scale
-    for w, b in zip(ws, bs, strict=True):
-        out = torch.relu(out @ w + b)
-    (out * (torch.arange(out.numel()).reshape(out.shape) + 1.0)).sum().backward()
-    return [
-        {
-            "runs of f": [1, 2],
-            "Tensors behind the output": 4,  # x, the scale, their product, and the output
-            "value": out.detach(),
-            "gradient of x": x.grad,
-            "gradients of the weights": [w.grad for w in ws],
-            "gradients of the biases": [b.grad for b in bs],
-        }
-    ]
-
-
-def _network(batch, *widths):
-    what = f"a batch of {batch}, widths {'-'.join(map(str, widths))}"
-
-    def make(rank, world_size):
-        x, scale = _random((batch, widths[0]), (batch, widths[0]), seed=sum(widths))
-        weights = _random(*pairwise(widths), seed=1)
-        biases = _random(*((n_out,) for n_out in widths[1:]), seed=2)
-        return x, scale, weights, biases
-
-    return Case(what, make, ranks=1)
-
-
-checkpoint = Exercise(
-    "checkpoint",
-    cases=[
-        _network(2, 3, 4, 2),
-        _network(1, 1, 1),
-        _network(5, 4, 4, 4, 4, 3),
-        _network(3, 2, 6),
-    ],
-    expected=_torch_checkpoint,
-    drive=_drive_checkpoint,
-    hints=[
-        Hint(
-            lambda seen: seen.results[0]["runs of f"] == [1, 1],
-            "f ran only once, so backward used what the first run had left. Keep none of that: "
-            "run f again inside the rule.",
-        ),
-        Hint(
-            lambda seen: seen.results[0]["Tensors behind the output"] > 4,
-            "The output still holds what f made on the way. Give it only the data of f's result, "
-            "and `a` as its one source.",
-        ),
-        Hint(
-            lambda seen: seen.happened == "error" or _differs(seen, "gradient of x"),
-            "Run f again on a fresh leaf, so that the inner backward stops there; then hand on "
-            "that leaf's gradient. And the inner backward starts with ones: where does `grad` "
-            "come in?",
-        ),
-        Hint(
-            lambda seen: seen.results[0]["runs of f"] != [1, 2],
-            "f should run once forward, and once more in the rule.",
-        ),
-    ],
-    hint="`backward(mul(again, Tensor(grad)))` runs the inner backward with `grad` as its start.",
 )

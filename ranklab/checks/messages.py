@@ -1,9 +1,6 @@
 """What the exercises of chapter 06 check: waiting, circles, and programs made of messages."""
 
-import time
-
 import torch
-import torch.distributed as dist
 
 from ranklab.exercises import Case, Choice, Exercise, Hint
 
@@ -17,7 +14,7 @@ seconds_of_a_chain = Choice(
         "d": "There is no circle: rank 0 waits for nobody, and every path of waits ends there.",
     },
     because="Rank r begins when rank r - 1 has worked: a staircase, and one rank works at a time. "
-    "With layers in place of sleep, that is a model spread over four ranks.",
+    "With layers in place of work(), that is a model spread over four ranks.",
 )
 
 three_swaps = Choice(
@@ -32,10 +29,6 @@ three_swaps = Choice(
     because="In the first calls rank 0 waits for 1, rank 1 for 2, and rank 2 for 0. If all agree "
     "on an order of the pairs (first 0 and 1, then 0 and 2, then 1 and 2), there is no circle.",
 )
-
-
-def _number(n, thing):
-    return f"{n} {thing}{'' if n == 1 else 's'}"
 
 
 def _numbers(what, shape, ranks, dtype=torch.float32):
@@ -59,7 +52,10 @@ def _shifted(seen, by):
 
 def _without_collectives(seen):
     if any(seen.collectives):
-        return "The result is right, but it was to be made of send and recv alone."
+        return (
+            "The result is right, but it was to be made of messages alone, such as send and recv; "
+            "a collective is none."
+        )
     return None
 
 
@@ -87,13 +83,23 @@ from_left = Exercise(
             "the sender's rank.",
         ),
         Hint(
-            lambda seen: not seen.results and len(seen.inputs) == 1,
-            "A rank alone is its own left neighbor, and there are no messages to oneself.",
+            lambda seen: seen.found == "type",
+            "What came is in the box: return that, a tensor.",
         ),
         Hint(
-            lambda seen: not seen.results,
-            "Break the circle in one place at least: one rank that receives first. It has to be "
-            "right for an odd number of ranks, too.",
+            lambda seen: seen.found == "judge",
+            "Each rank names two others, its left neighbor and its right one.",
+        ),
+        Hint(
+            lambda seen: len(seen.inputs) == 1,
+            "A rank alone is its own left neighbor, and there are no messages to oneself.",
+            when=("stuck", "error"),
+        ),
+        Hint(
+            lambda seen: True,
+            "If all ranks begin with the same call, they wait in a circle. Which could begin with "
+            "the other one? It has to be right for an odd number of ranks, too.",
+            when=("stuck",),
         ),
     ],
     hint="The box of recv has the shape and the type of what is sent.",
@@ -130,11 +136,18 @@ exchange = Exercise(
         Hint(
             lambda seen: "not connected" in seen.error or "yourself" in seen.error,
             "There are no messages to oneself. A rank's letter to itself is copied.",
+            when=("error",),
         ),
         Hint(
-            lambda seen: not seen.results,
-            "Start everything that can be started (isend and irecv return at once), and wait only "
-            "then.",
+            lambda seen: len(seen.inputs) == 1,
+            "There are no messages to oneself. A rank's letter to itself is copied.",
+            when=("stuck",),
+        ),
+        Hint(
+            lambda seen: True,
+            "Start everything that can be started (isend and irecv return at once), keep all the "
+            "handles, and wait only then. A message whose handle is thrown away may never leave.",
+            when=("stuck",),
         ),
         Hint(
             lambda seen: all(
@@ -142,7 +155,8 @@ exchange = Exercise(
                 for r in range(len(seen.inputs))
                 for s in range(len(seen.inputs))
             ),
-            "Every rank returns its own letters.",
+            "Every rank returns its own letters. What came is in the boxes, once the handles were "
+            "waited for.",
         ),
         Hint(
             lambda seen: all(
@@ -154,9 +168,10 @@ exchange = Exercise(
             "Everybody got the first letter of the others. letters[r] is for rank r.",
         ),
         Hint(
-            lambda seen: any(
-                not torch.equal(seen.results[r][r], seen.expected[r][r])
+            lambda seen: all(
+                torch.equal(seen.results[r][s], seen.expected[r][s]) != (r == s)
                 for r in range(len(seen.inputs))
+                for s in range(len(seen.inputs))
             ),
             "The letter to oneself is missing: no message brings it.",
         ),
@@ -214,18 +229,39 @@ deliver = Exercise(
     drive=_receipt,
     hints=[
         Hint(
-            lambda seen: not seen.results and not _parcel_of(seen).is_contiguous(),
+            lambda seen: not _parcel_of(seen).is_contiguous(),
             "A transposed tensor is not one row of bytes. `.contiguous()` makes a copy that is.",
+            when=("error", "stuck"),
         ),
         Hint(
-            lambda seen: not seen.results and _parcel_of(seen).dim() == 0,
-            "A tensor without a dimension has an empty shape. Can the message that tells the shape "
-            "be empty, too?",
+            lambda seen: _parcel_of(seen).dim() == 0,
+            "A tensor without a dimension has an empty shape. If one side leaves out the message "
+            "that tells it, the other has to leave it out, too.",
+            when=("error", "stuck", "died"),
         ),
         Hint(
-            lambda seen: not seen.results,
-            "Which message tells what, and how large is the box for it? Only boxes whose size both "
-            "know beforehand can come first.",
+            lambda seen: "NoneType" in seen.error or "not None" in seen.error,
+            "Only rank `src` has a tensor; x is None on all others. Whatever the receiver needs to "
+            "know of it has to come in a message.",
+            when=("error",),
+        ),
+        Hint(
+            lambda seen: _parcel_of(seen).dtype != torch.float32,
+            "How many bytes has a number of this type, and how many has one in the box? The "
+            "receiver has to be told the type as well, as its place in DTYPES, for example.",
+            when=("died",),
+        ),
+        Hint(
+            lambda seen: True,
+            "The message is larger than its box. torch.tensor makes int64 of whole numbers: is the "
+            "box for them int64, too, and as long?",
+            when=("died",),
+        ),
+        Hint(
+            lambda seen: True,
+            "Put the sends of `src` beside the receives of `dst`: are they as many, in one order? "
+            "Ranks that are neither of the two have nothing to do.",
+            when=("stuck",),
         ),
         Hint(
             lambda seen: any(
@@ -251,115 +287,4 @@ deliver = Exercise(
     ],
     hint="First a message of fixed size that says how many dimensions and which type, then the "
     "shape, then the numbers.",
-)
-
-
-# pass_along ------------------------------------------------------------------------------------
-
-WORK_SECONDS = 0.05
-
-
-def double_slowly(piece):
-    """The work of the pipeline: it takes WORK_SECONDS, and returns 2 * piece + rank."""
-    time.sleep(WORK_SECONDS)
-    return 2 * piece + dist.get_rank()
-
-
-def _train(what, pieces, shape, ranks, dtype=torch.float32):
-    """Rank 0 has the pieces, the others have zeros of their shape."""
-
-    def make(rank, world_size):
-        full = [torch.full(shape, i + 1, dtype=dtype) for i in range(pieces)]
-        return full if rank == 0 else [torch.zeros_like(piece) for piece in full], double_slowly
-
-    return Case(f"{_number(pieces, 'piece')}, {what}", make, ranks=ranks)
-
-
-def _timed_train(pass_along, pieces, work):
-    """Start together; return what came, and the seconds that it took."""
-    dist.barrier()
-    start = time.perf_counter()
-    arrived = pass_along(pieces, work)
-    return arrived, time.perf_counter() - start
-
-
-def _worked(pieces, ranks):
-    for r in range(ranks):
-        pieces = [2 * piece + r for piece in pieces]
-    return pieces
-
-
-def _same(got, expected):
-    return len(got) == len(expected) and all(map(torch.equal, got, expected))
-
-
-def _arrived(seen):
-    """Say what came wrong at the end of the line."""
-    pieces, ranks = seen.inputs[0][0], len(seen.inputs)
-    for r, (arrived, _) in enumerate(seen.results[:-1]):
-        if arrived is not None:
-            return f"Rank {r} returned something; only the last rank returns the pieces."
-    arrived, _ = seen.results[-1]
-    expected = _worked(pieces, ranks)
-    if not isinstance(arrived, list) or not _same(arrived, expected):
-        return f"The last rank should return {expected}, and returned {arrived}."
-    return None
-
-
-def _one_by_one(seen):
-    """Say so where the ranks worked one after another."""
-    pieces, ranks = seen.inputs[0][0], len(seen.inputs)
-    _, seconds = seen.results[-1]
-    in_turn, overlapped = len(pieces) * ranks, len(pieces) + ranks - 1
-    if in_turn > 2 * overlapped and seconds > WORK_SECONDS * (in_turn + overlapped) / 2:
-        return (
-            f"Right, but it took {seconds / WORK_SECONDS:.1f} pieces' time. One rank after the "
-            f"other takes {in_turn}; if all work at once, {overlapped} are enough."
-        )
-    return None
-
-
-pass_along = Exercise(
-    "pass_along",
-    cases=[
-        _train("1 number each", 6, [1], 4),
-        _train("2 × 3 of float64", 3, [2, 3], 3, torch.float64),
-        _train("1 number each", 1, [1], 2),
-        _train("int64", 2, [4], 1, torch.int64),
-        _train("1 MB each", 4, [1 << 18], 2),
-    ],
-    expected=None,
-    drive=_timed_train,
-    judge=_arrived,
-    too_slow=_one_by_one,
-    hints=[
-        Hint(
-            lambda seen: not seen.results and len(seen.inputs) == 1,
-            "A single rank is the first and the last: it receives from nobody and sends to nobody.",
-        ),
-        Hint(
-            lambda seen: seen.happened == "changed",
-            "To receive, bring a box of your own: torch.empty_like(piece).",
-        ),
-        Hint(
-            lambda seen: any(arrived is not None for arrived, _ in seen.results[:-1]),
-            "Who passes everything on has nothing to return.",
-        ),
-        Hint(
-            lambda seen: (
-                len(seen.results[-1][0]) > 1
-                and all(
-                    torch.equal(piece, seen.results[-1][0][-1]) for piece in seen.results[-1][0]
-                )
-            ),
-            "All entries are one and the same tensor, which the next piece overwrites.",
-        ),
-        Hint(
-            lambda seen: _same(seen.results[-1][0], _worked(seen.inputs[0][0], len(seen.inputs))),
-            "Pass a piece on as soon as it is done, before you begin with the next one. Then the "
-            "next rank has something to do meanwhile.",
-        ),
-    ],
-    hint="For each piece: receive it (unless you are the first), work, send it on (unless you are "
-    "the last).",
 )

@@ -144,8 +144,9 @@ def _drive_train(parts, sizes, train_set, test_set, batches, rate, every):
     model = model_of(sizes)
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         history = parts["train"](model, train_set, test_set, batches, rate, every)
+    print(printed.getvalue(), end="")  # as without this, where the reader looks for it
     lines = printed.getvalue().splitlines()
-    return {"losses": history, "lines": len(lines), "weights": _weights(model)}
+    return {"losses": history, "weights": _weights(model), "lines printed": len(lines)}
 
 
 def _trained(sizes, train_set, test_set, batches, rate, every):
@@ -158,7 +159,7 @@ def _trained(sizes, train_set, test_set, batches, rate, every):
             history.append((step, *losses))
         X, y = train_set
         _descend(model, X[chosen], y[chosen], rate * (1 - 0.7 * step / len(batches)))
-    return {"losses": history, "lines": len(history), "weights": _weights(model)}
+    return {"losses": history, "weights": _weights(model), "lines printed": len(history)}
 
 
 _PARTS = {  # part -> (what runs on the rank, what it should give)
@@ -199,6 +200,17 @@ def _lost(key):
     return lambda got, right: got[key] != right[key]
 
 
+def _history(got, right):
+    """Are the losses those that are expected, entry by entry?"""
+    pairs = zip(got["losses"], right["losses"], strict=True)
+    return all(_close(one, other) for one, other in pairs)
+
+
+def _with_an_end(got, right):
+    """Is there an entry more than the lines, for the end?"""
+    return len(got["losses"]) == len(right["losses"]) + 1
+
+
 mlp = Exercise(
     "mlp",
     cases=[
@@ -223,6 +235,7 @@ mlp = Exercise(
     drive=_drive_mlp,
     trains=True,
     answers=len(_ORDER),
+    gaps=len(_ORDER) + 1,  # two of them in the model
     tolerance=(1e-6, 1e-9),
     hints=[
         Hint(
@@ -236,10 +249,18 @@ mlp = Exercise(
         ),
         Hint(_in("shapes"), "n_layers counts the linear layers, the first and the last included."),
         Hint(
+            _in("forward", lambda got, right: got.shape != right.shape),
+            "The last layer gives a number for each class; it is one of self.layers, too.",
+        ),
+        Hint(
             _in("forward", lambda got, right: got.abs().max() <= 1),
             "No output is above 1: is there a tanh after the last layer, too?",
         ),
         Hint(_in("forward"), "Each layer in turn, and torch.tanh between them."),
+        Hint(
+            _in("split", lambda got, right: not got["for testing"] or not got["for training"]),
+            "Both sets are to hold samples.",
+        ),
         Hint(
             _in("split", lambda got, right: got["for training"] == right["for testing"]),
             "That is the wrong way round: a tenth is for testing.",
@@ -253,14 +274,23 @@ mlp = Exercise(
             "A sample that is trained on says nothing about new ones. Cut one order in two.",
         ),
         Hint(
+            _in("split", _lost("in neither")),
+            "Every sample belongs in one of the two sets; none may be lost.",
+        ),
+        Hint(
+            _in("split", _lost("for testing")),
+            "No sample is lost, and the sets have other sizes: a tenth, rounded down, is "
+            "len(X) // 10.",
+        ),
+        Hint(
             _in("split", _lost("by chance")),
             "The first or the last tenth can be special in data that somebody has sorted, and "
             "every tenth in data that comes in turns.",
         ),
-        Hint(_in("split"), "Every sample belongs in one of the two sets; none may be lost."),
+        Hint(_in("split"), "Return (train X, train y), (test X, test y): two pairs of tensors."),
         Hint(_in("rate"), "At step niters the rate would be 0.3 · first; half-way, 0.65 · first."),
         Hint(
-            lambda seen: seen.case.what == "three times train_step",
+            lambda seen: seen.case.what == "three times train_step" and seen.found == "value",
             "The first step is right. backward() adds to the gradients that are there: the "
             "optimizer's zero_grad() removes them.",
         ),
@@ -282,9 +312,40 @@ mlp = Exercise(
             "Return a float: .item() gives one.",
         ),
         Hint(
+            _in("evaluate", lambda got, right: got["loss"] is None),
+            "Return the mean loss.",
+        ),
+        Hint(
             lambda seen: seen.case.what == "evaluate, 21 samples, 5 at a time",
             "A mean of means counts the one sample of the last batch as much as five others. "
             "Add up sums, and divide by the number of samples.",
+        ),
+        Hint(
+            _in("train", lambda got, right: got["losses"] is None),
+            "Return the list of (step, train loss, test loss).",
+        ),
+        Hint(
+            _in("train", _with_an_end),
+            "An entry for each line and none for the end: the chapter's own `train` adds one.",
+        ),
+        Hint(
+            _in("train", lambda got, right: len(got["losses"]) == len(right["losses"]) - 1),
+            "The first step, number 0, has an entry, too.",
+        ),
+        Hint(
+            _in("train", lambda got, right: len(got["losses"]) != len(right["losses"])),
+            "An entry is due where step % every == 0, and at no other step.",
+        ),
+        Hint(
+            _in("train", lambda got, right: not _has_triples(got["losses"])),
+            "An entry is (step, train loss, test loss), with plain numbers.",
+        ),
+        Hint(
+            _in(
+                "train",
+                lambda got, right: [e[0] for e in got["losses"]] != [e[0] for e in right["losses"]],
+            ),
+            "The first number of an entry is the number of the step, from 0.",
         ),
         Hint(
             _in("train", lambda got, right: got["losses"][0][1] == got["losses"][0][2]),
@@ -295,14 +356,31 @@ mlp = Exercise(
             "The very first losses are wrong: take both before the step, each on its set.",
         ),
         Hint(
-            _in("train", lambda got, right: len(got["losses"]) == len(right["losses"])),
+            _in("train", lambda got, right: not _history(got, right) or _other_weights(got, right)),
             "The first losses are right and the weights go another way: does every step set the "
             "rate of rate_at(step, len(batches), learning_rate) before it trains, and does it "
             "train on the chosen samples of train_set alone?",
         ),
+        Hint(
+            _in("train", _lost("lines printed")),
+            "The losses and the weights are right. Each line is to be printed, once, and nothing "
+            "else: print(line(step, train_loss, test_loss, seconds)).",
+        ),
     ],
-    hint="Complete one part after the other, from the top.",
+    hint="The parts above this one are right. Compare this one with its docstring.",
 )
+
+
+def _has_triples(losses):
+    """Is each entry three numbers?"""
+    triples = [entry for entry in losses if isinstance(entry, (tuple, list)) and len(entry) == 3]
+    numbers = (int, float, torch.Tensor)
+    return len(triples) == len(losses) and all(isinstance(n, numbers) for t in triples for n in t)
+
+
+def _other_weights(got, right):
+    pairs = zip(got["weights"], right["weights"], strict=True)
+    return not all(torch.allclose(one, other) for one, other in pairs)
 
 
 def _close(one, other):

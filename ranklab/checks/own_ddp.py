@@ -8,6 +8,7 @@ import math
 import torch
 
 from ranklab.checks import _replicas as replicas
+from ranklab.checks._said import called_as
 from ranklab.exercises import Case, Exercise, Hint
 
 
@@ -16,11 +17,14 @@ def _drive_own(answer, kind, seed, batches):
     return replicas.watch(answer, replicas.model(kind, seed), batches, replicas.RATE)
 
 
-def _twin_of_own(seen, *, rate=1, rank=0):
-    """Train in one process; with `rate` times the learning rate, from the start of `rank`."""
+def _twin_of_own(seen, *, rate=1, rank=0, kept=0):
+    """Train in one process; with `rate` times the learning rate, from the start of `rank`.
+
+    kept: how many times the gradients of the step before are in those of a step.
+    """
     kind, seed, batches = seen.inputs[rank]
     model = replicas.model(kind, seed)
-    losses = replicas.train(model, batches, rate * replicas.RATE)
+    losses = replicas.train(model, batches, rate * replicas.RATE, kept)
     return {"weights": replicas.weights(model), "losses": losses}
 
 
@@ -111,6 +115,10 @@ def _some_batch_is_not_divided(seen):
     return any(len(labels) % len(seen.inputs) for _, labels in seen.inputs[0][2])
 
 
+def _plain(seen):
+    return seen.inputs[0][0] == "plain"
+
+
 def _some_rank_has_none(seen):
     return any(len(labels) < len(seen.inputs) for _, labels in seen.inputs[0][2])
 
@@ -141,20 +149,45 @@ own_ddp = Exercise(
     judge=_judge_own,
     hints=[
         Hint(
-            lambda seen: seen.happened == "stuck" and _some_rank_has_none(seen),
+            _some_rank_has_none,
             "A rank without samples must still take part in every collective.",
+            when=("stuck", "died"),
+        ),
+        called_as("own_ddp(model, batches, learning_rate)"),
+        Hint(
+            lambda seen: "NoneType" in seen.error and "attribute 'item'" in seen.error,
+            replicas.RETURNS_NOTHING.sentence,
+            when=("error",),
         ),
         Hint(
-            lambda seen: seen.happened == "error" and seen.inputs[0][0] != "plain",
+            lambda seen: "NoneType" in seen.error and _plain(seen) and _some_rank_has_none(seen),
+            "A rank without samples has no gradients, and the others wait for its zeros.",
+            when=("error",),
+        ),
+        Hint(
+            lambda seen: "NoneType" in seen.error and _plain(seen),
+            "Before the first `backward`, every `.grad` is None.",
+            when=("error",),
+        ),
+        Hint(
+            lambda seen: "None" in seen.error,
             "Some parameters have no gradient: their `.grad` is None.",
+            when=("error",),
         ),
         Hint(
             lambda seen: seen.error.startswith("IndexError") and _some_rank_has_none(seen),
             "A batch smaller than world size: does every rank get a share, if an empty one?",
+            when=("error",),
         ),
         Hint(
-            lambda seen: seen.happened in ("stuck", "died"),
+            lambda seen: "leaf" in seen.error,
+            "Weights are written outside of what autograd records: under `torch.no_grad()`.",
+            when=("error",),
+        ),
+        Hint(
+            lambda seen: True,
             "Every rank must make the same collective calls, in the same order.",
+            when=("stuck", "died"),
         ),
         Hint(
             _whole_batch_everywhere,
@@ -184,6 +217,11 @@ own_ddp = Exercise(
             lambda seen: any(_as_with(seen, rank=rank) for rank in range(1, len(seen.results))),
             "These are the weights of a training that starts with another rank's weights; those "
             "of rank 0 count.",
+        ),
+        Hint(
+            lambda seen: any(_as_with(seen, kept=kept) for kept in (1, len(seen.results))),
+            "In the second step the gradients of the first are in it, too: `backward` adds to what "
+            "a `.grad` holds already.",
         ),
         Hint(
             lambda seen: seen.results and not _as_with(seen) and _some_batch_is_not_divided(seen),

@@ -1,10 +1,10 @@
 """What the exercises of chapter 05 check: order, shares of the work, environments, a rendezvous."""
 
+import operator
 import time
 
 import torch.distributed as dist
 
-from ranklab.checks._slow_disk import Place, slow_disk
 from ranklab.exercises import Case, Choice, Exercise, Hint
 
 impossible_order = Choice(
@@ -61,8 +61,13 @@ my_shard = Exercise(
     expected=_shards,
     hints=[
         Hint(
-            lambda seen: seen.happened == "died",
+            lambda seen: seen.found == "type",
+            "The result is two whole numbers, start and stop.",
+        ),
+        Hint(
+            lambda seen: seen.inputs[0][0] < len(seen.inputs),
             "A rank without items is still one of the group: give it an empty stretch.",
+            when=("died", "error", "stuck"),
         ),
         Hint(
             lambda seen: any(stop > seen.inputs[0][0] for _, stop in seen.results),
@@ -84,7 +89,9 @@ my_shard = Exercise(
             "The lengths are right, but the longer shards belong to the first ranks.",
         ),
         Hint(
-            lambda seen: len(set(seen.results)) == 1 and len(seen.results) > 1,
+            lambda seen: (
+                seen.found == "value" and len(set(seen.results)) == 1 and len(seen.results) > 1
+            ),
             "All ranks have the same shard: what differs between them?",
         ),
     ],
@@ -130,6 +137,10 @@ environments = Exercise(
     expected=_told,
     hints=[
         Hint(
+            lambda seen: len(seen.results[0]) != len(seen.expected[0]),
+            "Each process on each host has an environment of its own.",
+        ),
+        Hint(
             lambda seen: _any_told(
                 seen, lambda one: any(not isinstance(value, str) for value in one.values())
             ),
@@ -144,7 +155,7 @@ environments = Exercise(
             "All must look for the same meeting place; it is on one of the hosts, the first.",
         ),
         Hint(
-            lambda seen: len({one["RANK"] for one in seen.results[0]}) < len(seen.expected[0]),
+            lambda seen: len({one["RANK"] for one in seen.results[0]}) < len(seen.results[0]),
             "Two processes have the same RANK. Which of the two numbers begins again on every "
             "host?",
         ),
@@ -154,58 +165,119 @@ environments = Exercise(
             ),
             "The world is all processes on all hosts.",
         ),
+        Hint(
+            lambda seen: any(
+                one["LOCAL_RANK"] != right["LOCAL_RANK"]
+                for one, right in zip(seen.results[0], seen.expected[0], strict=True)
+            ),
+            "LOCAL_RANK counts the processes on one host, from 0, and there are `per_host`.",
+        ),
     ],
-    hint="RANK = number of the host × processes per host + LOCAL_RANK, host by host.",
+    hint="Go host by host, and on each from process to process. What is the same for all, what "
+    "begins again on each host, and what never comes twice?",
 )
 
 
 # in_turn ---------------------------------------------------------------------------------------
 
 
-def _take_turns(in_turn, late):
-    """Come `late`, then take turns; return when this rank began and ended to speak, in s."""
-    moments = []
+def _calls():
+    """Return how many messages and collectives this rank has begun, in all of its groups."""
+    groups = dist.distributed_c10d._world.pg_map
+    return sum(group._get_sequence_number_for_group() for group in groups)
+
+
+def _take_turns(in_turn, late, speech):
+    """Come `late`, then take turns: say() takes `speech` seconds.
+
+    Return the moments at which this rank began and ended to speak, in s, and its calls before the
+    first say() and after the last one.
+    """
+    moments, calls = [], []
 
     def say():
+        calls.append(_calls())
         moments.append(time.monotonic())
-        time.sleep(0.02)
+        time.sleep(speech)
         moments.append(time.monotonic())
+        calls.append(_calls())
 
     dist.barrier()
+    before = _calls()
     time.sleep(late)
     in_turn(say)
-    return moments
+    calls = calls or [before]
+    return moments, calls[0] - before, _calls() - calls[-1]
 
 
-def _one_after_another(seen):
+def _out_of_order(seen):
     """Say who spoke not once, or before the one before had ended."""
-    for r, moments in enumerate(seen.results):
+    spoken = [moments for moments, _, _ in seen.results]
+    for r, moments in enumerate(spoken):
         if len(moments) != 2:
             return f"Rank {r} called say() {len(moments) // 2} times, and should have once."
-    for r in range(1, len(seen.results)):
-        if seen.results[r][0] < seen.results[r - 1][1]:
+    for r in range(1, len(spoken)):
+        if spoken[r][0] < spoken[r - 1][1]:
             return f"Rank {r} began to speak before rank {r - 1} had ended."
     return None
 
 
-def _arriving(what, late, ranks):
-    return Case(what, lambda rank, world_size: (late(rank, world_size),), ranks=ranks)
+def _by_luck(seen):
+    """Say so where the order is right, and a rank cannot have known when its turn came."""
+    for r in range(1, len(seen.results)):
+        _, before, _ = seen.results[r]
+        _, _, after = seen.results[r - 1]
+        if not before:
+            return (
+                f"The order is right by luck: rank {r} waited for nobody before it spoke (no "
+                "barrier, no message)."
+            )
+        if not after:
+            return (
+                f"The order is right by luck: rank {r - 1} told nobody that it had ended (no "
+                "barrier, no message after its say())."
+            )
+    return None
+
+
+def _one_after_another(seen):
+    return _out_of_order(seen) or _by_luck(seen)
+
+
+def _arriving(what, ranks, *, late=lambda r, n: 0.0, speech=lambda r: 0.02):
+    return Case(what, lambda rank, world_size: (late(rank, world_size), speech(rank)), ranks=ranks)
 
 
 in_turn = Exercise(
     "in_turn",
     cases=[
-        _arriving("the first comes last", lambda r, n: 0.05 * (n - r), 4),
-        _arriving("all at once", lambda r, n: 0.0, 3),
-        _arriving("rank 2 is late", lambda r, n: 0.2 * (r == 2), 4),
-        _arriving("alone", lambda r, n: 0.0, 1),
-        _arriving("rank 0 is late", lambda r, n: 0.2 * (r == 0), 2),
+        _arriving("the first comes last", 4, late=lambda r, n: 0.05 * (n - r)),
+        _arriving("all at once", 3),
+        _arriving("rank 2 is late", 4, late=lambda r, n: 0.2 * (r == 2)),
+        _arriving("alone", 1),
+        _arriving("rank 0 is late", 2, late=lambda r, n: 0.2 * (r == 0)),
+        _arriving("rank 1 speaks for long", 3, speech=lambda r: 0.6 if r == 1 else 0.02),
     ],
     expected=None,
     drive=_take_turns,
     judge=_one_after_another,
-    hint="A turn is over when everybody has passed the same barrier; there is one for each turn, "
-    "and every rank takes part in all of them.",
+    hints=[
+        Hint(
+            lambda seen: not _out_of_order(seen),
+            "Nobody knows how late another rank may be, or how long it speaks: no sleep is long "
+            "enough. A rank has to wait until the one before says that it has ended.",
+        ),
+        Hint(
+            lambda seen: any(len(moments) != 2 for moments, _, _ in seen.results),
+            "A rank speaks in its own turn, and in no other.",
+        ),
+        Hint(
+            lambda seen: len(seen.inputs) > 1,
+            "Count the barriers that each rank calls. A barrier ends only when all have come.",
+            when=("stuck",),
+        ),
+    ],
+    hint="What does rank 1 wait for before it speaks, and what ends that wait?",
 )
 
 
@@ -220,20 +292,37 @@ def _greedy(seconds, world_size):
     return max(loads)
 
 
+def _owners(seen):
+    """Return {task: the ranks that have it}; a place may be of any type of whole numbers."""
+    owners = {task: [] for task in range(len(seen.inputs[0][0]))}
+    for r, tasks in enumerate(seen.results):
+        for task in tasks:
+            owners[operator.index(task)].append(r)
+    return owners
+
+
+def _no_place(task, n):
+    try:
+        return operator.index(task) not in range(n)
+    except TypeError:
+        return True
+
+
 def _fair(seen):
     """Say which task has no owner, or two; or that the slowest rank has too much to do."""
     seconds, world_size = seen.inputs[0][0], len(seen.results)
-    owners = {task: [] for task in range(len(seconds))}
     for r, tasks in enumerate(seen.results):
         if not isinstance(tasks, list):
             return f"Rank {r} returned a {type(tasks).__name__}, and should return a list."
         for task in tasks:
-            if task not in owners:
-                return f"Rank {r} has a task {task!r}, and they are 0 to {len(seconds) - 1}."
-            owners[task].append(r)
-    for task, ranks in owners.items():
+            if _no_place(task, len(seconds)):
+                there = f"whole numbers, 0 to {len(seconds) - 1}" if seconds else "none"
+                return f"Rank {r} has {task!r} in its list, and the places are {there}."
+    for task, ranks in _owners(seen).items():
         if not ranks:
             return f"Task {task} belongs to nobody."
+        if len(set(ranks)) < len(ranks):
+            return f"Rank {ranks[0]} has task {task} more than once."
         if len(ranks) > 1:
             return f"Task {task} belongs to ranks {' and '.join(map(str, ranks))}."
     slowest = max(sum(seconds[task] for task in tasks) for tasks in seen.results)
@@ -241,6 +330,14 @@ def _fair(seen):
     if slowest > possible + 1e-9:
         return f"The slowest rank works {slowest:g} s; {possible:g} s are possible."
     return None
+
+
+def _first_of_equals(seen):
+    """Do the tasks without an owner take just as long as others that are there twice?"""
+    seconds, owners = seen.inputs[0][0], _owners(seen)
+    missing = [seconds[task] for task, ranks in owners.items() if not ranks]
+    twice = [seconds[task] for task, ranks in owners.items() for _ in ranks[1:]]
+    return bool(missing) and sorted(missing) == sorted(twice)
 
 
 def _tasks(what, seconds, ranks):
@@ -262,90 +359,37 @@ balanced_tasks = Exercise(
     judge=_fair,
     hints=[
         Hint(
-            lambda seen: seen.happened == "changed",
+            lambda seen: True,
             "sorted() makes a new list; .sort() changes the one that you were given, and with it "
             "the places of the tasks.",
+            when=("changed",),
         ),
         Hint(
-            lambda seen: all(seen.results) and len(set(map(tuple, seen.results))) == 1,
+            lambda seen: any(isinstance(task, float) for tasks in seen.results for task in tasks),
+            "A task is named by its place in `seconds`, not by how long it takes.",
+        ),
+        Hint(
+            lambda seen: bool(seen.inputs[0][0]) and all(tasks == [] for tasks in seen.results),
+            "No rank has anything. Which of the tasks that are dealt does a rank keep?",
+        ),
+        Hint(
+            lambda seen: len(seen.results) > 1 and len(set(map(tuple, seen.results))) == 1,
             "All ranks return the same. Each plays the whole dealing through, and keeps its own.",
         ),
         Hint(
-            lambda seen: (
-                sorted(task for tasks in seen.results for task in tasks)
-                == list(range(len(seen.inputs[0][0])))
-            ),
+            _first_of_equals,
+            "Two tasks can take equally long. A search for the length (`index`) finds the first of "
+            "them only: deal the places, not the lengths.",
+        ),
+        Hint(
+            lambda seen: all(len(ranks) == 1 for ranks in _owners(seen).values()),
             "Deal the longest task first, each to the rank that has least to do so far.",
         ),
-    ],
-    hint="Nobody asks anybody: every rank must come to the same assignment by itself, from the "
-    "same numbers in the same order.",
-)
-
-
-# meet ------------------------------------------------------------------------------------------
-
-
-def _meet_slowly(meet, folder, card, late):
-    time.sleep(late)
-    with slow_disk():
-        return meet(folder, card)
-
-
-def _meeting(what, ranks, *, litter=(), late=lambda rank: 0.0):
-    def make(rank, world_size):
-        card = f"host-{'abcdefgh'[rank]}:{5000 + 7 * rank}"
-        return Place.of(rank, litter), card, late(rank)
-
-    return Case(what, make, ranks=ranks)
-
-
-def _by_files_alone(seen):
-    if any(seen.collectives) or any(seen.messages):
-        return "The cards are right, but files alone were to be used: no message, no barrier."
-    return None
-
-
-meet = Exercise(
-    "meet",
-    cases=[
-        _meeting("all at once", 4),
-        _meeting("rank 0 comes late", 3, late=lambda rank: 0.3 * (rank == 0)),
-        _meeting("the last rank comes late", 4, late=lambda rank: 0.3 * (rank == 3)),
-        _meeting("a folder with other files in it", 4, litter=("readme.txt", "notes")),
-        _meeting("alone", 1),
-    ],
-    expected=lambda inputs: [[card for _, card, _ in inputs]] * len(inputs),
-    drive=_meet_slowly,
-    judge=_by_files_alone,
-    trace=True,
-    limit=6.0,
-    hints=[
         Hint(
-            lambda seen: any(
-                card != right and right.startswith(card)
-                for cards in seen.results
-                for card, right in zip(cards, seen.expected[0], strict=True)
-            ),
-            "A card was read while it was being written (the disk is slow here). Write it under "
-            "another name and rename it: then it is there all at once.",
-        ),
-        Hint(
-            lambda seen: all(
-                len(cards) == len(seen.inputs) and sorted(cards) == sorted(seen.expected[0])
-                for cards in seen.results
-            ),
-            "All cards are there, but not in the order of the ranks: a listing of a folder has an "
-            "order of its own.",
-        ),
-        Hint(
-            lambda seen: any(len(cards) < len(seen.inputs) for cards in seen.results),
-            "Somebody did not wait until every card was there.",
-        ),
-        Hint(
-            lambda seen: any("nobody's card" in cards for cards in seen.results),
-            "Not every file in the folder is a card. Look for those of this group, by name.",
+            _owners,
+            "Nobody asks anybody: every rank must come to the same assignment by itself, from the "
+            "same numbers in the same order.",
         ),
     ],
-    hint="Three steps: leave a card, wait until every rank's card is there, read them all.",
+    hint="The result is a list of places in `seconds`, whole numbers; it may be empty.",
 )

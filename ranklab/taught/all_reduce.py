@@ -14,7 +14,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ranklab.taught.messages import latency_bandwidth, sendrecv
+from ranklab.taught.collectives import sendrecv
+from ranklab.taught.messages import latency_bandwidth
 
 
 def on_flat(algorithm):
@@ -27,7 +28,7 @@ def on_flat(algorithm):
         if not x.is_contiguous():
             x.copy_(flat.view(x.shape))
 
-    del all_reduce.__wrapped__  # what it takes is x and group, not what `algorithm` takes
+    del all_reduce.__wrapped__  # else help() would show the arguments of `algorithm`
     return all_reduce
 
 
@@ -88,25 +89,21 @@ def doubling_all_reduce(x, members, me):
         dist.send(x, represents)
 
 
-RING_PART = 2 << 20  # bytes of a part, at most
-
-
 @on_flat
 def ring_all_reduce(x, members, me):
     """A ring: each part's sum travels once around and is added to, then its total is copied."""
     n = len(members)
     left, right = members[(me - 1) % n], members[(me + 1) % n]
-    for block in x.split(n * RING_PART // x.element_size()):  # a part is to fit into a cache
-        parts = block.tensor_split(n)  # as equal as can be; the first ones are the longer ones
-        box = torch.empty_like(parts[0])
-        for step in range(2 * (n - 1)):
-            outgoing, mine = parts[(me - step) % n], parts[(me - step - 1) % n]
-            if step < n - 1:  # what comes is a sum under way: add mine to it
-                incoming = box[: len(mine)]
-                sendrecv(outgoing, right, incoming, left)
-                mine += incoming
-            else:  # what comes is a total
-                sendrecv(outgoing, right, mine, left)
+    parts = x.tensor_split(n)  # as equal as can be; the first ones are the longer ones
+    box = torch.empty_like(parts[0])
+    for step in range(2 * (n - 1)):
+        outgoing, mine = parts[(me - step) % n], parts[(me - step - 1) % n]
+        if step < n - 1:  # what comes is a sum under way: add mine to it
+            incoming = box[: len(mine)]
+            sendrecv(outgoing, right, incoming, left)
+            mine += incoming
+        else:  # what comes is a total
+            sendrecv(outgoing, right, mine, left)
 
 
 def pipelined_all_reduce(x, group=None, piece=2 << 20):
@@ -285,18 +282,18 @@ def curve(sizes, seconds):
     )
 
 
-def cost_models(n, message, add, shared, largest_part=2 << 20):
+def cost_models(n, message, add, shared):
     """Return {way: function from bytes to seconds} for n ranks.
 
     message(nbytes, m), add(nbytes, m): the seconds of m messages or additions at the same time;
-    shared(nbytes): those of an all-reduce through shared memory. largest_part: of the ring.
+    shared(nbytes): those of an all-reduce through shared memory.
     """
 
-    def around(s, blocks):
-        part = s / n / blocks
-        return blocks * (2 * (n - 1) * message(part, n) + (n - 1) * add(part, n))
+    def around(s):
+        return 2 * (n - 1) * message(s / n, n) + (n - 1) * add(s / n, n)
 
     core = 1 << (n.bit_length() - 1)
+    # Round k of the tree: ranks 2^k, 3 * 2^k, 5 * 2^k, ... send; how many of them are there?
     levels = [len(range(1 << k, n, 2 << k)) for k in range((n - 1).bit_length())]
     beyond = [n - core] * (n > core)
     return {
@@ -306,8 +303,8 @@ def cost_models(n, message, add, shared, largest_part=2 << 20):
             (core.bit_length() - 1) * (message(s, core) + add(s, core))
             + sum(2 * message(s, m) + add(s, m) for m in beyond)
         ),
-        "ring": lambda s: around(s, np.ceil(s / n / largest_part)),
-        "pieces": lambda s: around(s, 1),
+        "ring": around,
+        "pieces": around,  # what they save by adding and sending at once is not in the model
         "shared": shared,
     }
 

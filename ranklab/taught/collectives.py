@@ -19,7 +19,7 @@ def recv(box, src, group=None):
         box.copy_(packed)
 
 
-def exchange(outgoing, dst, incoming, src, group=None):
+def sendrecv(outgoing, dst, incoming, src, group=None):
     """Send `outgoing` to rank dst and fill `incoming` from rank src, both at the same time."""
     handle = dist.isend(outgoing.contiguous(), group=group, group_dst=dst)
     recv(incoming, src, group)
@@ -72,7 +72,7 @@ def all_gather(boxes, x, group=None):
     boxes[me].copy_(x)
     for step in range(n - 1):
         mine, next_one = boxes[(me - step) % n], boxes[(me - step - 1) % n]
-        exchange(mine, right, next_one, left, group)
+        sendrecv(mine, right, next_one, left, group)
 
 
 def reduce(x, dst, group=None):
@@ -80,7 +80,9 @@ def reduce(x, dst, group=None):
     n = dist.get_world_size(group)
     me = (dist.get_rank(group) - dst) % n
     total, incoming = x.clone(), torch.empty_like(x)
-    step = 1 << max(n - 1, 0).bit_length() >> 1  # the last step of the broadcast
+    step = 1
+    while 2 * step < n:  # to the last step of the broadcast
+        step *= 2
     while step:
         if me < step and me + step < n:
             recv(incoming, (dst + me + step) % n, group)
@@ -98,10 +100,10 @@ def reduce_scatter(box, parts, group=None):
     left, right = (me - 1) % n, (me + 1) % n
     sums = [part.clone() for part in parts]
     for step in reversed(range(n - 1)):
-        mine, next_one = sums[(me - step) % n], sums[(me - step - 1) % n]
-        incoming = torch.empty_like(mine)
-        exchange(next_one, left, incoming, right, group)
-        mine += incoming
+        staying, leaving = sums[(me - step) % n], sums[(me - step - 1) % n]
+        incoming = torch.empty_like(staying)
+        sendrecv(leaving, left, incoming, right, group)
+        staying += incoming
     box.copy_(sums[me])
 
 
@@ -122,7 +124,7 @@ def all_to_all(boxes, parts, group=None):
     boxes[me].copy_(parts[me])
     for step in range(1, n):
         to, come_from = (me + step) % n, (me - step) % n
-        exchange(parts[to], to, boxes[come_from], come_from, group)
+        sendrecv(parts[to], to, boxes[come_from], come_from, group)
 
 
 def barrier(group=None):
@@ -130,5 +132,5 @@ def barrier(group=None):
     n, me = dist.get_world_size(group), dist.get_rank(group)
     step = 1
     while step < n:
-        exchange(torch.empty(0), (me + step) % n, torch.empty(0), (me - step) % n, group)
+        sendrecv(torch.empty(0), (me + step) % n, torch.empty(0), (me - step) % n, group)
         step *= 2

@@ -1,0 +1,316 @@
+# Generated from book/16_layers.md by `make forms`: edit the manuscript, not this file.
+
+"""One model, several owners: what chapter 16_layers teaches."""
+
+import time
+import zlib
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+class Send(torch.autograd.Function):
+    """Send.apply(x, dst, group): send x to rank dst; in backward, receive its gradient from there.
+
+    It returns a stand-in, the number 0, for all that comes after: stand_in.backward() waits for
+    the gradient. What comes is not made from the number: a factor on it has no effect.
+    """
+
+    @staticmethod
+    def forward(ctx, x, dst, group=None):
+        ctx.dst, ctx.group, ctx.shape = dst, group, x.shape
+        dist.send(x.contiguous(), group=group, group_dst=dst)
+        return x.new_zeros(())
+
+    @staticmethod
+    def backward(ctx, unused):
+        gradient = unused.new_empty(ctx.shape)
+        dist.recv(gradient, group=ctx.group, group_src=ctx.dst)
+        return gradient, None, None  # nothing for dst and group
+
+
+class Receive(torch.autograd.Function):
+    """Receive.apply(like, src, group): receive from rank src; in backward, send the gradient to it.
+
+    like: a tensor of the shape and type of what comes. It must require a gradient.
+    """
+
+    @staticmethod
+    def forward(ctx, like, src, group=None):
+        ctx.src, ctx.group = src, group
+        x = torch.empty_like(like)
+        dist.recv(x, group=group, group_src=src)
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        dist.send(gradient.contiguous(), group=ctx.group, group_dst=ctx.src)
+        return None, None, None
+
+
+def through(layers, inputs, received, group=None):
+    """The forward of one stage: from the rank before, through `layers`, to the next rank.
+
+    Stage k is rank k of the group. inputs: what the first stage computes on. received: the shape
+    of what each other one receives; its type is that of the weights. The last stage returns its
+    outputs, the others a stand-in for them (see `Send`).
+    """
+    k, n = dist.get_rank(group), dist.get_world_size(group)
+    if k > 0:
+        like = next(layers.parameters()).new_empty(received)  # of a weight's type, on its device
+        inputs = Receive.apply(like.requires_grad_(), k - 1, group)
+    outputs = layers(inputs)
+    return outputs if k == n - 1 else Send.apply(outputs, k + 1, group)
+
+
+def prose():
+    """The text of Python's own documentation, which comes with Python: a str of plain ASCII."""
+    from pydoc_data.topics import topics  # a large module: only when it is wanted
+
+    text = "\n\n".join(topics[name] for name in sorted(topics))
+    return "".join(c for c in text if c == "\n" or " " <= c <= "~")
+
+
+def encode(text):
+    """Characters as tokens, an int64 tensor: 0 is the end of a line, 1 a space, 95 a tilde."""
+    return torch.tensor([0 if c == "\n" else ord(c) - 31 for c in text])
+
+
+def decode(tokens):
+    """The text of a list of tokens."""
+    return "".join("\n" if t == 0 else chr(t + 31) for t in tokens)
+
+
+def windows(tokens, batch, context, seed):
+    """Inputs and targets, (batch, context) each: windows drawn from the text, and one later."""
+    g = torch.Generator().manual_seed(seed)
+    starts = torch.randint(len(tokens) - context, (batch, 1), generator=g)
+    rows = tokens[starts + torch.arange(context + 1)]
+    return rows[:, :-1], rows[:, 1:]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The numbers that make a GPT: `width` features a token, in `heads` attention heads."""
+
+    vocabulary: int = 96
+    context: int = 64
+    width: int = 64
+    heads: int = 4
+    blocks: int = 4
+
+
+class Embed(nn.Module):
+    """Tokens (batch, time) -> (batch, time, width): a vector for the token, plus its place's."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.tokens = nn.Embedding(shape.vocabulary, shape.width)
+        self.places = nn.Embedding(shape.context, shape.width)
+
+    def forward(self, tokens):
+        return self.tokens(tokens) + self.places.weight[: tokens.shape[1]]
+
+
+def attend(query, key, value):
+    """Causal attention; all (batch, heads, time, size). A token sees itself and those before it."""
+    return nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+class Attention(nn.Module):
+    """(batch, time, width) -> the same; `heads` heads of `size` features each."""
+
+    def __init__(self, width, heads, size):
+        super().__init__()
+        self.size = size
+        self.query = nn.Linear(width, heads * size, bias=False)
+        self.key = nn.Linear(width, heads * size, bias=False)
+        self.value = nn.Linear(width, heads * size, bias=False)
+        self.out = nn.Linear(heads * size, width)
+
+    def forward(self, x):
+        q, k, v = (
+            f(x).unflatten(-1, (-1, self.size)).transpose(1, 2)  # (batch, heads, time, size)
+            for f in (self.query, self.key, self.value)
+        )
+        return self.out(attend(q, k, v).transpose(1, 2).flatten(2))
+
+
+def head_size(shape):
+    """The features of one attention head. Raises ValueError if the heads cannot share evenly."""
+    if shape.width % shape.heads:
+        raise ValueError(f"{shape.heads} heads cannot share {shape.width} features evenly.")
+    return shape.width // shape.heads
+
+
+class MLP(nn.Module):
+    """(..., width) -> the same: up to `hidden` features, GELU, and down again."""
+
+    def __init__(self, width, hidden):
+        super().__init__()
+        self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
+
+    def forward(self, x):
+        return self.down(nn.functional.gelu(self.up(x)))
+
+
+class Block(nn.Module):
+    """(batch, time, width) -> the same: attention, then an MLP, each added to what came in."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.norm_1, self.norm_2 = nn.LayerNorm(shape.width), nn.LayerNorm(shape.width)
+        self.attention = Attention(shape.width, shape.heads, head_size(shape))
+        self.mlp = MLP(shape.width, 4 * shape.width)
+
+    def forward(self, x):
+        x = x + self.attention(self.norm_1(x))
+        return x + self.mlp(self.norm_2(x))
+
+
+class Head(nn.Module):
+    """(batch, time, width) -> logits (batch, time, vocabulary)."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.norm = nn.LayerNorm(shape.width)
+        self.logits = nn.Linear(shape.width, shape.vocabulary, bias=False)
+
+    def forward(self, x):
+        return self.logits(self.norm(x))
+
+
+def drawn(name, sizes, seed=0):
+    """The initial value of a parameter, float64: its name, its sizes and the seed alone decide."""
+    if name.endswith("bias"):
+        return torch.zeros(sizes, dtype=torch.float64)
+    if "norm" in name:
+        return torch.ones(sizes, dtype=torch.float64)
+    number = zlib.crc32(f"{seed} {name}".encode())  # hash() would differ from process to process
+    g = torch.Generator().manual_seed(number)
+    scale = sizes[-1] ** -0.5  # so that outputs are about as large as inputs
+    return torch.randn(sizes, dtype=torch.float64, generator=g) * scale
+
+
+def gpt(shape, first=0, last=None, seed=0, dtype=torch.float32):
+    """Layers `first` to `last` (excluded; negative counts from the end) of a GPT.
+
+    An nn.Sequential: layer 0 embeds, the last one is the head, between them are the blocks. The
+    names and initial weights of a layer are the same in whatever slice it stands.
+    """
+    blocks = [(f"block{i}", Block) for i in range(shape.blocks)]
+    makers = [("embed", Embed), *blocks, ("head", Head)]
+    model = nn.Sequential(OrderedDict((name, make(shape)) for name, make in makers[first:last]))
+    model = model.to(dtype)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(drawn(name, p.shape, seed))
+    return model
+
+
+def language_loss(logits, targets):
+    """Mean cross-entropy of logits (batch, time, vocabulary) over all targets (batch, time)."""
+    return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def gpt_stage(shape, bounds, k, seed=0, dtype=torch.float32):
+    """Stage k of a GPT cut at `bounds`: its layers from bounds[k] up to bounds[k + 1], excluded.
+
+    Raises ValueError for bounds that leave a stage without layers, or a layer without an owner.
+    """
+    whole, rising = [0, shape.blocks + 2], sorted(set(bounds))
+    ends = [*bounds[:1], *bounds[-1:]]
+    if list(bounds) != rising or ends != whole or not 0 <= k < len(bounds) - 1:
+        raise ValueError(
+            f"Stage {k} of {list(bounds)}: the bounds of {whole[1]} layers begin with 0, rise, and "
+            f"end with {whole[1]}; the stages of n + 1 bounds are 0 to n - 1."
+        )
+    return gpt(shape, bounds[k], bounds[k + 1], seed, dtype)
+
+
+def forward_backward(layers, tokens, targets, width, group=None):
+    """Add the gradients of one stage of a GPT to its parameters; stage k is rank k of the group.
+
+    tokens, targets: (batch, time). Returns the loss on the last stage, None on the others.
+    """
+    out = through(layers, tokens, (*tokens.shape, width), group)
+    is_last = dist.get_rank(group) == dist.get_world_size(group) - 1
+    loss = language_loss(out, targets) if is_last else out
+    loss.backward()
+    return loss.item() if is_last else None
+
+
+def train_step(layers, optimizer, tokens, targets, width, group=None):
+    """One step of one stage of a GPT; the rest is as for `forward_backward`."""
+    optimizer.zero_grad()
+    loss = forward_backward(layers, tokens, targets, width, group)
+    optimizer.step()
+    return loss
+
+
+def layer_seconds(layers, tokens, targets, repeats=6):
+    """The least seconds of forward and backward of each layer of a whole GPT (on a CPU)."""
+    times = [[] for _ in layers]
+    for _ in range(repeats + 1):
+        x = tokens
+        for i, layer in enumerate(layers):
+            start = time.perf_counter()
+            y = layer(x)
+            y = language_loss(y, targets) if i == len(layers) - 1 else y
+            y.backward(torch.ones_like(y))  # any gradient takes as long
+            times[i].append(time.perf_counter() - start)
+            x = y.detach().requires_grad_()
+    return [min(of_layer[1:]) for of_layer in times]  # the first one warms up
+
+
+def balance(costs, n):
+    """Bounds that cut a chain of layers for n owners, so that the largest sum of costs is least.
+
+    Raises ValueError where an owner would be left without a layer.
+    """
+    if not 1 <= n <= len(costs):
+        raise ValueError(f"{n} owners for {len(costs)} layers: each needs at least one.")
+    best = {j: (sum(costs[:j]), [0, j]) for j in range(1, len(costs) + 1)}  # for one owner
+    for k in range(2, n + 1):
+        fewer, best = best, {}  # fewer: what is best for k - 1 owners
+        for j in range(k, len(costs) + 1):
+            for i in range(k - 1, j):  # the last owner takes layers i to j
+                largest, bounds = fewer[i]
+                candidate = max(largest, sum(costs[i:j])), [*bounds, j]
+                best[j] = min(best.get(j, candidate), candidate)
+    return best[len(costs)][1]
+
+
+def generate(next_logits, prompt, length, seed=0):
+    """`prompt` (str) and `length` more characters. next_logits(tokens (1, time)) -> (vocabulary,).
+
+    Of a split model, every rank calls it, and next_logits gives every rank the same numbers.
+    """
+    g, tokens = torch.Generator().manual_seed(seed), encode(prompt)[None]
+    for _ in range(length):
+        p = torch.softmax(next_logits(tokens).double(), -1)
+        tokens = torch.cat([tokens, torch.multinomial(p, 1, generator=g)[None]], 1)
+    return decode(tokens[0].tolist())
+
+
+def next_logits_of(layers, shape, group=None):
+    """The next_logits of a GPT in stages, for `generate`, which all ranks of the group call.
+
+    layers: this rank's stage. Stage k is rank k of the group.
+    """
+    last = dist.get_world_size(group) - 1
+
+    @torch.no_grad()
+    def next_logits(tokens):
+        seen = tokens[:, -shape.context :]
+        out = through(layers, seen, (*seen.shape, shape.width), group)
+        logits = out.new_empty(shape.vocabulary, dtype=torch.float32)
+        if dist.get_rank(group) == last:
+            logits.copy_(out[0, -1])
+        dist.broadcast(logits, group=group, group_src=last)
+        return logits
+
+    return next_logits

@@ -1,0 +1,295 @@
+# Generated from book/12_own_ddp.md by `make forms`: edit the manuscript, not this file.
+
+"""Written by you: what chapter 12_own_ddp teaches."""
+
+import contextlib
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.autograd import Variable
+
+
+def gradient_of(model):
+    """All gradients of a model in one flat tensor."""
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+class Bucket:
+    """Gradients that travel together: a flat buffer, and in it a view for each parameter."""
+
+    def __init__(self, parameters):
+        self.parameters = parameters
+        sizes = [p.numel() for p in parameters]
+        # Behind the gradients, a number for each of them: how many ranks have it.
+        self.buffer = parameters[0].detach().new_zeros(sum(sizes) + len(sizes))
+        *pieces, self.present = self.buffer.split([*sizes, len(sizes)])
+        self.views = [piece.view(p.shape) for piece, p in zip(pieces, parameters)]
+
+    def begin(self):
+        """Before a backward: nothing is in it yet."""
+        self.missing, self.work = len(self.parameters), None
+        self.present.fill_(1)
+
+    def put(self, i, n):
+        """Put 1 / n of parameter i's gradient in. From now on its .grad is a view of the buffer."""
+        p = self.parameters[i]
+        if p.grad is None:
+            self.views[i].zero_()
+            self.present[i] = 0
+        else:
+            torch.mul(p.grad, 1 / n, out=self.views[i])
+            p.grad = self.views[i]
+        self.missing -= 1
+
+
+def in_buckets(parameters, bucket_bytes, first_bytes=None):
+    """Deal parameters into Buckets, in their order, each of one type and device.
+
+    A bucket is closed as soon as it has `bucket_bytes` bytes, the first one with `first_bytes`.
+    """
+    full, filling = [], {}
+    for p in parameters:
+        some = filling.setdefault((p.dtype, p.device), [])
+        some.append(p)
+        limit = bucket_bytes if full or first_bytes is None else first_bytes
+        if sum(q.nbytes for q in some) >= limit:
+            full.append(filling.pop((p.dtype, p.device)))
+    return [Bucket(some) for some in [*full, *filling.values()]]
+
+
+def overlapped_seconds(bucket_bytes, forward, backward, alpha, beta):
+    """Seconds of a step in which buckets of so many bytes each are sent during backward.
+
+    forward, backward: seconds of computing; gradients arrive evenly during backward. An
+    all-reduce of so many bytes takes alpha + bytes / beta seconds.
+    """
+    there, free = 0, 0.0
+    for nbytes in bucket_bytes:
+        there += nbytes
+        full = forward + backward * there / sum(bucket_bytes)
+        free = max(full, free) + alpha + nbytes / beta
+    return max(free, forward + backward)
+
+
+class Reducer:
+    """Averages gradients in buckets, while backward computes: after Li et al. (2020)."""
+
+    def __init__(self, parameters, group, all_reduce, limits):  # of a bucket, of the first: bytes
+        self.group, self.all_reduce, self.limits = group, all_reduce, limits
+        self.n = dist.get_world_size(group)
+        self.trained = [p for p in parameters if p.requires_grad][::-1]
+        self.number = {p: i for i, p in enumerate(self.trained)}
+        self.armed, self.spent, self.arrived, self.rounds = False, False, {}, 0
+        self._deal(self.trained)
+        for p in self.trained:
+            p.register_post_accumulate_grad_hook(self._on_gradient)
+
+    def _deal(self, order):
+        """Deal the parameters into buckets in this order; those not in it come last."""
+        self.buckets = in_buckets(dict.fromkeys([*order, *self.trained]), *self.limits)
+        self.place = {p: (b, i) for b in self.buckets for i, p in enumerate(b.parameters)}
+
+    def arm(self):
+        """Make the next backward average. All ranks of the group must call it."""
+        if self.rounds == 1:  # now the order is known in which gradients come: rank 0's counts
+            order = [[self.number[p] for p in self.arrived]]
+            dist.broadcast_object_list(order, group_src=0, group=self.group)
+            self._deal([self.trained[i] for i in order[0]])
+        for bucket in self.buckets:
+            bucket.begin()
+        self.armed, self.spent, self.arrived, self.next = True, False, {}, 0
+
+    def _on_gradient(self, p):
+        """Autograd calls it, in the middle of backward: the gradient of p is complete."""
+        if self.spent or (self.armed and p in self.arrived):
+            raise RuntimeError(
+                "A gradient came after its averaging, and would stay this rank's own. Call the "
+                "model before each backward; for checkpoint(), use_reentrant=False."
+            )
+        if not self.armed:
+            return
+        if not self.arrived:  # the first one: ask autograd to call finish when all is computed
+            Variable._execution_engine.queue_callback(self.finish)
+        self.arrived[p] = True
+        self._put(p)
+
+    def _put(self, p):
+        """Put p's gradient into its bucket, and send all that can go: in the same order always."""
+        bucket, i = self.place[p]
+        bucket.put(i, self.n)
+        while self.next < len(self.buckets) and not self.buckets[self.next].missing:
+            full = self.buckets[self.next]
+            full.work = self.all_reduce(full.buffer, group=self.group, async_op=True)
+            self.next += 1
+
+    def finish(self):
+        """End a backward: what did not come is sent as zeros. Then wait for all sums."""
+        absent = [p for p in self.trained if p not in self.arrived]
+        for p in absent:
+            self._put(p)
+        for bucket in self.buckets:
+            bucket.work.wait()
+        for bucket, i in map(self.place.get, absent):
+            if bucket.present[i]:  # some rank has one
+                bucket.parameters[i].grad = bucket.views[i]
+        self.armed, self.spent, self.rounds = False, True, self.rounds + 1
+
+    def send_zeros(self):
+        """Take part in a backward of the others, with no gradients of one's own."""
+        self.arm()
+        for p in self.trained:
+            p.grad = None
+        self.finish()
+
+
+def broadcast_all(tensors, src=0, group=None):
+    """Give all ranks the tensors of rank src of the group, in place; a message for each type."""
+    kinds = {}
+    for t in tensors:
+        kinds.setdefault((t.dtype, t.device), []).append(t.detach())
+    flats = [torch.cat([t.flatten() for t in same]) for same in kinds.values()]
+    works = [dist.broadcast(flat, group_src=src, group=group, async_op=True) for flat in flats]
+    for same, flat, work in zip(kinds.values(), flats, works):
+        work.wait()
+        if dist.get_rank(group) != src:
+            for t, values in zip(same, flat.split([t.numel() for t in same])):
+                t.copy_(values.view_as(t))
+
+
+def demand_equal(module, group=None):
+    """Raise ValueError, on every rank, where a rank's model is not that of rank 0 of the group.
+
+    Compared are the names, shapes and types of its tensors, their order, and which are trained;
+    one at least must be.
+    """
+    mine = [
+        f"{name} {tuple(t.shape)} {t.dtype}" + ", trained" * t.requires_grad
+        for name, t in [*module.named_parameters(), *module.named_buffers()]
+    ]
+    of_rank = [None] * dist.get_world_size(group)
+    dist.all_gather_object(of_rank, mine, group=group)
+    for r, theirs in enumerate(of_rank):
+        for k, (a, b) in enumerate(zip([*of_rank[0], "missing"], [*theirs, "missing"])):
+            if a != b:
+                raise ValueError(
+                    f"The ranks' models differ. Tensor {k} is {a} on rank 0, and {b} on rank {r}. "
+                    "Build the same model on every rank, its layers in the same order."
+                )
+    if not any(p.requires_grad for p in module.parameters()):
+        raise ValueError("No parameter of this model is trained: there is nothing to average.")
+
+
+class OwnDDP(nn.Module):
+    """Data parallelism: a replica of `module` on each rank of a group, its gradients averaged.
+
+    All start with rank 0's weights. When the first backward() after a forward returns, each .grad
+    is the mean over the ranks (untouched, unless one of them used its parameter) and a view into a
+    bucket: clone it to keep it. all_reduce: called as dist.all_reduce is, with async_op; behind the
+    gradients stands how many ranks have each. Raises ValueError where models differ or nothing is
+    trained. State dict: the module's own.
+    """
+
+    def __init__(
+        self,
+        module,
+        group=None,
+        all_reduce=dist.all_reduce,
+        bucket_bytes=25 << 20,
+        first_bytes=1 << 20,
+    ):
+        super().__init__()
+        self.module, self.group = module, group
+        self.sync, self.joining, self.ahead, self.owing = True, False, 0, False
+        demand_equal(module, group)
+        broadcast_all([*module.parameters(), *module.buffers()], 0, group)
+        self.reducer = Reducer(module.parameters(), group, all_reduce, (bucket_bytes, first_bytes))
+
+    def forward(self, *inputs, **named):
+        """Call the module. Raises RuntimeError where a backward is missing since the last call."""
+        if self.sync and torch.is_grad_enabled():
+            if self.reducer.armed and self.training and self.owing:  # who evaluates owes none
+                self.reducer.armed = False  # try again, and it works
+                raise RuntimeError(
+                    "Two forwards, and no backward between them. Put both inputs into one batch; "
+                    "or the first forward, and its backward, into no_sync(); or use no_grad()."
+                )
+            if self.joining:
+                self._anyone_goes_on(True)
+            broadcast_all(self.module.buffers(), self.ahead, self.group)
+            self.reducer.arm()
+            self.owing = self.training  # a backward
+        elif torch.is_grad_enabled():
+            self.reducer.spent = False
+        return self.module(*inputs, **named)
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        """Forwards in here leave their gradients as they are, to be added to those that follow."""
+        before, self.sync = self.sync, False
+        try:
+            yield
+        finally:
+            self.sync = before
+
+    @contextlib.contextmanager
+    def join(self, throw_on_early_termination=False):
+        """For ranks with different numbers of batches: who is done goes on with zeros.
+
+        In the end all have the weights of one that went on longest. With
+        throw_on_early_termination, all raise RuntimeError as soon as one has no more.
+        """
+        self.joining, self.throw = True, throw_on_early_termination
+        try:
+            yield
+            while self._anyone_goes_on(False):
+                broadcast_all(self.module.buffers(), self.ahead, self.group)
+                self.reducer.send_zeros()
+            everything = [*self.module.parameters(), *self.module.buffers()]
+            broadcast_all(everything, self.ahead, self.group)
+        finally:
+            self.joining, self.ahead = False, 0
+
+    def _anyone_goes_on(self, mine):
+        """Has any rank another batch? Then `ahead` is the last that has: its buffers count."""
+        going = next(self.module.parameters()).new_zeros(dist.get_world_size(self.group))
+        going[dist.get_rank(self.group)] = mine
+        dist.all_reduce(going, group=self.group)
+        there, done = ([r for r, on in enumerate(going.tolist()) if on == k] for k in (1, 0))
+        if self.throw and there and done:
+            raise RuntimeError(f"No more batches on ranks {done}, but on {there}.")
+        self.ahead = max(there, default=self.ahead)
+        return bool(there)
+
+    def state_dict(self, *args, **named):
+        return self.module.state_dict(*args, **named)
+
+    def load_state_dict(self, *args, **named):
+        return self.module.load_state_dict(*args, **named)
+
+
+class Awkward(nn.Module):
+    """A model that has what wrappers stumble over. It returns a dict."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.twice = nn.Linear(8, 16), nn.Linear(16, 16)
+        self.frozen = nn.Linear(16, 16).requires_grad_(False)
+        self.sometimes, self.unused = nn.Linear(16, 16), nn.Linear(3, 3)
+        self.tied, self.last = nn.Linear(16, 16), nn.Linear(16, 8, bias=False)
+        self.tied.weight = self.twice.weight
+
+    def forward(self, x, detour=False):
+        x = torch.tanh(self.first(x))
+        x = torch.tanh(self.twice(torch.tanh(self.twice(x))))
+        x = torch.tanh(self.tied(self.frozen(x)))
+        return {"y": self.last(x + self.sometimes(x) if detour else x)}
+
+
+def ring_of(size, alpha, beta):
+    """Latency (s) and bandwidth (bytes/s) of an all-reduce around a ring of `size` ranks.
+
+    alpha, beta: those of a message between two neighbors.
+    """
+    rounds = 2 * (size - 1)
+    return rounds * alpha, (beta * size / rounds if rounds else float("inf"))
