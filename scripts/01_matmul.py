@@ -131,8 +131,8 @@ def from_rank_0(make):
 def keep_and_send(make):
     """What make() returns on rank 0: there the object itself, on the other ranks copies."""
     value = make() if rank == 0 else None
-    copy = from_rank_0(lambda: value)
-    return value if rank == 0 else copy
+    received = from_rank_0(lambda: value)
+    return value if rank == 0 else received
 
 
 def leave_group():
@@ -243,7 +243,7 @@ def show(value, on_rank=None):
 # What does one matrix product cost, how much of it can be done at the same time, and
 # how much of your machine does it really use?
 #
-# 25 minutes to read · 20 seconds to run · stands on no other chapter
+# 45 minutes to read, with the code · 20 seconds to run · stands on no other chapter
 #
 # Training a neural network is, for the most part, multiplying matrices. To spread
 # training over many processors we have to know three things about one product: how many
@@ -277,7 +277,9 @@ if rank == 0:
     show(product_from_zeros(A, B))
 
 # How many operations was that? The code does not have to be read for it. Python lets us
-# replace the numbers by numbers that keep a tally.
+# replace the numbers by numbers that keep a tally. (In the next cell `_record` is told
+# the operands as well; a later section needs them. The comment `#@save` says that later
+# chapters import what the cell defines.)
 
 
 class Counted:
@@ -331,7 +333,9 @@ if rank == 0:
 
 # By hand it is 27 and 18: a sum of three products has two plus signs. The
 # multiplications agree. But the code did (additions_from_zeros) additions, nine too
-# many.
+# many. (In this book a number like that one comes from the run, through `result`. In
+# the notebook the sentence has its name instead, in gray: look for
+# `additions_from_zeros = …` below a cell.)
 #
 # Nine is the number of entries, so each entry costs one addition more than its formula
 # has plus signs. It is the first one: `C[i][j]` starts as 0, and `0 + A[i][0] *
@@ -393,7 +397,8 @@ if rank == 0:
 
 # Then seconds. The input must grow with $n$: `big_o` calls our generator for each $n$,
 # and we make two $n \times n$ matrices. Each time is the shortest of 30, because
-# whatever else the machine does can only make a call longer.
+# whatever else the machine does can only make a call longer. (`varies=True` says of a
+# result that it may differ from machine to machine.)
 
 
 def two_matrices(n):

@@ -179,7 +179,7 @@ def show(value, on_rank=None):
 # chapter you can write that graph yourself, read PyTorch's, say what a second worker is
 # worth before you have one, and predict to the byte what a batch keeps in memory.
 #
-# 25 minutes to read · 10 seconds to run · stands on chapter 01_matmul
+# 40 minutes to read, with the code · 10 seconds to run · stands on chapter 01_matmul
 
 torch.manual_seed(0)
 torch.set_num_threads(1)  # so that one worker is one processor
@@ -201,7 +201,8 @@ formula = {
 numbers = {"x": 2.0, "y": 3.0, "λ": 5.0, "a": 7.0, "b": 11.0}
 
 # What may run when? An operation is ready once all its inputs are there. So: run
-# everything that is ready, look again, and repeat until nothing is left.
+# everything that is ready, look again, and repeat until nothing is left. (The comment
+# `#@save` says that later chapters import what the cell defines.)
 
 
 def schedule(graph, workers=None):
@@ -304,11 +305,12 @@ slip = formula | {"t": (operator.mul, "u", "k")}
 assert schedule(slip) == schedule(formula)
 result("t_of_the_slip", evaluate(slip, numbers)["t"])
 
-# Only the value does: (t_of_the_slip) where (t) was right. The edges are the same, so
-# every level and every arrow is the same. A graph says when an operation may run. It
-# cannot say whether it is the right one. For that you need a second computation that
-# does not share the mistake. In this book every parallel program is checked against
-# such a twin.
+# Only the value does: (t_of_the_slip) where (t) was right. (In the notebook a sentence
+# has the names of such numbers, in gray: look for `t_of_the_slip = …` below a cell.)
+# The edges are the same, so every level and every arrow is the same. A graph says when
+# an operation may run. It cannot say whether it is the right one. For that you need a
+# second computation that does not share the mistake. In this book every parallel
+# program is checked against such a twin.
 
 # --- What a second worker is worth ----------------------------------------------------
 
@@ -335,10 +337,9 @@ result("steps_needed", steps_needed)
 
 # The second worker saves one step, the third saves none. The two numbers from chapter
 # 01_matmul explain it:
-# - the work $W$: the number of operations, here (work_of_t). One worker needs $W$
-#   steps.
-# - the span $S$: the number of operations on the longest chain, here (span_of_t). Each
-#   waits for the one before, so no number of workers is faster than $S$.
+# - the work $W$: the number of operations, here 4. One worker needs $W$ steps.
+# - the span $S$: the number of operations on the longest chain, here 3. Each waits for
+#   the one before, so no number of workers is faster than $S$.
 #
 # The longest chain is the critical path. Only a shorter critical path makes the whole
 # faster once there are workers enough.
@@ -354,8 +355,7 @@ def critical_path(graph):
 
 
 result("critical_path_of_t", critical_path(formula))
-result("work_of_t", len(formula))
-result("span_of_t", len(critical_path(formula)))
+assert len(formula) == 4
 assert len(critical_path(formula)) == len(schedule(formula)) == 3
 
 # Work and span bound the time $T_p$ on $p$ workers from both sides, a little more
@@ -387,17 +387,16 @@ def inner_product(n):
     return graph
 
 
-# Predict: For $n = 64$ the work is (work) and the span (span). From about how many
-# workers on is one more of no use?
+# Predict: For $n = 64$ the work is 64 products and 63 sums, 127, and the span is 7.
+# From about how many workers on is one more of no use?
 
 graph = inner_product(64)
 work, span = len(graph), len(critical_path(graph))
+assert (work, span) == (64 + 63, 7)
 workers = range(1, 65)
 steps = [len(schedule(graph, p)) for p in workers]
 for p, t_p in enumerate(steps, start=1):
     assert max(work / p, span) <= t_p <= span + (work - span) / p
-result("work", work)
-result("span", span)
 result("parallelism", round(work / span, 1))
 result("enough_workers", 1 + steps.index(span))
 save_figures()
@@ -706,7 +705,7 @@ assert "darkolivegreen3" not in colors
 assert by_color(make_dot(output.t()).source)["darkolivegreen3"] == ["(32, 10)"]  # its base
 assert sum(s.startswith("mat1") for s in colors["orange"]) == 3
 assert sum(s.startswith("mat2") for s in colors["orange"]) == 2  # not in the first layer
-result("orange_boxes", len(colors["orange"]))
+assert len(colors["orange"]) == 8
 
 show(drawing(
     narrow(whole.source),
@@ -776,8 +775,8 @@ save_figures()
 
 # Two operations may run at the same time if no path leads from either to the other.
 #
-# Predict: Of the (pairs) pairs among these nine operations, which are independent? Is
-# `F2` with `dW1` among them?
+# Predict: Of the 36 pairs among these nine operations, which are independent? Is `F2`
+# with `dW1` among them?
 
 
 def needs(graph, name):
@@ -793,7 +792,7 @@ independent = [
 assert "F2" in before["dW1"]  # so the tempting claim is wrong
 assert all("dW" in pair for pair in independent)
 result("independent", independent)
-result("pairs", len(list(combinations(step, 2))))
+assert len(list(combinations(step, 2))) == 36
 save_figures()
 
 show(drawing(
@@ -983,8 +982,8 @@ save_figures()
 # each `Tensor` holds all its sources.) PyTorch lets us watch: `saved_tensors_hooks`
 # calls a function for every tensor that is saved.
 #
-# Predict: Batch 32, float32, widths 784, 128, 64, 10. How many bytes do the
-# (orange_boxes) orange boxes hold?
+# Predict: Batch 32, float32, widths 784, 128, 64, 10. How many bytes do the 8 orange
+# boxes of the whole network hold?
 
 saved = []
 

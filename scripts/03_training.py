@@ -116,10 +116,10 @@ def show(value, on_rank=None):
 # A program prints a train loss and a test loss, and both fall to 0.2. What has the
 # network learned, and where did the time go?
 #
-# The first half can be answered without reading the program. At the end you can write a
-# training loop that can be repeated bit for bit, say which part of a step takes how
-# long, and find out by experiment what a printed number really depends on. The model
-# and the loop of this chapter are those that Part III spreads over many ranks.
+# At the end you can write a training loop that can be repeated bit for bit, say which
+# part of a step takes how long, and find out by experiment what a printed number really
+# depends on. The model and the loop of this chapter are those that Part III spreads
+# over many ranks.
 #
 # 20 minutes to read · 20 seconds to run · stands on chapter 02_graphs
 
@@ -128,9 +128,9 @@ show(torch.set_num_threads(1))  # the same bits, however many processors there a
 # --- The options ----------------------------------------------------------------------
 
 # The chapter follows an exercise that others have begun with [pathway2ai]: complete
-# `mlp.py`, run it, and "you should see something like" eleven lines. We take its
-# options as they are. The script of this chapter has them on its command line, and in a
-# notebook you write here what you would write there:
+# `mlp.py`, run it, and "you should see something like" the options and ten lines. We
+# take its options as they are. The script of this chapter has them on its command line,
+# and in a notebook you write here what you would write there:
 
 defaults = {"n_layers": 4, "dim_in": 1024, "n_classes": 32, "dim_hidden": 256}
 defaults |= {"train_size": 10000, "batch_size": 64, "learning_rate": 0.1, "niters": 1000}
@@ -239,23 +239,26 @@ def evaluate(model, X, y):
 guessing = log(options["n_classes"])
 first_loss, first_accuracy = evaluate(model, X, y)
 with torch.no_grad():
-    opinions = model(X).var().item()
+    opinions = model(X).var().item()  # the variance of the outputs
 result("loss_of_guessing", round(guessing, 3))
 result("loss_untrained", round(first_loss, 3))
 result("guessing_plus_half_variance", round(guessing + opinions / 2, 3))
+# An assertion like this one is about the default options only:
 assert options != defaults or abs(first_loss - guessing - opinions / 2) < 0.1
 
 # Whoever knows nothing and says so gives each of 32 classes the probability 1/32, and
 # loses $\ln 32$ = (loss_of_guessing). The untrained network knows as little and loses
-# more, (loss_untrained). It has opinions: its outputs differ by class, at random. Half
-# of their variance is what that costs, to first order, and the sum is
-# (guessing_plus_half_variance). Keep both numbers in mind: a loss above
+# more, (loss_untrained). It has opinions: its outputs $z$ differ by class, at random.
+# The loss is $\ln \sum e^z$ minus the right class's $z$, which is 0 on average. The
+# mean of $e^z$ is about $1 + v/2$ where $z$ has the variance $v$, so the logarithm
+# grows by about $v/2$, to (guessing_plus_half_variance). Keep in mind: a loss above
 # (loss_of_guessing) is worse than knowing nothing.
 
 # --- One step -------------------------------------------------------------------------
 
 # A step takes a batch, computes loss and gradients, and moves the weights. We keep the
-# parts apart: data parallelism will put something between the second and the third.
+# last two apart: data parallelism will put something between them. The learning rate
+# falls in a line, to 0.3 of what it was.
 
 
 @functools.lru_cache(maxsize=2)  # it is asked for in every step, and is the same for a whole epoch
@@ -289,9 +292,8 @@ def rate_at(step, niters, first=0.1):
 
 
 # An epoch is one pass through the training data. Each goes through it in a new order,
-# and that order is a function of the step's number: there is no state that a run which
-# was stopped would have to restore, and no rank that has to tell another what comes
-# next.
+# and that order is a function of the step's number: a run which was stopped need not
+# restore it, and no rank has to tell another what comes next.
 
 # --- Where its time goes --------------------------------------------------------------
 
@@ -310,7 +312,7 @@ PARTS = ["data", "forward", "backward", "optimizer"]
 
 
 def parts_of_a_step(step, model, optimizer):
-    """Train one step; return the seconds that each of PARTS took."""
+    """Train one step, written out; return the seconds that each of PARTS took."""
     times = [time.perf_counter()]
     chosen = samples_of_step(step, len(X), options["batch_size"])
     x, labels = X[chosen], y[chosen]
@@ -354,9 +356,9 @@ save_figures()
 # One step is no measurement. The first took (first_over_median) times the median, as
 # memory is taken and code is loaded then; and of the later ones the slowest took
 # (slowest_over_fastest) times as long as the fastest. The published lines give the time
-# of every hundredth step, one each: from 11.63 ms to 332.70 ms [pathway2ai]. Both are
-# true, and neither is "the step time". Nor do they contain the data's part: that clock
-# starts when the batch is there.
+# of every hundredth step, one each: from 11.63 ms to 332.70 ms [pathway2ai]. Neither is
+# "the step time", nor does it contain the data's part: that clock starts when the batch
+# is there.
 
 # --- A run that looks good ------------------------------------------------------------
 
@@ -411,12 +413,12 @@ def published(X, y, options, report=print):
 
 suspect, history = published(X, y, options)
 
-# These are the published lines in all that matters: the form, the start near 3.8, two
-# columns that agree to about two digits, and a floor that is reached and kept. (The
-# published run falls faster, to 0.76 at step 100, and its floor is 0.21 [pathway2ai].
-# Neither its initial weights nor the versions behind it were recorded, so we cannot say
-# why.) Test loss like train loss: no overfitting. It looks like a model that one could
-# use.
+# These are like the published lines in form, in the start near 3.8, in two columns that
+# agree to about two digits, and in a floor that is reached and kept. They are not in
+# speed: the published run is at 0.76 by step 100, and its floor is 0.21 [pathway2ai].
+# (Neither its initial weights nor the versions behind it were recorded, so we cannot
+# say why.) Test loss like train loss: no overfitting. It looks like a model that one
+# could use.
 
 # --- Two symptoms ---------------------------------------------------------------------
 
@@ -437,16 +439,16 @@ assert options != defaults or history[0][1] - history[-1][1] > 3
 # [zhang2017]. Why does the train loss stop at (last_train_loss)?
 #
 # A symptom is no proof. But we have the best instrument there is for one: a program
-# that gives the same bits whenever it is given the same input. So if we change
-# something in the input, and one bit of a number changes, that number depends on it.
-# And if no bit changes, for whatever we put there, it does not.
+# that gives the same bits whenever it is given the same input, as it sets the seed
+# itself. So if we change something in the input, and one bit of a number changes, that
+# number depends on it. And if no bit changes, for whatever we put there, it does not.
 
 # --- First experiment: which data reach which number ----------------------------------
 
 # Blank a tenth of the samples, that is, set their inputs to zero. Run again, and see
 # what is different: the train loss of the first line, the test loss of the first line,
-# or the weights after one pass through the training data. Ten tenths, ten short runs.
-# The program is a black box to this experiment; it could have ten thousand lines.
+# or the weights after one pass through the training data. Ten tenths, ten short runs;
+# the program is a black box to them.
 #
 # Predict: A tenth is for testing and the rest for training. For which tenths should the
 # weights change, in a sound program? For which the train loss, and the test loss?
@@ -479,8 +481,9 @@ def reached(groups, options):
 
 result("last_batch", len(X) // 10 % options["batch_size"])
 tenths = torch.arange(len(X)).tensor_split(10)
-large = {"batch_size": len(X) // 20, "niters": 20}  # large batches: 20 steps are a whole pass
-by_tenth = reached(tenths, options | large)
+large = {"batch_size": len(X) // 20, "niters": 20}  # enough for a pass over any part of the data
+nothing, *by_tenth = reached([slice(0), *tenths], options | large)
+assert nothing == []  # where no sample is blank, no bit changes
 reaching = {name: [i for i, names in enumerate(by_tenth) if name in names] for name in REACHED}
 for name in REACHED:
     result(f"tenths_in_{name.replace(' ', '_')}", reaching[name])
@@ -501,18 +504,19 @@ def draw(found, what, name):
 draw(by_tenth, "tenth of the data (blue: changes when it is blank)", "tenths")
 save_figures()
 
-# Two faults in one picture. Nine tenths of the data reach nothing. We blanked them, one
-# after another, and no bit changed anywhere. The split is the wrong way round:
-# `X[:cut]` is the first tenth, and it is what the network is trained on. And the test
-# loss depends on the training data alone. The last tenth was cut off for testing and
-# never looked at. Both columns are the mean of the same losses. They differ at all only
-# because each is a mean over batches, drawn anew, and the last batch, of (last_batch)
-# samples, counts as much as a full one.
+# In a sound program that trains on nine of these tenths, the nine reach the weights and
+# the train loss. The test loss is reached by the tenth for testing, and, as the first
+# line is taken after step 0, by the samples of that step. Here there are two faults in
+# one picture. Nine tenths of the data reach nothing. No bit changed anywhere. The split
+# is the wrong way round: `X[:cut]` is the first tenth, and it is what the network is
+# trained on. And the test loss depends on the training data alone. The last tenth was
+# cut off for testing and never looked at. Both columns are the mean of the same losses.
+# They differ at all only because each is a mean over batches, drawn anew, and the last
+# batch, of (last_batch) samples, counts as much as a full one.
 #
 # Reading can find both: one line says `"train"` where it should say `"test"`, and one
-# comment says the opposite of what stands below it. Faults are easy to see when
-# somebody has said that they are there. (The published program had a variable for the
-# test data that nothing read, and a linter would have named it.)
+# comment says the opposite of what stands below it. (The published program had a
+# variable for the test data that nothing read, and a linter would have named it.)
 
 # --- Second experiment: who has been trained on ---------------------------------------
 
@@ -553,23 +557,23 @@ result("accuracy_elsewhere", round(accuracy_elsewhere, 3))
 assert options != defaults or (share > 0.8 and elsewhere > guessing)
 
 # There is the floor. The 960 are known by heart. The 40 have a mean loss of
-# (loss_of_the_forty), and 40 of 1000 times that is (share_of_the_floor) of what the
-# line prints. In the published run the floor is 0.21; if the forty make up all of it,
-# they lose about 0.21 · 25 = 5.2 each, which is the same story.
+# (loss_of_the_forty), and 40 of 1000 times that is (share_of_the_floor) of the mean
+# over all 1000. In the published run the floor is 0.21; if the forty make up all of it,
+# they lose about 0.21 · 25 = 5.25 each, which is the same story.
 #
-# So what did the published number say about new data? Nothing by itself: both columns
-# are the training set. But it contained the answer. Nearly all of the 0.21 is the loss
-# on the only new samples that were ever looked at, diluted 25 times with samples known
-# by heart. On the 9000 samples that nobody looked at, the network's loss is
-# (loss_elsewhere), and it finds the class of (accuracy_elsewhere) of them. Guessing
-# loses (loss_of_guessing) and finds one in 32. The run that looked good learned nothing
-# that holds for new data, and is very sure of it.
+# So the published number contained the answer: nearly all of it is the loss on the only
+# new samples that were ever looked at, diluted 25 times with samples known by heart. On
+# the 9000 samples that nobody looked at, the network's loss is (loss_elsewhere), and it
+# finds the class of (accuracy_elsewhere) of them. Guessing loses (loss_of_guessing) and
+# finds one in 32. The run that looked good learned nothing that holds for new data, and
+# is very sure of it.
 
 # --- The honest number ----------------------------------------------------------------
 
 # Three repairs. The split is made by chance and the right way round; the test loss is
-# computed on the test set; and every epoch has an order of its own. The losses are
-# taken before the step that the line names, so that line 0 is the untrained network.
+# computed on the test set; and every epoch has an order of its own. Besides, a loss is
+# the mean over samples and not over batches, and it is taken before the step that the
+# line names: line 0 is the untrained network.
 
 
 def split(X, y, share=0.1, seed=0):
@@ -606,9 +610,9 @@ def train(model, train_set, test_set, *, niters, batch_size, learning_rate, seed
     return history
 
 
-# Predict: Nine times as many samples to learn from, and the same 1000 steps. What will
-# be the last train loss? And the last test loss: nearer to 0.2, to (loss_of_guessing),
-# or above?
+# Predict: Nine times as many samples to learn from, and the same 1000 steps. How many
+# epochs is that? Will the last train loss be below 0.2, about 0.2, or above? And the
+# last test loss: nearer to 0.2, to (loss_of_guessing), or above that?
 
 train_set, test_set = split(X, y)
 how = {name: options[name] for name in ("niters", "batch_size", "learning_rate")}
@@ -637,16 +641,18 @@ ax.legend(loc="upper left", bbox_to_anchor=(0, -0.2), ncols=2, fontsize=9)
 save_figures()
 
 # The honest test loss is (honest_test_loss), and (honest_accuracy) of the classes are
-# found. In no line of the run is the loss below (best_test_loss), so the network never
-# was as good as knowing nothing. The train loss falls all the while: what the network
-# learns are the samples. That is overfitting. With nine times the data it is only
-# slower, since the same 1000 steps are fewer epochs; the two runs have (epochs).
+# found. In no line is the test loss below (best_test_loss): the network never was as
+# good as knowing nothing. The train loss falls all the while, to (honest_train_loss):
+# what the network learns are the samples. That is overfitting. With nine times the data
+# it is only slower, since the same 1000 steps are fewer epochs: published and honest,
+# (epochs). (The step times need not agree. The steps timed here follow an evaluation of
+# all samples, those of the published run follow a step.)
 
 # --- Is it the program, or the data? --------------------------------------------------
 
 # A run that learns nothing can have a fault of its own. It needs a positive control:
-# the same program on data where we know that there is something to find. One number is
-# different, the distance of the clusters. Half as many samples will do.
+# the same program on data where there is something to find. The clusters are ten times
+# as far apart; half as many samples will do.
 
 easy = make_data(len(X) // 2, options["dim_in"], options["n_classes"], class_sep=10.0)
 easy_train, easy_test = split(*easy)
@@ -666,13 +672,16 @@ result("samples_of_a_cluster", len(X) / (10 * options["n_classes"]))
 result("spread_of_a_column", round(informative, 1))
 
 # In every informative column, the centers of the clusters are at $-1$ or $+1$, and the
-# samples of a cluster spread (spread_of_a_column) around theirs. With 512 such columns
-# that would still be enough, if it were known how each cluster is stretched. But there
-# are 320 clusters, and (samples_of_a_cluster) samples of each to find it out.
+# samples of a cluster spread (spread_of_a_column) around theirs. Two centers differ in
+# about half of the 512 columns, by 2, so their distance is about $2\sqrt{256} = 32$.
+# Halfway, at 16, is little more than one spread, and there are 320 clusters to be
+# mistaken for. (In the control it is 160, twelve spreads.) It would help to know how
+# each cluster is stretched: in some directions it is thin. But that is a matter of 512
+# directions, and there are (samples_of_a_cluster) samples of each to find it out.
 #
 # For this book that is no loss. From chapter 10 on, the question is whether many ranks
 # compute the same training as one, to the last digits. For this the data need not be
-# learnable; they need to be the same.
+# learnable.
 
 # --- The same bits --------------------------------------------------------------------
 
@@ -699,9 +708,9 @@ def gradient(model, x, labels):
 
 x, labels = train_set[0][:64], train_set[1][:64]
 for name, to in (("float32", torch.float32), ("float64", torch.float64)):
-    twin = MLP(sizes).to(to)
-    whole_batch = gradient(twin, x.to(to), labels)
-    halves = [gradient(twin, x[half].to(to), labels[half]) for half in torch.arange(64).chunk(2)]
+    network = MLP(sizes).to(to)
+    whole_batch = gradient(network, x.to(to), labels)
+    halves = [gradient(network, x[half].to(to), labels[half]) for half in torch.arange(64).chunk(2)]
     error = (whole_batch - sum(halves) / 2).abs().max() / whole_batch.abs().max()
     assert error < 100 * torch.finfo(to).eps
     result(f"error_{name}", error, varies=True)

@@ -329,12 +329,15 @@ def _plain(readings):
 
 # From ranklab.gpu.cpu:
 
+MEMORY_EVERY = 0.5  # seconds: asking costs as much as all else together, and it changes slowly
+
 
 class Cpu:
     """Reads the cores, this process, and the processes below it.
 
-    All readings are differences of the system's counters, which count in hundredths of a second.
+    All but memory are differences of the system's counters, which count in hundredths of a second.
     So at 10 samples a second a process's reading is 0, 10, 20, ... percent; means are exact.
+    Memory is looked at every half second (and when a process is new), and kept in between.
     """
 
     def __init__(self):
@@ -346,6 +349,7 @@ class Cpu:
         """Take the counters' first values."""
         self._when, self._cores = time.perf_counter(), _core_seconds()
         self._seconds, self._total, self._own_seconds, self._gone = {}, 0.0, 0.0, 0.0
+        self._looked, self._used, self._memory = -math.inf, 0, {}
         self.read()
 
     def read(self):
@@ -355,10 +359,13 @@ class Cpu:
         """
         now, cores = time.perf_counter(), _core_seconds()
         per_second = 100 / max(now - self._when, 1e-9)
+        if now - self._looked > MEMORY_EVERY:
+            self._looked, self._used, self._memory = now, psutil.virtual_memory().used, {}
         seconds, processes, total = {}, {}, 0.0
         for process in [self._own, *self._below.now()]:
             try:
-                times, memory = process.cpu_times(), process.memory_info().rss
+                times = process.cpu_times()
+                memory = self._memory.get(process.pid) or process.memory_info().rss
             except psutil.Error:  # it has just ended
                 continue
             pid = process.pid
@@ -368,6 +375,7 @@ class Cpu:
             # One that started since the last sample has used all its seconds since then.
             used = per_second * (seconds[pid] - self._seconds.get(pid, 0.0))
             processes[pid] = {"utilization_percent": used, "memory_bytes": memory}
+            self._memory[pid] = memory
         if not psutil.LINUX:  # those that have ended are remembered as they were last seen
             self._gone += sum(s for pid, s in self._seconds.items() if pid not in seconds)
         # One that ends between two of the lines above is in nobody's seconds, this time.
@@ -382,7 +390,7 @@ class Cpu:
             "own_percent": processes[self._own.pid]["utilization_percent"],
             "children_percent": per_second * below,
             "cores_percent": per_core,
-            "memory_bytes": psutil.virtual_memory().used,
+            "memory_bytes": self._used,
         }, processes
 
     def close(self):
@@ -659,43 +667,6 @@ def _versions():
     }
 
 
-# From ranklab.plots:
-
-# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
-# for color-blind readers, with its yellow and black replaced by colors seen on white.
-RANK_COLORS = [
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#8C510A",
-    "#595959",
-]
-
-
-# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
-# pixels leave 11 point type readable.
-STYLE = {
-    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "figure.constrained_layout.use": True,
-    "figure.facecolor": "white",
-    "figure.figsize": (5.2, 3.2),
-    "font.size": 11,
-    "grid.alpha": 0.25,
-    "hatch.linewidth": 0.6,
-    "legend.frameon": False,
-    "lines.linewidth": 2,
-    "savefig.facecolor": "white",
-    "svg.hashsalt": "ranklab",
-}
-
-
 plt.switch_backend("Agg")  # figures go to files
 plt.rcParams.update(STYLE)
 
@@ -752,8 +723,9 @@ result("processor", place.type, varies=True)
 # how much of the processor it used, or for what.
 #
 # `sampled` reads the number ten times a second while its block runs: of a GPU through
-# NVML, the library behind `nvidia-smi`; of the CPU through `psutil`. Here are four
-# things to do for a while. Each returns how many floating-point operations it has done.
+# NVML, the library behind `nvidia-smi`; of the CPU through `psutil`. There we look at
+# this process alone, without its workers; 100 % is one core. Here are four things to do
+# for a while. Each returns how many floating-point operations it has done.
 
 
 def asleep(seconds):
@@ -823,18 +795,17 @@ save_figures()
 # over has the utilization of a matrix product, and does nothing. Sums of one number at
 # a time reach (rate_of_tiny) of the product's rate: nearly all of that time goes into
 # calling them. (On a busy machine all three show less than 100 %, as other programs get
-# a share of the core. And the system counts a process's time in hundredths of a second,
-# so that a single reading at 10 Hz is 0, 10, 20, … percent. The means are right to one
-# such tick: here, to 2 %.)
+# a share of the core. And the system counts a process's time in hundredths of a second:
+# over the half second that an activity lasts here, means are right to 2 %.)
 #
 # So the number can be trusted in one direction. Low utilization proves that the
 # processor waits. High utilization does not prove that it works. On a GPU, a kernel
 # that occupies a single one of its hundred-odd multiprocessors counts in full, and so
-# does one that waits for a message of another GPU: a training that hangs in an
-# all-reduce shows 100 %. Whether it works is a question for operations per second
+# does one that waits for a message of another GPU: a training in which all wait for one
+# that is gone shows 100 %. Whether it works is a question for operations per second
 # against the peak, as in chapter 01_matmul, or simply for examples per second.
 #
-# Here is that disagreement in a real training step, on data that is already in memory:
+# Here it is in a real training step, on data that is already in memory:
 
 features = 8192 if on_gpu else 1024
 model = nn.Sequential(
@@ -932,14 +903,16 @@ slow = Fetched(features, 4 * step_time / batch)  # a batch takes as long as 4 st
 result("step_ms", 1000 * step_time, varies=True)
 
 # PyTorch's loader has workers: processes that fetch batches. Ours are forked: copies of
-# this process, which know the classes of a notebook. (The default is another one on
-# macOS, and on Linux from Python 3.14 on: new Pythons, which do not. So we say what we
-# want.) A fork has two traps. Once this process has used the GPU, a copy of it cannot.
-# And other threads are not copied, but the locks that they hold are: who asks for one
-# waits forever. (Pythons from 3.12 on warn of it.) Our datasets touch neither; for one
-# that does, put it into a file and take `"forkserver"` [multiprocessing]. PyTorch also
-# warns of more workers than cores. Whether that is right is a question of this chapter,
-# so we switch both warnings off.
+# this process, which therefore know the classes of a notebook. We ask for that by name,
+# as it is not the default everywhere. PyTorch warns of more workers than cores (whether
+# it is right is a question of this chapter), and Python, from 3.12 on, of forks. We
+# switch both warnings off.
+#
+# Warning: Forks have two traps, for your own datasets. Once this process has used the
+# GPU, a copy of it cannot. And other threads are not copied, but the locks that they
+# hold are: who asks for one waits forever. If a dataset touches either, put it into a
+# file and take `"forkserver"` [multiprocessing]: new Pythons, which do not know what a
+# notebook defines.
 
 warnings.filterwarnings("ignore", message="This DataLoader will create")
 show(warnings.filterwarnings("ignore", message="This process .* is multi-threaded"))
@@ -989,15 +962,18 @@ fed_by_one = throughput(loader(slow, batch, workers=1), step, 0.5)
 result("of_the_ceiling", fed_by_itself * step_time / batch, varies=True)
 result("one_over_none", fed_by_one / fed_by_itself, varies=True)
 
-# This loop is starved: it reaches (of_the_ceiling) of what the step alone could do. One
-# worker makes it (one_over_none) times as fast. More than 1.25 cannot come of it: the
-# shorter of the two, the step, hides behind the longer one.
+# This loop is starved: it reaches (of_the_ceiling) of what the step alone could do. (A
+# batch takes four steps' time to load and one to train on: a fifth was to be expected.)
+# One worker made it (one_over_none) times as fast. Expected was 5/4 = 1.25 at most: the
+# shorter of the two, the step, hides behind the longer one. (The two were measured one
+# after the other. On a busy machine the number also tells what else it had to do
+# meanwhile.)
 
 # --- Watch it starve ------------------------------------------------------------------
 
-# A sample every tenth of a second sees nothing of a wait that takes a hundredth. It
-# sees averages. To see the waiting itself we make everything longer, as a larger model
-# would: many steps on each batch, and five times as long to wait for it.
+# A sample every tenth of a second sees nothing of a wait that takes a hundredth. To see
+# it we make everything longer, as a larger model would: many steps on each batch, and
+# five times as long to wait for it.
 
 tooth = 0.3 if on_gpu else 0.1  # seconds; NVML's own sample period may be 1/6 s
 steps_each = math.ceil(tooth / step_time)
@@ -1014,7 +990,7 @@ over_time, reached = {}, {}
 for name, workers in {"starved, 0 workers": 0, "fed, 8 workers": 8}.items():
     with sampled(of=meter) as s:
         batches = loader(slower, batch, workers)
-        reached[workers] = throughput(batches, long_step, 18 * tooth, warm_up=1)
+        reached[workers] = throughput(batches, long_step, 12 * tooth, warm_up=1)
     over_time[name] = s
 result("long_fed_over_starved", reached[8] / reached[0], varies=True)
 result("cost_of_sampling", s.cost, varies=True)
@@ -1023,12 +999,12 @@ show(utilization_plot(over_time, name="starved-and-fed"))
 
 # Above: teeth. Every tooth is a batch trained on, every gap a wait. Below, after the
 # workers have started, the gaps close, and the same step on the same data gets through
-# (long_fed_over_starved) times as many examples. When you see teeth in the utilization
-# of a GPU, that is the first thing to think of. When you see an even 20 %, it may be
-# the same, with teeth too fine for the meter. (Watching is nearly free: the sampling
-# took (cost_of_sampling) of a core.)
+# (long_fed_over_starved) times as many examples; (5 + 1)/1 = 6 was to be expected. When
+# you see teeth in the utilization of a GPU, that is the first thing to think of. When
+# you see an even 20 %, it may be the same, with teeth too fine for the meter. (Watching
+# is nearly free: the sampling took (cost_of_sampling) of a core.)
 #
-# The same two curves from a GPU, recorded by this chapter's script on a real card:
+# If this chapter has recorded the same two curves on a GPU, they are shown here:
 
 if on_gpu:
     save(over_time, "04_feeding-gpu.json")  # for images/recorded/
@@ -1042,27 +1018,24 @@ result("recordings", len(from_a_card), varies=True)
 
 show(utilization_plot(from_a_card, name="recorded") if from_a_card else None)
 
-# (If it says that there is none, then none was made when this page was built: there was
-# no card, and curves are not made up here. With a CUDA GPU you have measured yours in
-# the figure before, and the cell has written the recording beside this notebook.)
-
 # --- The knee -------------------------------------------------------------------------
 
 # How many workers are enough? Let a batch take $L$ seconds to load and $S$ seconds to
 # train on. With $w$ workers, $w$ batches are under way at a time, so that one arrives
-# every $L/w$ seconds. (This is Little's law [little1961]: how many are inside equals
-# how fast they come, times how long each stays.) The training takes one every $S$
-# seconds at best. The slower of the two decides:
+# every $L/w$ seconds. (This is Little's law [little1961]: how many are inside, $w$,
+# equals how many come in a second, $w/L$, times how long each stays, $L$.) The training
+# takes one every $S$ seconds at best. The slower of the two decides:
 #
 # $$\text{batches per second} = \begin{cases} 1/(L + S) & w = 0 \\ \min(w/L,\ 1/S) & w \ge 1
 # \end{cases}$$
 #
 # The two rates meet at $w = L/S$: the knee. Below it every worker adds the same; above
 # it workers only cost memory. But there is a limit that this leaves out. Loading that
-# computes needs cores. If a batch takes $L$ seconds of a core to load and $S$ to train
-# on, then $c$ cores cannot do more than $c/(L+S)$ of them in a second, with any number
-# of workers. (Where the step runs on a GPU, that is $c/L$.) Input that waits takes a
-# little of a core, too, to put the batches together.
+# computes needs cores. If $K$ of the $L$ seconds are a core's, and a batch takes $S$
+# seconds of a core to train on, then $c$ cores cannot do more than $c/(K+S)$ of them in
+# a second, with any number of workers. (Where the step runs on a GPU, that is $c/K$.)
+# If this limit is below $1/S$, the knee is where $w/L$ meets it. Input that waits takes
+# a little of a core, too, to put the batches together.
 
 
 def predicted(workers, load, step, core_seconds=0.0, cores=1):
@@ -1079,9 +1052,8 @@ def predicted(workers, load, step, core_seconds=0.0, cores=1):
     return min(limits)
 
 
-# Predict: The fetched input takes 4 steps' time a batch, the decoded one 2. Where is
-# the knee of each? Look up first how many cores your machine has. (The page was made on
-# the number that the next cell prints.)
+# Predict: The fetched input takes 4 steps' time a batch, the decoded one 2; the step
+# runs on a core, too. Where is the knee of each, with 2 cores and with 8?
 
 cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 workers = [0, 1, 2, 4, 6]
@@ -1091,10 +1063,13 @@ inputs = {
     "decoded: computes for 2 steps": Decoded(features, 2 * step_time / batch),
 }
 measured = {
-    name: [throughput(loader(data, batch, w), step, 0.3, warm_up=2 + w) for w in workers]
+    name: [throughput(loader(data, batch, w), step, 0.2, warm_up=2 + w) for w in workers]
     for name, data in inputs.items()
 }
 result("cores", cores, varies=True)
+
+# Now the formula. What a batch takes of a core is measured, for both; how long it waits
+# we know, for we have chosen it.
 
 
 def load_seconds(data, clock, repeats=4):
@@ -1130,20 +1105,21 @@ ax.set(xlabel="workers", ylabel="throughput, of the step's own", ylim=(0, None),
 ax.legend(loc="upper left", bbox_to_anchor=(0, -0.2), fontsize=9)
 save_figures()
 
-# Dots are measured, dashed lines predicted. With cores of its own, the input that waits
-# goes on climbing past their number: workers that sleep need none. At best it was
-# (fetched_gain) times as fast as with no worker. The input that computes stops where
-# the cores are used up, at (decoded_gain) times: more workers only take the core away
-# from the training. Predicted were (predicted_gains), in this order. Dots off their
-# line have met other programs on the same cores, or what the formula leaves out: each
-# batch must also be handed over.
+# Dots are measured, dashed lines predicted. The knee of the input that waits is near 4,
+# with 2 cores or 8: workers that sleep need none. That of the input that computes is at
+# 2 with 8 cores. With 2 it comes earlier, at 4/3, where $w/(2S)$ meets $2/(3S)$: more
+# workers only take the core away from the training.
+#
+# At best the two were (fetched_gain) and (decoded_gain) times as fast as with no
+# worker. Predicted were (predicted_gains); the first is above (4 + 1)/1 by what it
+# takes to put the batches together. Expect dots below their lines: each batch must also
+# be handed over, a wait lasts longer than asked for, and other programs use the same
+# cores.
 #
 # That is why "twice as many workers as GPUs" and "as many as cores" are both wrong as
 # rules. Ask the input whether it waits or computes, measure $L$ and $S$, and divide. If
 # it computes and the cores are used up, the way out is less work: decode once and store
-# the result, or let the GPU do it. In a study of trainings on common servers, such
-# waits took a large part of the time, more workers and queues notwithstanding
-# [mohan2021].
+# the result, or let the GPU do it [mohan2021].
 
 # --- What a queue can do, and what it cannot ------------------------------------------
 
@@ -1165,14 +1141,14 @@ class Files(Fetched):
 # Predict: The waits add up to three quarters of the steps' time. One worker. Will more
 # prefetching help? And if they added up to twice the steps' time?
 
-pause = 0.01  # seconds: in place of a step, so that nothing but the queue decides
+pause = 0.008  # seconds: in place of a step, so that nothing but the queue decides
 short_queue, long_queue = [], []
 for share in (0.75, 2.0):
     files = Files(features, share * pause / batch)
-    for queue, of_the_steps in ((2, short_queue), (16, long_queue)):
-        batches = loader(files, batch, workers=1, prefetch_factor=queue)
+    for length, of_the_steps in ((2, short_queue), (16, long_queue)):
+        batches = loader(files, batch, workers=1, prefetch_factor=length)
         rates = [
-            throughput(itertools.islice(batches, 4 * 8), lambda x, y: time.sleep(pause), warm_up=8)
+            throughput(itertools.islice(batches, 3 * 8), lambda x, y: time.sleep(pause), warm_up=8)
             for _ in range(2)
         ]
         of_the_steps.append(round(max(rates) * pause / batch, 2))
@@ -1180,19 +1156,21 @@ result("short_queue", short_queue, varies=True)
 result("long_queue", long_queue, varies=True)
 save_figures()
 
-# As shares of the steps' own rate, the two inputs reach (short_queue) with a queue of
-# 2, and (long_queue) with one of 16. The longer queue helps both: while the training
-# works through it, the worker can sit out a long wait. But the second input stays at
-# about 0.5, however long the queue, for it delivers half as much as the steps would
-# take. A queue evens out; it does not speed up. It brings an input to its mean rate and
-# no further. (And it costs memory: workers × `prefetch_factor` batches.)
+# In a queue of 2, two steps' time of each wait is hidden; so 8 batches take 8 + 6 − 2 =
+# 12 steps' time from the first input, and 8 + 16 − 2 = 22 from the second. That lets us
+# expect 8/12 = 0.67 and 8/22 = 0.36 of the steps' own rate, and we measured
+# (short_queue). In a queue of 16 the waits vanish, and the worker is what is left: 1
+# and 0.5, and measured were (long_queue). The second input gets no further with any
+# queue, for it delivers half as much as the steps would take. A queue evens out; it
+# does not speed up. It brings an input to its mean rate at best. (And it costs memory:
+# workers × `prefetch_factor` batches.)
 #
 # Two more switches. `persistent_workers=True` keeps the workers from one epoch to the
-# next, instead of starting them anew. And `pin_memory=True` puts each batch into memory
-# that the GPU can fetch by itself, so that `.to("cuda", non_blocking=True)` returns at
-# once: the program goes on while the copy waits its turn. Only if it is asked for on
-# another stream, `torch.cuda.Stream`, does it run beside the computation [moens2024].
-# Without a GPU there is nobody to fetch it:
+# next, instead of starting them anew. And `pin_memory=True` puts each batch into pinned
+# memory, which stays in its place so that the GPU can fetch it by itself. Then
+# `.to("cuda", non_blocking=True)` returns at once: the program goes on while the copy
+# waits its turn. Only if it is asked for on another stream, `torch.cuda.Stream`, does
+# it run beside the computation [moens2024]. Without a GPU there is nobody to fetch it:
 
 
 def copy_ms(x):
@@ -1238,10 +1216,9 @@ result("numbers_seen", [len(numbers) for numbers in seen.values()])
 result("first_twenty", seen[4][:20])
 
 # With 4 workers, every number came 4 times. Each worker got a copy of the dataset, as a
-# fork does, and each went through the whole stream. No error, and no warning. The loss
-# falls, as it would. An "epoch" is four times as long, and batches that follow each
-# other are the same: the training goes through its data in another way than its author
-# thinks. Only counting finds it.
+# fork does, and each went through the whole stream. No error, no warning, and the loss
+# falls, as it would. Only counting finds that an "epoch" is four times as long, and
+# four batches in a row are the same.
 #
 # This is the first bug of data parallelism, and you will meet it again with ranks in
 # place of workers in chapter 10. The repair is the same there: each one must know who
@@ -1293,22 +1270,23 @@ global_noise, own_noise = [], []
 noisy = Noisy()
 for _ in range(2):
     for first, second in loader(noisy, 4, workers=2):
-        global_noise.append(first.tolist())
+        global_noise.append([round(value, 3) for value in first.tolist()])
         own_noise.append([round(value, 3) for value in second.tolist()])
 assert len({tuple(values) for values in global_noise}) == 4
 assert len({tuple(values) for values in own_noise}) == 1
 result("own_noise", own_noise)
+result("global_noise", global_noise, varies=True)
 
-# The generator that the dataset owns was copied, state and all. Each worker draws the
-# same numbers, and in the next epoch, from a fresh copy, again. The global generators
-# do not repeat: PyTorch seeds Python's, NumPy's and its own in each worker, from its
-# own seed and the worker's number. (Before version 1.9 it left out NumPy's, and
-# training programs drew the same "random" crops in every worker.) An exercise below
-# repairs it.
+# Each list is a worker's: two of the first epoch, two of the second. The generator that
+# the dataset owns was copied, state and all: each worker draws the same numbers, and in
+# the next epoch, from a fresh copy, again. The global generators do not repeat: PyTorch
+# seeds Python's, NumPy's and its own in each worker, from its own seed and the worker's
+# number. (Before version 1.9 it left out NumPy's, and training programs drew the same
+# "random" crops in every worker.) An exercise below repairs it.
 
 # --- A worker that dies ---------------------------------------------------------------
 
-# A worker can also vanish. On a cluster it is typically the kernel that kills it, when
+# A worker can also vanish. On a cluster it is typically the system that kills it, when
 # memory runs out.
 
 
@@ -1329,45 +1307,50 @@ except RuntimeError as error:
     died = True
 assert died
 
-# The training process is told by a signal and raises a `RuntimeError`. It knows which
-# worker died, and not where: the traceback shows what the training was doing. To find
-# out, set the workers to 0 and run it again: what fails then, fails in your own
-# process, where a debugger works. That is the best reason for the default.
+# The system tells the training process that a worker is gone, and it raises a
+# `RuntimeError`. It knows which one, and not where: the traceback shows what the
+# training was doing. It says how the worker ended, Killed, or only that it "exited
+# unexpectedly": that depends on who notices first. Both suggest memory: watch it, and
+# try fewer workers and a shorter queue. Where a worker fails with an exception, set the
+# workers to 0: it is then raised in your own process, where a debugger works. That is
+# the best reason for the default.
 
 # --- What to do when the number is low ------------------------------------------------
 
 # 1. Train on one batch that is in memory. That is the ceiling: $1/S$.
 # 2. Go through the loader without training. That is the input's own rate.
-# 3. If the second is the lower one, feed. Does it wait? More workers, until $w = L/S$.
-#    Does it compute? Workers up to the cores, then less work for each example. Is it
-#    uneven? A longer queue.
+# 3. If the second is the lower one, feed. Does it wait? More workers, until $w = L/S$
+#    with the $L$ that you measure. Does it compute? Workers up to the cores, then less
+#    work for each example. Is it uneven? A longer queue.
 # 4. If the first is the lower one, the input is not to blame, whatever the utilization.
 #    Look at the step: larger batches, fewer small operations, chapter 01_matmul's
 #    roofline.
 
 fetched = inputs["fetched: waits for 4 steps"]
-alone = throughput(loader(fetched, batch, 4), lambda x, y: None, 0.5)
-result("input_over_ceiling", alone * step_time / batch, varies=True)
+alone = throughput(loader(fetched, batch, 4), lambda x, y: None, 0.3)
+of_ceiling = alone * step_time / batch
+result("input_over_ceiling", of_ceiling, varies=True)
+result("workers_it_takes", math.ceil(4 / of_ceiling), varies=True)
 
 # For the fetched input with 4 workers, the input's own rate is (input_over_ceiling) of
 # the ceiling. It was made to be about 1; each example's wait is a little longer than
-# asked for, and on busy cores much longer.
+# asked for, and on busy cores much longer. So $L$ is 4/(input_over_ceiling) steps'
+# time, and it takes (workers_it_takes) workers.
 
 # --- What you can do now --------------------------------------------------------------
 
 # - Say what a utilization of 100 % proves, and measure what it does not.
 # - Tell a starved loop from a fed one, by its curve and by two measurements.
 # - Predict the knee from $L$ and $S$, for input that waits and for input that computes.
-# - Choose `num_workers`, `prefetch_factor`, `pin_memory` and the batch size for a
-#   reason.
+# - Choose `num_workers`, `prefetch_factor` and the batch size for a reason.
 # - Count what your workers deliver, and keep their randomness apart.
 
 # --- Run it on a cluster --------------------------------------------------------------
 
 #     python scripts/04_feeding.py
 #
-# It uses one GPU, or one core and its workers. Under `torchrun` all but one of the
-# processes end at once:
+# It uses one GPU, or one core and its workers. Where everything is started by
+# `torchrun`, one process is enough; others would end at once:
 #
 #     torchrun --standalone --nproc-per-node 1 scripts/04_feeding.py
 #

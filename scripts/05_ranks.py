@@ -282,7 +282,7 @@ except ImportError:
 # What exactly is a rank, and what must be true for four copies of one program to behave
 # as one?
 #
-# 25 minutes to read · 20 seconds to run · stands on chapter 01_matmul
+# 45 minutes to read, with the code · 20 seconds to run · stands on chapter 01_matmul
 #
 # To train on many processors, you start the same program many times. That alone gives
 # many programs that know nothing of each other. This chapter adds what is missing, one
@@ -1030,9 +1030,11 @@ if rank == 0:
 # cores busy. The two processes have a lock each, and neither waits for the other:
 # (cores_of_counting_processes) cores, near 2 if two cores were free. The last pair
 # shows what threads are good for. PyTorch lets go of the lock while it multiplies, so
-# two threads of one process can run side by side ((cores_of_multiplying_threads)
-# cores). But a training step also runs Python between such calls, and for that part the
-# threads take turns.
+# two threads of one process need not wait for each other:
+# (cores_of_multiplying_threads) cores, and here, too, near 2 only if two were free.
+# (Where all three numbers are about 1, other programs had the rest of the machine, and
+# the picture says more than they do.) But a training step also runs Python between such
+# calls, and for that part the threads take turns.
 #
 # There are builds of Python without the lock [gross2023]; there the first pair looks
 # like the second. Ranks would stay processes even so. A thread cannot live on another

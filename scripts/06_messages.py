@@ -127,8 +127,8 @@ def from_rank_0(make):
 def keep_and_send(make):
     """What make() returns on rank 0: there the object itself, on the other ranks copies."""
     value = make() if rank == 0 else None
-    copy = from_rank_0(lambda: value)
-    return value if rank == 0 else copy
+    received = from_rank_0(lambda: value)
+    return value if rank == 0 else received
 
 
 def fresh_group():
@@ -270,7 +270,7 @@ except ImportError:
 # Two processes share no memory. How does a number get from one to the other, who waits
 # for whom, and what does it cost?
 #
-# 25 minutes to read · 20 seconds to run · stands on chapter 05_ranks
+# 45 minutes to read, with the code · 25 seconds to run · stands on chapter 05_ranks
 #
 # At the end you can move a tensor between any two ranks, say who waits for whom before
 # you run it, find the circle behind a deadlock and break it, and predict how long a
@@ -568,13 +568,34 @@ if rank == 0:
 # (received_too_late). PyTorch's documentation calls the outcome undefined
 # [pytorchdistributed]: with an eager backend the same program would have delivered the
 # 1. The same holds for the box of `irecv`: do not read it before `wait()`.
+#
+# The second half of the rule: keep the handle, and call its `wait()`. A transfer lives
+# as long as its handle does.
+#
+# Predict: Rank 0 calls `isend`, gives the handle no name, and goes on. A moment later
+# rank 1 calls `recv`. Does the message come?
+
+everyone()
+with may_fail():
+    if rank == 0:
+        dist.isend(torch.ones(1), dst=1)  # nobody keeps the handle
+    dist.barrier()
+    if rank == 1:
+        dist.recv(message, src=0)
+
+# It never left: rank 1 waited in vain, while rank 0 had finished, without an error.
+# Nobody held the handle, so Python threw it away, and with it the transfer, which still
+# waited for its receiver. (Had rank 1 been ready first, the message would have left at
+# once. Such a program works at times.) The cell before kept the handle in a variable;
+# for several, take a list, and wait for all at the end.
+
+fresh_group()
 
 # --- Order, tags, anyone, oneself -----------------------------------------------------
 
 # Predict: Rank 0 sends 0, 1, 2, 3, 4, 5, one message each. Can rank 1 receive them in
 # another order?
 
-everyone()
 plain, tagged = torch.zeros(6), torch.zeros(6)
 if rank == 0:
     for i in range(6):
@@ -1199,7 +1220,8 @@ if rank == 0:
 #   shape travels along.
 # - Say who waits for whom, and write programs that are right even if every `send`
 #   waits.
-# - Hide a wait behind work, and leave the tensor alone until `wait()` returns.
+# - Hide a wait behind work, keep the handle, and leave the tensor alone until `wait()`
+#   returns.
 # - Ask stuck ranks where they are; tell a circle from a message that nobody sends, with
 #   the lab or with a note from every rank; get the ranks back with `reset`.
 # - Read a space-time diagram: who waits, what is under way, and what never arrived.

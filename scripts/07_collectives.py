@@ -135,8 +135,8 @@ def from_rank_0(make):
 def keep_and_send(make):
     """What make() returns on rank 0: there the object itself, on the other ranks copies."""
     value = make() if rank == 0 else None
-    copy = from_rank_0(lambda: value)
-    return value if rank == 0 else copy
+    received = from_rank_0(lambda: value)
+    return value if rank == 0 else received
 
 
 notes = {}
@@ -470,15 +470,15 @@ def empty(n=1):
     return torch.zeros(n, dtype=torch.float64)
 
 
-# A sum of such numbers still tells which ones are in it, for each has a bit of its own.
-# So a drawing can be made of nothing but the ranks' tensors: every picture of this
-# chapter reads the bits of what the ranks really hold, before and after. A cell has the
-# color of the rank that its number comes from.
+# Rank 0's first number is 1 and rank 2's is 4, so a 5 can only be their sum: up to
+# eight ranks, each number has a bit of its own. So every picture of this chapter is
+# drawn from what the ranks really hold, before and after. A cell has the color of the
+# rank that its number comes from.
 #
-# The messages are those of chapter 6, with two additions. A message may be a view of
-# something larger (a column of a matrix, say), which has to be packed to be sent; and
-# the partners may be numbered within a group of ranks, of which more below.
-# `group=None` means all ranks.
+# The messages are those of chapter 6, `sendrecv` among them, with two additions. A
+# message may be a view of something larger (a column of a matrix, say), which has to be
+# packed to be sent; and the partners may be numbered within a group of ranks, of which
+# more below. `group=None` means all ranks.
 
 
 def send(x, dst, group=None):
@@ -494,7 +494,7 @@ def recv(box, src, group=None):
         box.copy_(packed)
 
 
-def exchange(outgoing, dst, incoming, src, group=None):
+def sendrecv(outgoing, dst, incoming, src, group=None):
     """Send `outgoing` to rank dst and fill `incoming` from rank src, both at the same time."""
     handle = dist.isend(outgoing.contiguous(), group=group, group_dst=dst)
     recv(incoming, src, group)
@@ -505,6 +505,11 @@ def exchange(outgoing, dst, incoming, src, group=None):
 
 # One rank, the root, has a tensor; afterwards all have it. The obvious way: the root
 # sends it to one rank after the other.
+#
+# We count bytes, and rounds. A rank has one connection to the network, so let it send
+# one message at a time, and receive one at a time. Messages that can be under way
+# together are one round; one that must wait for another, because a rank is busy or has
+# not got it yet, is in a later round.
 
 
 def broadcast_in_turn(x, src):
@@ -542,7 +547,7 @@ def broadcast(x, src, group=None):
 
 # The functions of this chapter take the same arguments as PyTorch's own, in the same
 # order, so that every one of them can be compared with its original: same call, same
-# numbers.
+# numbers (among all ranks; in groups the root is numbered differently, see below).
 
 x = marks() if rank == 0 else empty()
 before = x.clone()
@@ -623,8 +628,8 @@ if rank == 0:
 
 # If the whole has $N$ bytes, the root sends (or receives) $\frac{n-1}{n} N$ of them, in
 # $n - 1$ rounds. With a tree it would take $\lceil \log_2 n \rceil$ rounds, but then
-# parts travel more than once: good for parts so small that α is all that counts
-# [thakur2005].
+# parts travel more than once: good for parts so small that α, a message's time without
+# its bytes (chapter 6), is all that counts [thakur2005].
 #
 # Used for: sharing out data that one rank has read; collecting losses or samples in one
 # place, for a log. Beware of gathering anything large: the root needs room for all of
@@ -645,7 +650,7 @@ def all_gather(boxes, x, group=None):
     boxes[me].copy_(x)
     for step in range(n - 1):
         mine, next_one = boxes[(me - step) % n], boxes[(me - step - 1) % n]
-        exchange(mine, right, next_one, left, group)
+        sendrecv(mine, right, next_one, left, group)
 
 
 everyone()
@@ -660,6 +665,9 @@ boxes_by_rank = to_rank_0(boxes)
 if rank == 0:
     show(holdings(before_by_rank, boxes_by_rank, name="all-gather"))
 
+# Each box is a tensor of its own. (`[empty()] * n` would be one box, n times, and keep
+# one part only.)
+#
 # Every rank receives the $n - 1$ parts that it does not have: $\frac{n-1}{n} N$ bytes,
 # in $n - 1$ rounds. Fewer bytes there cannot be.
 #
@@ -679,7 +687,9 @@ def reduce(x, dst, group=None):
     n = dist.get_world_size(group)
     me = (dist.get_rank(group) - dst) % n
     total, incoming = x.clone(), torch.empty_like(x)
-    step = 1 << max(n - 1, 0).bit_length() >> 1  # the last step of the broadcast
+    step = 1
+    while 2 * step < n:  # to the last step of the broadcast
+        step *= 2
     while step:
         if me < step and me + step < n:
             recv(incoming, (dst + me + step) % n, group)
@@ -738,10 +748,10 @@ def reduce_scatter(box, parts, group=None):
     left, right = (me - 1) % n, (me + 1) % n
     sums = [part.clone() for part in parts]
     for step in reversed(range(n - 1)):
-        mine, next_one = sums[(me - step) % n], sums[(me - step - 1) % n]
-        incoming = torch.empty_like(mine)
-        exchange(next_one, left, incoming, right, group)
-        mine += incoming
+        staying, leaving = sums[(me - step) % n], sums[(me - step - 1) % n]
+        incoming = torch.empty_like(staying)
+        sendrecv(leaving, left, incoming, right, group)
+        staying += incoming
     box.copy_(sums[me])
 
 
@@ -759,8 +769,9 @@ if rank == 0:
     show(holdings(before_by_rank, box_by_rank, name="reduce-scatter"))
 
 # A sum travels. It starts at the owner's left neighbor and goes around to the left,
-# every rank adds its own part, and it ends at its owner. As in the all-gather, every
-# rank sends $\frac{n-1}{n} N$ bytes in $n - 1$ rounds.
+# every rank adds its own part, and it ends at its owner: of four ranks, part 0 goes
+# from rank 3 to 2, to 1, to 0. As in the all-gather, every rank sends $\frac{n-1}{n} N$
+# bytes in $n - 1$ rounds.
 #
 # Used for: gradients of which every rank needs only its own shard (chapter 19).
 
@@ -815,7 +826,7 @@ def all_to_all(boxes, parts, group=None):
     boxes[me].copy_(parts[me])
     for step in range(1, n):
         to, come_from = (me + step) % n, (me - step) % n
-        exchange(parts[to], to, boxes[come_from], come_from, group)
+        sendrecv(parts[to], to, boxes[come_from], come_from, group)
 
 
 everyone()
@@ -851,7 +862,7 @@ def barrier(group=None):
     n, me = dist.get_world_size(group), dist.get_rank(group)
     step = 1
     while step < n:
-        exchange(torch.empty(0), (me + step) % n, torch.empty(0), (me - step) % n, group)
+        sendrecv(torch.empty(0), (me + step) % n, torch.empty(0), (me - step) % n, group)
         step *= 2
 
 
@@ -900,7 +911,7 @@ if rank == 0:
 # Nine collectives, and for each a claim about bytes and rounds. Are they true? And what
 # does PyTorch's own send? Our own messages are in a trace, where `traffic` counts them.
 # Inside of Gloo the profiler cannot see; but the operating system counts what every
-# connection has received, and on Linux a process may ask.
+# connection has received, and on Linux a process may ask (how, you need not read).
 
 
 def received_over_tcp():
@@ -993,10 +1004,8 @@ if rank == 0:
     }
     result("all_reduce_bytes_a_rank", claims["all_reduce"][0] / n)
 
-# Bytes can be counted; how does one count rounds? A rank has one connection to the
-# network, so let it send one message at a time, and receive one at a time. Then a
-# message is in the round after the last one that either of its ends had to finish
-# before.
+# Bytes are in the trace, and rounds can be read off it: a message is in the round after
+# the last one that either of its ends had to finish before.
 
 measurements = to_rank_0(bytes_and_times)
 if rank == 0:
@@ -1025,17 +1034,14 @@ if rank == 0:
 #   reduce-scatter, and no bytes. NCCL has a real one [nccl]. Whoever measures chapter
 #   19 on a laptop should remember it.
 # - Its reduce moves (gloo_reduce) times the tensor: a reduce-scatter around a ring,
-#   then a gather to the root. That is a little more than our tree in total, but no rank
-#   receives more than $2\,\frac{n-1}{n} N$, where the root of our tree gets $N$ in
-#   every round, one after the other. For large tensors it is the better choice.
+#   then a gather to the root. That is more than our tree in total, but its root
+#   receives $2\,\frac{n-1}{n} N$, and the root of our tree $N$ in every round: with
+#   many ranks, the more.
 #
 # The last column is the time: ours over Gloo's, below 1 if ours is faster. It is about
-# one size, on one machine whose ranks share its cores, and single lines differ from run
-# to run; the median of the nine is (median_ratio). Python is no great handicap here:
-# what a collective costs is what it sends and for whom it waits. One reason why ours
-# can even be faster is that PyTorch hands each of Gloo's collectives to another thread,
-# which must be woken up, while `send` and `recv` wait in the caller's. Chapter 8
-# measures one collective at all sizes.
+# one size and five calls, on a machine whose ranks share its cores, and single lines
+# differ from run to run: conclude nothing from one of them. The median of the nine is
+# (median_ratio). Chapter 8 measures one collective at all sizes.
 
 # --- Backwards ------------------------------------------------------------------------
 
@@ -1043,8 +1049,10 @@ if rank == 0:
 # reduce-scatter and all-gather. It is no accident. Each of these collectives (with a
 # sum) is a linear map: it takes the numbers of all ranks together, one long vector, to
 # another such vector. So it has a matrix. To see the matrix $A$ of a map, apply it to
-# the identity; that is, let every rank hold its rows of the identity matrix instead of
-# its numbers.
+# the identity: let every rank hold its rows of the identity matrix instead of its
+# numbers. Every column is treated alike, as a vector of its own, so what the ranks hold
+# afterwards are their rows of $A$. (The eight functions below only give all maps one
+# form: a tensor in, a tensor out.)
 
 
 def fresh(like, n):
@@ -1153,8 +1161,9 @@ if rank == 0:
         ax.title.set_fontsize(8)
     save_figures()
 
-# All (adjoint_pairs) pairs are a matrix and its transpose. The linear map that belongs
-# to the transpose is called the adjoint; it is the one map $A^T$ with
+# The broadcast's ones are the first column, the reduce's the first row. All
+# (adjoint_pairs) pairs are a matrix and its transpose. The linear map that belongs to
+# the transpose is called the adjoint; it is the one map $A^T$ with
 #
 # $$\langle A x,\, y \rangle = \langle x,\, A^T y \rangle \quad \text{for all } x \text{ and } y.$$
 #
@@ -1208,12 +1217,9 @@ if rank == 0:
 # parameters that are all-gathered for the forward pass have gradients that are
 # reduce-scattered after the backward pass (chapter 19).
 #
-# The operators f and g of tensor parallelism [shoeybi2019] only look like exceptions: g
-# is an all-reduce forward and nothing backward, f the reverse. There, a tensor of which
-# every rank holds the same copy counts as one vector, not as $n$. Then f, from one to
-# all, is a broadcast, and g, from all to one, a reduce: each other's adjoint (chapter
-# 18). With an all-reduce in both directions, as in the table, the gradients behind g
-# would be $n$ times too large.
+# (The table takes every rank's tensor for numbers of its own. Where copies of one
+# tensor count only once, as in tensor parallelism [shoeybi2019], other pairs belong
+# together: chapter 18.)
 #
 # An adjoint need not be an inverse. Gather undoes scatter, and all-to-all undoes
 # itself. What does a reduce after a broadcast give?
@@ -1262,9 +1268,10 @@ if rank == 0:
 # A rank has a number in each of its groups: (rank_and_rank_in_group) are (rank in all,
 # rank in its group). Our functions count within the group. PyTorch's `src` and `dst`
 # are numbers in all, also with a group; who wants to count within it says `group_src`
-# and `group_dst` instead. To mix the two up is a classic, and with an unlucky pair of
-# numbers it hangs. Grids of groups, a row and a column for each rank, are what chapters
-# 18 to 22 are built on.
+# and `group_dst` instead. The first of `odds` is `src=0` for our broadcast, and `src=1`
+# or `group_src=0` for PyTorch's. To mix the two up is a classic, and with an unlucky
+# pair of numbers it hangs. Grids of groups, a row and a column for each rank, are what
+# chapters 18 to 22 are built on.
 
 # --- Start now, wait later ------------------------------------------------------------
 
@@ -1295,9 +1302,8 @@ if rank == 0:
 # have ended. Between the call and `wait()` the tensor belongs to the collective, just
 # as in chapter 6. Several may be under way at once, and all ranks must start them in
 # the same order. Chapter 12 hides the gradients' all-reduce behind the backward pass in
-# this way. (With NCCL `wait()` returns at once: what waits is the GPU's current stream
-# [pytorchdistributed]. A clock that is read after it has measured nothing;
-# `torch.cuda.synchronize()` waits.)
+# this way. (With NCCL `wait()` returns at once, and only the GPU's later work waits
+# [pytorchdistributed]. Before you read a clock, call `torch.cuda.synchronize()`.)
 
 # --- Objects --------------------------------------------------------------------------
 
@@ -1329,11 +1335,12 @@ if rank == 0:
     result("objects_many", slow_fast[1, 0] / slow_fast[1, 1], varies=True)
 
 # An object is pickled, and since nobody knows how long the others' bytes are, a
-# collective of lengths goes first: two for one. For one number that took (objects_one)
-# times as long (ranks that wait for a core hide it), and for a list of 100,000
-# (objects_many) times, for each number is an object of its own. And unpickling runs
-# whatever code the bytes ask for, so do it only among ranks that you trust. Objects are
-# for names, settings and reports, once in a while; tensors for everything in a loop.
+# collective of lengths goes first: two instead of one. For one number that took
+# (objects_one) times as long here (on a busy machine the ranks' waiting for their turn
+# can hide the difference), and for a list of 100,000 (objects_many) times, for each
+# number is an object of its own. And unpickling runs whatever code the bytes ask for,
+# so do it only among ranks that you trust. Objects are for names, settings and reports,
+# once in a while; tensors for everything in a loop.
 
 # --- When the calls do not match ------------------------------------------------------
 
@@ -1356,9 +1363,10 @@ if rank == 0:
     result("weights_wrong", weights)
 
 # No error, and every number is wrong: the weights' gradients should be the world size,
-# everywhere. The first all-reduce added rank 0's bias to the others' weights: the
-# shapes agreed, and nothing else is looked at. (With different sizes Gloo may end the
-# process.) This is the dangerous kind. `Ranks(4, debug=True)`, or
+# everywhere. The first all-reduce added rank 0's bias to the others' weights, with four
+# ranks 10 + 3 · 1 = 13, and the second rank 0's weight to the others' biases, 1 + 3 ·
+# 10 = 31: the shapes agreed, and nothing else is looked at. (With different sizes Gloo
+# may end the process.) This is the dangerous kind. `Ranks(4, debug=True)`, or
 # `TORCH_DISTRIBUTED_DEBUG=DETAIL` on a cluster, compares what the ranks call before
 # every collective; it finds calls of different kinds, sizes or types, and it is slow.
 # Two tensors of the same size in the wrong order nobody finds but a test of the

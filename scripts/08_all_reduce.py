@@ -242,13 +242,15 @@ except ImportError:
 # Every training step ends with the same sum over all ranks. What is the least that it
 # can cost, and who gets near that?
 #
-# 30 minutes to read · 25 seconds to run · stands on chapter 06_messages
+# 30 minutes to read · 25 seconds to run · stands on chapter 06_messages and chapter
+# 07_collectives
 #
 # Data parallelism adds up every gradient over all ranks, in every step. Whatever that
 # takes comes on top of the computing, so people have looked for the fastest way for
-# forty years, and found more than one. At the end you can write five of them from
-# messages and a sixth without any, say before you run one how many bytes each rank
-# sends and how long it takes, and tell which is the best for a given size, and why.
+# forty years, and found more than one. You know one of them: a ring that
+# reduce-scatters, then all-gathers. New are the others, in pieces and through shared
+# memory too, and what decides between them. At the end you can say of each how many
+# bytes and rounds it takes, what a wrong one looks like, and which size asks for which.
 
 # From ranklab.taught.messages:
 
@@ -264,23 +266,10 @@ def latency_bandwidth(sizes, seconds):
     return float(alpha), float(1 / per_byte)
 
 
-def sendrecv(outgoing, dst, incoming, src):
-    """Send `outgoing` to rank dst and receive `incoming` from rank src, both at the same time.
-
-    On return, `incoming` is filled and `outgoing` may be changed. If every rank makes one such
-    call, there is no circle, whoever sends to whom, as long as every send has its receive.
-    For Gloo and MPI; NCCL wants both started as one group, by `dist.batch_isend_irecv`.
-    """
-    handle = dist.isend(outgoing, dst)
-    dist.recv(incoming, src)
-    handle.wait()
-
-
 # --- One collects, one gives back -----------------------------------------------------
 
-# An all-reduce starts with a tensor on each rank, all of one shape, and ends with their
-# sum on every rank, in place of what was there. The first way that comes to mind: all
-# send theirs to rank 0, which adds, and sends the sum to all.
+# The first way to an all-reduce that comes to mind: all send their tensors to rank 0,
+# which adds, and sends the sum to all.
 #
 # Every algorithm below is written for the simplest case: `x` is flat, it lies in memory
 # in one piece, `members` are the ranks that take part, and `me` is our own place among
@@ -298,7 +287,7 @@ def on_flat(algorithm):
         if not x.is_contiguous():
             x.copy_(flat.view(x.shape))
 
-    del all_reduce.__wrapped__  # what it takes is x and group, not what `algorithm` takes
+    del all_reduce.__wrapped__  # else help() would show the arguments of `algorithm`
     return all_reduce
 
 
@@ -350,9 +339,8 @@ if rank == 0:
 
 # --- A tree ---------------------------------------------------------------------------
 
-# Two pairs can add at the same time, then their sums are added, and so on: the sum tree
-# of chapter 01_matmul, in which the operands lie on different ranks. On the way back
-# the sum goes down the same tree.
+# Chapter 7's reduce, then its broadcast: two pairs can add at the same time, then their
+# sums are added, and so on, and the total goes down the same tree.
 
 
 @on_flat
@@ -386,6 +374,23 @@ def tree_all_reduce(x, members, me):
 #
 # Predict: That needs a power of two. What would you do with rank 4 of five, or with
 # ranks 4, 5 and 6 of seven?
+
+# From ranklab.taught.collectives:
+
+
+def recv(box, src, group=None):
+    """Fill `box`, any view, with what rank src of the group sends."""
+    packed = box.contiguous()  # box itself, if it is contiguous
+    dist.recv(packed, group=group, group_src=src)
+    if packed is not box:
+        box.copy_(packed)
+
+
+def sendrecv(outgoing, dst, incoming, src, group=None):
+    """Send `outgoing` to rank dst and fill `incoming` from rank src, both at the same time."""
+    handle = dist.isend(outgoing.contiguous(), group=group, group_dst=dst)
+    recv(incoming, src, group)
+    handle.wait()
 
 
 @on_flat
@@ -444,34 +449,26 @@ if rank == 0:
 # The grey bands are barriers, after which all start. In the first part every arrow
 # begins or ends at rank 0. In the second there are fewer rounds, but the nearer to the
 # root, the fewer ranks have something to do. In the third everybody sends all the time,
-# and the fewest rounds do. But count what they send:
+# and there are the fewest rounds. Now count what each rank sends:
 
 everyone()
 sent_by = {way: counted(first_three[way], 1 << 18)[1] for way in first_three}
 
 # With gathering, one rank sends many times what the others do, and the slowest decides.
 # With recursive doubling the work is shared out evenly, but everybody's share is
-# $\log_2 n$ whole tensors. Is there a way for less?
+# $\log_2 n$ whole tensors.
 
 # --- Around a ring --------------------------------------------------------------------
 
-# There is, with one idea: nobody needs to add all of it. Cut the tensor into n parts.
-# Part by part, a sum travels around the ring of chapter 06_messages, and every rank
-# adds its own numbers as it passes; n such travelers are under way at the same time,
-# one part each. After n − 1 steps every rank has the total of one part. Another n − 1
-# steps carry the totals around. (A tensor above some megabytes is taken in blocks, one
-# after the other, so that what has just arrived is still in a cache when it is added.)
+# Less than two tensors a rank is enough, as chapter 7's all-reduce showed: nobody needs
+# to add all of it. Cut into n parts, the reduce-scatter leaves each rank with the total
+# of one, and the all-gather carries the totals around. Here are both in one loop, and
+# both to the right: in step s, counted from 0 to 2(n − 1) − 1, rank r sends part r − s
+# and gets part r − s − 1. So after n − 1 steps it has the total of part r + 1, with
+# which the second half begins.
 #
-# The first half is a collective of its own, reduce-scatter, and the second half is
-# another one, all-gather. In both, rank r sends part r − s in step s, and gets the part
-# before that.
-#
-# Predict: Four ranks, 1 MB each. How many bytes does every rank send in all 2(n − 1)
-# steps? And with a thousand ranks?
-
-everyone()
-#@save
-RING_PART = 2 << 20  # bytes of a part, at most
+# Predict: Four ranks, 1 MB each. How much of the tensor does every rank send, and with
+# a thousand ranks? Why can no all-reduce by messages do with less?
 
 
 @on_flat
@@ -479,17 +476,16 @@ def ring_all_reduce(x, members, me):
     """A ring: each part's sum travels once around and is added to, then its total is copied."""
     n = len(members)
     left, right = members[(me - 1) % n], members[(me + 1) % n]
-    for block in x.split(n * RING_PART // x.element_size()):  # a part is to fit into a cache
-        parts = block.tensor_split(n)  # as equal as can be; the first ones are the longer ones
-        box = torch.empty_like(parts[0])
-        for step in range(2 * (n - 1)):
-            outgoing, mine = parts[(me - step) % n], parts[(me - step - 1) % n]
-            if step < n - 1:  # what comes is a sum under way: add mine to it
-                incoming = box[: len(mine)]
-                sendrecv(outgoing, right, incoming, left)
-                mine += incoming
-            else:  # what comes is a total
-                sendrecv(outgoing, right, mine, left)
+    parts = x.tensor_split(n)  # as equal as can be; the first ones are the longer ones
+    box = torch.empty_like(parts[0])
+    for step in range(2 * (n - 1)):
+        outgoing, mine = parts[(me - step) % n], parts[(me - step - 1) % n]
+        if step < n - 1:  # what comes is a sum under way: add mine to it
+            incoming = box[: len(mine)]
+            sendrecv(outgoing, right, incoming, left)
+            mine += incoming
+        else:  # what comes is a total
+            sendrecv(outgoing, right, mine, left)
 
 
 everyone()
@@ -510,13 +506,12 @@ if rank == 0:
     show(traffic(t_by_rank))
 
 # Counted, every rank sent 2(n − 1) parts of the n, (ring_sends) times the tensor. With
-# a thousand ranks it is 1.998. However many ranks there are, nobody sends more than two
-# tensors. As long as it is ranks that add, the busiest of them cannot do with less.
-# Somebody is the first to know the total of one number, and for that the n − 1 other
-# ranks must each have sent something. From there the total must reach n − 1 ranks. That
-# is 2(n − 1) numbers sent for each number of the tensor, on average $2\frac{n-1}{n}$
-# tensors a rank [patarasuk2009]. (Some networks add in their switches. Then one tensor
-# each is enough.)
+# a thousand ranks it is 1.998. As long as it is ranks that add, the busiest of them
+# cannot do with less. Somebody is the first to know the total of one number, and for
+# that the n − 1 other ranks must each have sent something. From there the total must
+# reach n − 1 ranks. That is 2(n − 1) numbers sent for each number of the tensor, on
+# average $2\frac{n-1}{n}$ tensors a rank [patarasuk2009]. (Some networks add in their
+# switches. Then one tensor each is enough.)
 #
 # The price of this way is 2(n − 1) rounds, one after the other. With a small tensor and
 # many ranks nearly all of the time is latency. For n a power of two there is one that
@@ -573,9 +568,9 @@ if rank == 0:
 
 # --- A copy thrown away ---------------------------------------------------------------
 
-# The second classic is one line in `on_flat`. A tensor that does not lie in memory in
-# one piece, a column of a matrix for instance, must be copied before it can be sent.
-# Without the last two lines:
+# A tensor that does not lie in memory in one piece, a column of a matrix for instance,
+# must be copied before it can be sent. `on_flat` copies back what came out (`x.copy_`).
+# The second classic is to forget that:
 
 
 def forgetful_all_reduce(x):
@@ -606,8 +601,26 @@ if rank == 0:
 
 # For the matrix it works, for its column nothing happens, and the ranks keep (columns):
 # the sum went into a copy that nobody looks at again. So an all-reduce that works in
-# place either copies back, as ours does, or refuses. Ask for tests with a tensor that
-# has holes.
+# place should either copy back, as ours does, or refuse. And PyTorch's own? A matrix
+# full of r + 1, and the all-reduce of its first column:
+
+everyone()
+matrix = torch.full((3, 2), rank + 1.0)
+dist.all_reduce(matrix[:, 0])
+
+matrix_by_rank = to_rank_0(matrix)
+if rank == 0:
+    for r, m in enumerate(matrix_by_rank):
+        assert m.flatten().tolist() == [total] * 3 + [r + 1.0] * 3
+
+matrix_by_rank = to_rank_0(matrix)
+if rank == 0:
+    show(matrix_by_rank[0])
+
+# On Gloo it does neither. It takes the column's three numbers for the first three of
+# the matrix in memory: two of the column are added up, the third is not, one of the
+# column beside it is overwritten, and nothing is said. So give it what `x.contiguous()`
+# returns, and copy that back. And ask for tests with a tensor that has holes.
 
 # --- In pieces ------------------------------------------------------------------------
 
@@ -663,8 +676,8 @@ if rank == 0:
     show(traffic(t_by_rank))
 
 # Whether it is faster depends on whether adding and sending can go on at the same time,
-# so on cores to spare. Four ranks on two cores have none; on a real cluster, with a
-# network card that sends by itself, this is how it is done.
+# so on cores to spare, or on a network card that sends by itself. The table of
+# bandwidths below compares the two.
 
 # --- Through memory that all can see --------------------------------------------------
 
@@ -764,14 +777,17 @@ class SharedBarrier:
 # write would have to be added to in one indivisible step, which Python cannot do. Each
 # stands on a cache line of its own, so that a write disturbs nobody who reads another.
 #
-# The order of writes. A rank writes its numbers and then its count. Must the others see
-# them in this order? On x86 they do. ARM processors may let a later write be seen
-# first, unless told otherwise [mckenney2010]. Python has no fence to tell them, but it
-# has locks, and each call of a lock is half of one: nothing from before a release can
-# be seen after it, nothing from after an acquire before it. To take a lock and then
-# release it is no fence, because both sides may slip in between and change places there
-# [memorybarriers]. Release it first and take it again, and nothing gets past: ARMv8
-# keeps a release and the acquire after it in order [pulte2018]. That is the processor's
+# The order of writes. A rank writes its numbers and then its count. If another one
+# could see the new count first, it would go on and read old numbers. On x86 it cannot.
+# Elsewhere it may, unless a fence forbids it; `_in_order` makes one out of a lock, as
+# Python has none.
+#
+# Why a lock, and why released first? ARM processors may let a later write be seen first
+# [mckenney2010]. Each call of a lock is half a fence: nothing from before a release can
+# be seen after it, nothing from after an acquire before it. Taken and then released, a
+# lock is no fence: both sides may slip in between and change places there
+# [memorybarriers]. Released first and taken again, nothing gets past: ARMv8 keeps a
+# release and the acquire after it in order [pulte2018]. That is the processor's
 # promise, for locks made of its own release and acquire instructions, as those of
 # CPython on Linux are. Neither Python nor POSIX promises it, and we have run it on x86
 # only. Whoever writes C takes `atomic_thread_fence`.
@@ -824,8 +840,8 @@ if rank == 0:
 # the ring's idea again: nobody adds all of it.
 #
 # So as not to need room for any size, and to stay in the processors' caches, it works
-# on pieces of 2 MB, one after the other. And as there is room for two of them, three
-# things go on between one barrier and the next: take the sums of the last piece, add
+# on pieces of 2 MB, one after the other, in two halves of the memory by turns. Three
+# things are done between one barrier and the next: take the sums of the last piece, add
 # this one, put the next.
 
 
@@ -896,11 +912,11 @@ t_by_rank = to_rank_0(t)
 if rank == 0:
     show(traffic(t_by_rank))
 
-# The sum is right, and not one message was sent. Why are two halves enough? While a
-# rank puts piece k + 1 into one half, the slowest of the others may still be adding
-# piece k, in the other half: it cannot be further back, because all of them have passed
-# the barrier before. And the sums of piece k + 1 are written over those of piece k − 1
-# only after the next barrier, which a rank reaches when it has taken them.
+# The sum is right, and not one message was sent. Why are two halves enough? Between two
+# barriers a rank takes from the half of piece k − 1 the sums, in the other half it adds
+# piece k, and into its own row of the first it puts piece k + 1. Sums of piece k + 1
+# are written only after the next barrier, which everybody reaches when it has taken
+# those of piece k − 1.
 
 # --- The same bits? -------------------------------------------------------------------
 
@@ -944,10 +960,12 @@ if rank == 0:
         print(f"{key:>20}: {from_rank_0:>11}   {from_gather:>11}")
         assert key == "everybody adds" or from_rank_0 == 0
 
-# In six of the seven all ranks agree. Each number is added up in one order, by one rank
-# or (with recursive doubling) by several in mirror images of one another, and a + b is
-# b + a to the last bit. Only where everybody adds for itself do the ranks end up with
-# different sums.
+# In six of the seven all ranks agree. (The first column counts over all other ranks,
+# the second is of 10,000 numbers.) Ways that add in the same order, such as tree and
+# doubling with four ranks, agree with each other, too. Each number is added up in one
+# order, by one rank or (with recursive doubling) by several in mirror images of one
+# another, and a + b is b + a to the last bit. Only where everybody adds for itself do
+# the ranks end up with different sums.
 #
 # For a replica this matters. Copies of one model stay equal because each of them adds
 # the same gradient to the same weights. Nobody ever compares them. If the sums differ
@@ -959,10 +977,10 @@ if rank == 0:
 
 # --- What should it take? -------------------------------------------------------------
 
-# Chapter 6 measured one message between two ranks that had the machine to themselves: α
-# + n/β. An all-reduce needs two more things. Messages here travel several at a time,
-# and share what there is. And adding takes time: a third constant, γ, in bytes a
-# second. With n ranks and S bytes:
+# Chapter 6 measured one message of S bytes, between two ranks that had the machine to
+# themselves: α + S/β. An all-reduce needs two more things. Messages here travel several
+# at a time, and share what there is. And adding takes time: a third constant, γ, in
+# bytes a second. With n ranks:
 #
 # | way | time |
 # | --- | --- |
@@ -1046,17 +1064,17 @@ def curve(sizes, seconds):
     )
 
 
-def cost_models(n, message, add, shared, largest_part=2 << 20):
+def cost_models(n, message, add, shared):
     """Return {way: function from bytes to seconds} for n ranks.
 
     message(nbytes, m), add(nbytes, m): the seconds of m messages or additions at the same time;
-    shared(nbytes): those of an all-reduce through shared memory. largest_part: of the ring.
+    shared(nbytes): those of an all-reduce through shared memory.
     """
-    def around(s, blocks):
-        part = s / n / blocks
-        return blocks * (2 * (n - 1) * message(part, n) + (n - 1) * add(part, n))
+    def around(s):
+        return 2 * (n - 1) * message(s / n, n) + (n - 1) * add(s / n, n)
 
     core = 1 << (n.bit_length() - 1)
+    # Round k of the tree: ranks 2^k, 3 * 2^k, 5 * 2^k, ... send; how many of them are there?
     levels = [len(range(1 << k, n, 2 << k)) for k in range((n - 1).bit_length())]
     beyond = [n - core] * (n > core)
     return {
@@ -1066,8 +1084,8 @@ def cost_models(n, message, add, shared, largest_part=2 << 20):
             (core.bit_length() - 1) * (message(s, core) + add(s, core))
             + sum(2 * message(s, m) + add(s, m) for m in beyond)
         ),
-        "ring": lambda s: around(s, np.ceil(s / n / largest_part)),
-        "pieces": lambda s: around(s, 1),
+        "ring": around,
+        "pieces": around,  # what they save by adding and sending at once is not in the model
         "shared": shared,
     }
 
@@ -1101,13 +1119,13 @@ if rank == 0:
     gamma = latency_bandwidth(other, all_add)[1]
     result("gamma_gb_s", gamma / 1e9, varies=True)
 
-# A message alone: (alpha_us) µs and (beta_gb_s) GB/s. When all ranks send and receive
-# at once, each gets (alpha_all_us) µs and (beta_all_gb_s) GB/s. And all at once add
-# (gamma_gb_s) GB/s each.
+# A message alone takes (alpha_us) µs of latency, at (beta_gb_s) GB/s. When all ranks
+# send and receive at once, it is (alpha_all_us) µs, and (beta_all_gb_s) GB/s for each:
+# they share the cores that carry the bytes. And all at once add (gamma_gb_s) GB/s each.
 
 # --- What does it take? ---------------------------------------------------------------
 
-# Predict: For 4 bytes, 64 KB and 64 MB: which of the six will be the fastest, and which
+# Predict: For 4 bytes, 64 KB and 64 MB: which of our six will be the fastest, and which
 # the slowest?
 
 everyone()
@@ -1128,6 +1146,9 @@ seconds_by_rank = to_rank_0(seconds)
 if rank == 0:
     measured = dict(zip(names, np.max(seconds_by_rank, axis=0).T))  # the slowest rank's
     lines, curves = models_from(line), models_from(curve)
+    print(f"{'milliseconds':>12}:     4 bytes       64 KB       64 MB")
+    for key in names:
+        print(f"{key:>12}:", *(f"{1e3 * measured[key][k]:11.3f}" for k in (0, 7, 12)))
 
 if rank == 0:
     fig, ax = plt.subplots(num="all-reduces", figsize=(5.2, 4.4))
@@ -1139,17 +1160,17 @@ if rank == 0:
     ax.legend(ncols=2)
     save_figures()
 
-# Points are measured, lines predicted, from sizes that lie between the points. Expect
-# this when the ranks have the machine to themselves: on the left all is latency, and
-# what counts is the number of rounds, of which recursive doubling has the fewest,
-# gathering and the ring the most. On the right all is bytes, and the order turns
-# around. The way through shared memory sends no message, and lies below all of them. On
-# a busy machine waiting for a core comes on top, at the left many times over. How well
-# do the models do?
+# Points are measured, lines predicted, from sizes that lie between the points. The way
+# through shared memory sends no message. For the others the model says: on the left all
+# is latency, and what counts is the number of rounds, of which recursive doubling has
+# the fewest, gathering and the ring the most; on the right all is bytes, and the order
+# turns around. Ranks that wait for a core upset this order, at the left most of all.
+# How well do the models do?
 
 if rank == 0:
     large = sizes >= 1 << 16
-    print("predicted / measured, from 64 KB on")
+    print("predicted / measured")
+    print(f"{'KB':>10}:", *(f"{size >> 10:5}" for size in sizes[large]))
     for how, models in (("alpha, beta, gamma", lines), ("measured curves", curves)):
         print(f"{how}:")
         for key in models:
@@ -1165,23 +1186,22 @@ if rank == 0:
 
 # (Shared memory sends no messages. Its model is no more than its own times at the other
 # sizes, and we leave it out of the count.) Of the points by messages from 64 KB on,
-# (lines_within_30) % are within 30 % of what two numbers for all sizes predict. With a
-# curve for each cost it is (curves_within_30) %. Three things are not in the models.
+# (lines_within_30) % are within 30 % of what the constants predict. With a curve for
+# each cost it is (curves_within_30) %. The finer model need not be the better one: it
+# follows every measurement, its noise and its cache too, where a line averages. Take
+# either for the trend: a single time can be several times off. Three things are in
+# neither.
 #
 # Caches. One β cannot be right for 64 KB and for 64 MB, if the first fits a core's
-# cache and the second fits none. The curves know of this. But they were measured with
-# one tensor used again and again, while the ring walks through all of its parts; around
-# 1 MB, where a part fits the cache and the whole does not, they promise too much.
+# cache and the second fits none. The curves know of this, but from one tensor used
+# again and again, while the ring walks through all of its parts.
 #
 # Fresh memory. Doubling, the tree and gathering ask for a box as large as the tensor.
 # At 64 MB the allocator gets it from the operating system each time, page by page and
-# filled with zeros. No constant stands for that, and so the models are too low at the
-# right end.
+# filled with zeros. No constant stands for that.
 #
-# Other work. Four ranks on two cores, and each rank has a second thread, Gloo's, that
-# moves the bytes. When one of them waits for a core, all wait. Whatever else the
-# machine does adds to it, to the ring with its many rounds more than to the others.
-# This is noise, and on a busy machine it is the largest of the three.
+# Other work. Each rank has a second thread, Gloo's, that moves the bytes. When one of
+# them waits for a core, all wait, and the more rounds, the more often.
 
 # --- The bandwidth of the bus ---------------------------------------------------------
 
@@ -1210,16 +1230,28 @@ if rank == 0:
 
 # No way wins everywhere. So every library keeps several and chooses by size, number of
 # ranks and wiring: Open MPI and MPICH by tables, NCCL by a model like ours
-# [nccltuning]. Where should ours switch? Set the times of doubling and ring equal and
-# solve for S, or let the model say up to where doubling wins:
+# [nccltuning]. Where should ours switch? From the first size on at which the ring wins,
+# and goes on winning: by the model, and as measured.
+
+
+def ring_wins_from(sizes, doubling, ring):
+    """The first size from which on the ring is faster, in words."""
+    doubling_wins = np.flatnonzero(doubling <= ring)
+    first = doubling_wins[-1] + 1 if len(doubling_wins) else 0
+    return f"from {sizes[first] / 1024:,.0f} KB on" if first < len(sizes) else "at no size"
+
 
 if rank == 0:
     grid = np.geomspace(4, 1 << 26, 400)
-    doubling_wins = grid[lines["doubling"](grid) < lines["ring"](grid)]
-    result("crossover_kb", max(doubling_wins, default=0) / 1024, varies=True)
+    by_model = ring_wins_from(grid, lines["doubling"](grid), lines["ring"](grid))
+    as_measured = ring_wins_from(sizes, measured["doubling"], measured["ring"])
+    result("ring_wins_by_model", by_model, varies=True)
+    result("ring_wins_as_measured", as_measured, varies=True)
 
-# On this machine it is (crossover_kb) KB. And whoever asks that all ranks are on one
-# host may take the way without messages:
+# Up to 64 MB the ring wins, by the model, (ring_wins_by_model); as measured,
+# (ring_wins_as_measured). Where the two disagree, believe the clock. The class below
+# takes 1 MB unless told otherwise: give it the `crossover` that you measure. Whoever
+# asks that all ranks are on one host may take the way without messages:
 
 
 class FastAllReduce:
@@ -1249,12 +1281,10 @@ if rank == 0:
     result("shared_over_gloo", over_gloo[-1], varies=True)
     result("ring_over_gloo", measured["ring"][-1] / measured["Gloo"][-1], varies=True)
 
-# For 64 MB our ring, in Python, takes (ring_over_gloo) times as long as Gloo's, in C++.
-# Both send the same, and time goes where the bytes go: when the ranks have the machine
-# to themselves, expect little more than 1. (On a busy one Gloo's loses less, as it has
-# two pieces under way at a time.) Through shared memory it is (shared_over_gloo) times.
-# Gloo does not do this, as it is made for several hosts. NCCL does: within a host its
-# ranks reach into each other's memory, and between hosts they send.
+# For 64 MB our ring, in Python, takes (ring_over_gloo) times as long as Gloo's, in C++:
+# both send the same bytes. Through shared memory it is (shared_over_gloo) times. Gloo
+# does not do this, as it is made for several hosts. NCCL does: within a host its ranks
+# reach into each other's memory, and between hosts they send.
 
 # --- The floor ------------------------------------------------------------------------
 
@@ -1276,12 +1306,11 @@ if rank == 0:
     result("over_floor", over_floor, varies=True)
 
 # (traffic_in_copies) copies for (n_ranks) ranks, and the measurement is (over_floor)
-# times that. Part of the difference is Python and the barriers (on a busy machine, most
-# of it); part is that what one core has just written must come to another one out of
-# its cache. To get far below, one would have to let go of the copying: keep the tensors
-# themselves in memory that all can see, from the start. Then each rank adds its part
-# and writes it back, and nobody puts or takes. Libraries offer that under the name of
-# registered buffers.
+# times that. The floor leaves out Python, the barriers, and that what one core has just
+# written must come to another one out of its cache. To get far below, one would have to
+# let go of the copying: keep the tensors themselves in memory that all can see, from
+# the start. Then each rank adds its part and writes it back, and nobody puts or takes.
+# Libraries offer that under the name of registered buffers.
 
 # --- What you can do now --------------------------------------------------------------
 
@@ -1293,7 +1322,8 @@ if rank == 0:
 # - Find out what is wrong with a collective that neither hangs nor fails.
 # - Share memory between the ranks of one host: order the writes, wait at a barrier,
 #   leave nothing behind.
-# - Predict times from α, β and γ, say where that fails, and choose the way by the size.
+# - Estimate times from α, β and γ, say where that fails, and choose the way by the
+#   size.
 # - Read bus bandwidth, and compare a time with the floor under it.
 
 # --- Run it on a cluster --------------------------------------------------------------

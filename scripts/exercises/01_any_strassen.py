@@ -1,9 +1,9 @@
 # Generated from book/01_matmul.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 2425cd69f3f1).
+# Once this file is changed, `make forms` leaves it alone (as generated: f8ebe7cb004c).
 #
 # === Strassen for any size ============================================================
 #
-# Build, about 20 minutes. `strassen` above wants $n$ to be the leaf size times a power
+# Build, about 15 minutes. `strassen` above wants $n$ to be the leaf size times a power
 # of two. Write `any_strassen(A, B, leaf, multiply)` for square matrices of any size:
 # cut down to blocks of at most `leaf`, and no further, and give those to `multiply`. A
 # 3 × 3 product with `leaf=2` calls it 7 times. Leave `A` and `B` as they are.

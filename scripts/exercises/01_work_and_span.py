@@ -1,13 +1,13 @@
 # Generated from book/01_matmul.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 42a60c66b521).
+# Once this file is changed, `make forms` leaves it alone (as generated: b8c96d7b4485).
 #
 # === Work and span of any shape =======================================================
 #
 # Fill in, about 5 minutes. The chapter counted square matrices. Now $A$ is $n \times m$
 # and $B$ is $m \times p$. Write `work_and_span(n, m, p)`, which returns the number of
 # operations (multiplications and additions, none of them to a zero) and the number of
-# steps if each entry is summed as a tree. For a 2 × 4 matrix times a 4 × 3 one it
-# returns `(42, 3)`.
+# steps if each entry is summed as a tree: two whole numbers. For a 2 × 8 matrix times
+# an 8 × 2 one it returns `(60, 4)`.
 #
 #     python scripts/exercises/01_work_and_span.py
 #

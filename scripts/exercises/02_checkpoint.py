@@ -1,14 +1,15 @@
 # Generated from book/02_graphs.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 62a0a93ee824).
+# Once this file is changed, `make forms` leaves it alone (as generated: dd2c20d1a783).
 #
 # === Keep less, compute again =========================================================
 #
-# Build, about 15 minutes. A chain of operations keeps every result on the way until
-# backward. `checkpoint(f, a)` returns `f(a)` as if it were a single operation: of what
-# `f` computes on the way it keeps nothing, and when its rule is called it runs `f` a
-# second time and goes backward through that. The gradients are the same; the memory is
-# not. `f` takes a `Tensor` and returns one; it may use weights of its own, and their
-# gradients must come out, too.
+# Build, about 20 minutes. A chain of operations keeps every result on the way until
+# backward. `checkpoint(f, a)` returns a `Tensor` with the data of `f(a)`, as if `f`
+# were a single operation. Of what `f` computes on the way it keeps nothing. When its
+# rule is called, it runs `f` a second time and goes backward through that run alone,
+# not through `a` into what was before. The gradients are the same; the memory is not.
+# `f` takes a `Tensor` and returns one. It may use weights of its own: they are leaves,
+# and must get their gradients, too.
 #
 #     python scripts/exercises/02_checkpoint.py
 #

@@ -1,14 +1,15 @@
 # Generated from book/02_graphs.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 44db51d41719).
+# Once this file is changed, `make forms` leaves it alone (as generated: a446c388b517).
 #
 # === The largest batch that fits ======================================================
 #
-# Fill in, about 6 minutes. You train a network of linear layers with biases, such as
+# Fill in, about 8 minutes. You train a network of linear layers with biases, such as
 # the 784-128-64-10 of the chapter, and have `memory` bytes. What stays during a step
 # are the parameters, a gradient for each parameter, and the activations as counted
 # above: batch × width for every width, the input's among them. Write
-# `largest_batch(widths, itemsize, memory)`: the largest batch that fits, or 0 if none
-# does. With that network, 4 bytes a number and 1 000 000 bytes it returns 31.
+# `largest_batch(widths, itemsize, memory)`: the largest batch that fits, a whole
+# number, or 0 if none does. With that network, 4 bytes a number and 1 000 000 bytes it
+# returns 31.
 #
 #     python scripts/exercises/02_largest_batch.py
 #

@@ -1,12 +1,12 @@
 # Generated from book/02_graphs.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 8161b799db1c).
+# Once this file is changed, `make forms` leaves it alone (as generated: 9e87325c5b84).
 #
 # === A rule of your own ===============================================================
 #
 # Build, about 10 minutes. Give our autograd an operation that it lacks. `scale_rows(a,
-# s)` multiplies row $i$ of `a` by the number `s[i]`. It returns a `Tensor` with a rule
-# that gives both gradients, each in the shape of its source. Leave the data of `a` and
-# `s` as they are.
+# s)` multiplies row $i$ of `a` by the number `s[i]`. It returns a `Tensor` whose rule
+# gives a gradient for each source, in the shape of that source. Leave the data of `a`
+# and `s` as they are.
 #
 #     python scripts/exercises/02_scale_rows.py
 #

@@ -1,14 +1,16 @@
 # Generated from book/03_training.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: ab752ed83b08).
+# Once this file is changed, `make forms` leaves it alone (as generated: 448a174d9a67).
 #
 # === One gradient from unequal parts ==================================================
 #
 # Fill in, about 8 minutes. A batch is too large for the memory, so it is worked through
 # in parts. Complete `gradient_of_parts(model, x, y, sizes)`: it returns the gradients
-# of the mean loss over the whole batch, a list with a tensor for each parameter, and
-# never calls the model with more than one part. The parts have the sizes given, which
-# need not be equal and can be 0. For 6 samples and the sizes 3 and 3 it is the mean of
-# the parts' gradients; for 5 and 1 it is not.
+# of the mean loss over the whole batch, a list with a tensor for each parameter. It
+# never calls the model with more than one part, nor keeps the graph of a part for
+# later: a graph holds what the forward pass has computed, and those of all parts take
+# as much memory as the whole batch. The parts have the sizes given, which need not be
+# equal and can be 0; the model may be called with an empty part. For 6 samples and the
+# sizes 3 and 3 the result is the mean of the parts' gradients; for 5 and 1 it is not.
 #
 #     python scripts/exercises/03_gradient_of_parts.py
 #
@@ -22,7 +24,7 @@ def gradient_of_parts(model, x, y, sizes):
     parameters = list(model.parameters())
     total = [torch.zeros_like(parameter) for parameter in parameters]
     # TODO: for each part, its gradients. How much do they count? x.split(sizes) gives the parts.
-    # The parameters may have a .grad from before: leave it out.
+    # The parameters may have a .grad from before: it must not count, and may be overwritten.
     # YOUR CODE HERE
     raise NotImplementedError()
     return total

@@ -1,5 +1,5 @@
 # Generated from book/03_training.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 9e5c6f9ffcaa).
+# Once this file is changed, `make forms` leaves it alone (as generated: b40a952a032f).
 #
 # === The MLP ==========================================================================
 #
@@ -8,7 +8,9 @@
 # the shapes (256, 1024), (256, 256), (256, 256) and (32, 256)), the split, the learning
 # rate, one step, the evaluation, and the training loop. The check tells you how far you
 # are; run it as often as you like. `run(["--niters", "200"])` then trains, and prints
-# lines of the chapter's form.
+# lines of the chapter's form. The docstrings say what is wanted; it is not always what
+# the chapter's functions of the same names do. (`MLP`, `split`, `evaluate`, `train` and
+# others are defined anew: should you go back, run the chapter's cells again.)
 #
 #     python scripts/exercises/03_mlp.py
 #
@@ -81,12 +83,13 @@ def evaluate(model, X, y, batch_size=64):
 def train(model, train_set, test_set, batches, learning_rate, every=100):
     """Train a step for each of `batches`, a list of tensors: numbers of samples of train_set.
 
-    Before every `every`-th step, the first included, both losses are taken and printed.
-    Returns them: [(step, train loss, test loss)].
+    Before every `every`-th step, the first included, both losses are taken; after it, a line with
+    its seconds is printed. The rate is rate_at's, with niters = len(batches).
+    Returns what the lines say, and no more: [(step, train loss, test loss)].
     """
     # TODO: an optimizer: torch.optim.SGD. Then for each step: both losses and a line, where they
     # are due; the rate, optimizer.param_groups[0]["lr"]; train_step on the chosen samples.
-    # A line is made by line(step, train_loss, test_loss, seconds), below.
+    # Each line is printed: print(line(step, train_loss, test_loss, seconds)); line is below.
     # YOUR CODE HERE
     raise NotImplementedError()
 

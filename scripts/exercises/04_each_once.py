@@ -1,15 +1,15 @@
 # Generated from book/04_feeding.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 68db8dcca5b2).
+# Once this file is changed, `make forms` leaves it alone (as generated: bbc379db7e9d).
 #
 # === A stream, each number once =======================================================
 #
-# Fill in, about 8 minutes. `Shared`, above, gave each worker every w-th number. Files
+# Fill in, about 10 minutes. `Shared`, above, gave each worker every w-th number. Files
 # are read faster in one piece. Complete `EachOnce(start, stop)`, a stream of the
 # numbers from `start` up to but without `stop`: every number comes from one worker
 # only, the share of each worker is one piece of the stream, in the order of the
-# workers, and no two shares differ by more than one number. `EachOnce(0, 10)` with 2
-# workers: 0 to 4 from the first, 5 to 9 from the second. It must also work with no
-# worker, and with more workers than numbers.
+# workers, and no two shares differ by more than one number (which are the longer ones,
+# is yours to choose). `EachOnce(0, 10)` with 2 workers: 0 to 4 from the first, 5 to 9
+# from the second. It must also work with no worker, and with more workers than numbers.
 #
 #     python scripts/exercises/04_each_once.py
 #
@@ -25,7 +25,7 @@ class EachOnce(IterableDataset):
         self.start, self.stop = start, stop
 
     def __iter__(self):
-        # TODO: which worker is this, of how many? Where does its piece begin and end?
+        # TODO: which worker is this, of how many? Its piece: from `first` up to but without `last`.
         # YOUR CODE HERE
         raise NotImplementedError()
         return iter(range(first, last))

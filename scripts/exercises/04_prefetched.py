@@ -1,14 +1,17 @@
 # Generated from book/04_feeding.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 07ee22c64c5e).
+# Once this file is changed, `make forms` leaves it alone (as generated: 230900381910).
 #
 # === Your own prefetcher ==============================================================
 #
 # Build, about 20 minutes. Write `prefetched(batches, depth)`: a generator that gives
 # what the iterable `batches` gives, in order, while a thread already takes the next
-# ones from it, up to `depth` of them (and one that it may hold in its hands). `batches`
-# may be empty or endless, a batch may be anything, and an error that `batches` raises
-# must reach whoever takes from the generator, after the batches that came before it.
-# `list(prefetched([10, 11, 12, 13, 14], 2))` is `[10, 11, 12, 13, 14]`.
+# ones from it, up to `depth` of them, and perhaps one more for which there is no room
+# yet. It may begin with the first item that is asked for. `batches` may be empty or
+# endless, a batch may be anything, and an error that `batches` raises must reach
+# whoever takes from the generator, after the batches that came before it.
+# `list(prefetched([10, 11, 12, 13, 14], 2))` is `[10, 11, 12, 13, 14]`. Of a
+# `queue.Queue(depth)`, `put(item)` waits while it is full, and `get()` while it is
+# empty; `threading.Thread(target=f, daemon=True).start()` runs `f()` in a thread.
 #
 #     python scripts/exercises/04_prefetched.py
 #

@@ -1,5 +1,5 @@
 # Generated from book/04_feeding.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: bb2cf7fa760e).
+# Once this file is changed, `make forms` leaves it alone (as generated: 0a35c52664fd).
 #
 # === Noise that does not repeat =======================================================
 #
@@ -7,7 +7,8 @@
 # `np.random.default_rng(0)`; you have seen what workers do with it. `DataLoader(...,
 # worker_init_fn=reseed)` calls `reseed(worker_id)` in each worker before its first
 # example. Complete it, so that the generators of all workers and of all epochs differ,
-# and yet two runs that begin with the same `torch.manual_seed` draw the same.
+# and yet two runs that begin with the same `torch.manual_seed` draw the same. (What a
+# process has seeded PyTorch's generator with, it learns from `torch.initial_seed()`.)
 #
 #     python scripts/exercises/04_reseed.py
 #

@@ -1,15 +1,15 @@
 # Generated from book/05_ranks.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 01cb6d4e8ab9).
+# Once this file is changed, `make forms` leaves it alone (as generated: 551298939753).
 #
 # === Unequal tasks ====================================================================
 #
 # Build, about 12 minutes. A group is as fast as its slowest rank, and tasks are not
-# equally long. Write `balanced_tasks(seconds)`: the list of this rank's tasks, as their
-# places in `seconds`, which says how long each takes and is the same on all ranks.
-# Every task has one owner, no message is needed, and the slowest rank may not have more
-# to do than if the longest task were always dealt first, to the rank with the least to
-# do so far. For `[4.0, 1.0, 1.0, 2.0]` and two ranks, one rank has `[0]` and the other
-# the rest.
+# equally long. Write `balanced_tasks(seconds)`: `seconds` says how long each task
+# takes, and is the same on all ranks; the result is the list of this rank's tasks, each
+# as its place in `seconds`. Every task has one owner, no message is needed, and the
+# slowest rank may not have more to do than if the longest task were always dealt first,
+# to the rank with the least to do so far. For `[4.0, 1.0, 1.0, 2.0]` and two ranks, one
+# rank has `[0]` and the other the rest.
 #
 #     python scripts/exercises/05_balanced_tasks.py
 #

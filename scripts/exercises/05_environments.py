@@ -1,11 +1,11 @@
 # Generated from book/05_ranks.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 31f688edc245).
+# Once this file is changed, `make forms` leaves it alone (as generated: aa505dcf81bb).
 #
 # === What a launcher tells ============================================================
 #
-# Fill in, about 6 minutes. `by_hand` launched on one computer. Write
-# `environments(hosts, per_host, port)` for several: for each process the five variables
-# that `torchrun` sets, `RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `MASTER_ADDR` and
+# Fill in, about 5 minutes. `by_hand` launched on one computer. Write
+# `environments(hosts, per_host, port)` for several: for each process a dict of five
+# variables that `torchrun` sets, `RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `MASTER_ADDR` and
 # `MASTER_PORT`. The ranks are dealt out host by host, and all meet on the first host.
 #
 #     python scripts/exercises/05_environments.py

@@ -1,11 +1,12 @@
 # Generated from book/05_ranks.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: a5c71b201792).
+# Once this file is changed, `make forms` leaves it alone (as generated: a8da0163df52).
 #
 # === One after another ================================================================
 #
 # Fill in, about 6 minutes. The order between ranks is not promised, unless one waits
 # for another. Write `in_turn(say)`: every rank calls `say()` once, rank 0 first, then
-# rank 1, and nobody begins before the one before has ended. `dist.barrier()` is all
+# rank 1, and nobody begins before the one before has ended, however late a rank comes
+# and however long it speaks (no sleep is long enough for that). `dist.barrier()` is all
 # that it takes.
 #
 #     python scripts/exercises/05_in_turn.py

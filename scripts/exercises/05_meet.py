@@ -1,13 +1,13 @@
 # Generated from book/05_ranks.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: caadfb0bbeca).
+# Once this file is changed, `make forms` leaves it alone (as generated: 81f4cf69123a).
 #
 # === A rendezvous of your own =========================================================
 #
-# Build, about 15 minutes. `meet.py` again, from memory: write `meet(folder, card)`.
+# Build, about 12 minutes. `meet.py` again, from memory: write `meet(folder, card)`.
 # Every rank calls it with the same fresh folder and a card of its own, a string; it
 # returns the list of all cards, in the order of the ranks. Use files only, no messages.
-# Other files may lie in the folder, ranks may come late, and the disk may be slow: a
-# file can be there before all of it is.
+# Other files may lie in the folder. Ranks may come late, later than any sleep. And the
+# disk may be slow: a file can be there before all of it is.
 #
 #     python scripts/exercises/05_meet.py
 #

@@ -1,9 +1,9 @@
 # Generated from book/05_ranks.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 69f9c2b18b68).
+# Once this file is changed, `make forms` leaves it alone (as generated: 544176341349).
 #
 # === A share of your own ==============================================================
 #
-# Fill in, about 6 minutes. `share.py` dealt the tasks out like cards. Data is better
+# Fill in, about 8 minutes. `share.py` dealt the tasks out like cards. Data is better
 # cut into stretches, which can be read in one go. Write `my_shard(n)`: of the items 0
 # to n − 1, this rank's are `start` to `stop` − 1. Every item has one owner, the
 # stretches follow the order of the ranks, no two lengths differ by more than one, and

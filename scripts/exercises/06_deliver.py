@@ -1,13 +1,14 @@
 # Generated from book/06_messages.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 77799b3c962b).
+# Once this file is changed, `make forms` leaves it alone (as generated: a5cea36647bd).
 #
 # === A parcel of unknown size =========================================================
 #
-# Build, about 15 minutes. The receiver brings the box. What if it knows neither shape
+# Build, about 20 minutes. The receiver brings the box. What if it knows neither shape
 # nor type? Write `deliver(x, src, dst)`, which every rank calls: rank `src` has a
-# tensor `x`, the others have `None`. It returns a tensor like `x` on rank `dst`, with
-# its numbers, shape and type, and `None` elsewhere. `x` may have any number of
-# dimensions (none, too), be empty, be transposed, and be of any type in `DTYPES`.
+# tensor `x`, the others have `None`; `dst` is another rank. It returns a tensor like
+# `x` on rank `dst`, with its numbers, shape and type, and `None` elsewhere. `x` may
+# have any number of dimensions (none, too), be empty, be transposed, and be of any type
+# in `DTYPES`.
 #
 #     python scripts/exercises/06_deliver.py
 #

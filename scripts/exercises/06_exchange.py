@@ -1,12 +1,13 @@
 # Generated from book/06_messages.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 462bc0d1daa3).
+# Once this file is changed, `make forms` leaves it alone (as generated: 4c94521631e7).
 #
 # === Letters to everybody =============================================================
 #
-# Fill in, about 8 minutes. Every rank has a list `letters` with one tensor for each
+# Fill in, about 10 minutes. Every rank has a list `letters` with one tensor for each
 # rank, all of one shape and type. Write `exchange(letters)`, which sends `letters[r]`
-# to rank r and returns the list of what this rank got: entry s came from rank s. Start
-# everything that can be started, and only then wait.
+# to rank r and returns the list of what this rank got: entry s came from rank s. The
+# stub is made for one way to do it: start everything that can be started, keep the
+# handles, and only then wait.
 #
 #     python scripts/exercises/06_exchange.py
 #

@@ -1,5 +1,5 @@
 # Generated from book/06_messages.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: d65a52043a60).
+# Once this file is changed, `make forms` leaves it alone (as generated: ef2dfab44d79).
 #
 # === Repair a circle ==================================================================
 #
@@ -13,8 +13,8 @@
 #     return box
 # ```
 #
-# Repair it with `send` and `recv` alone, for any number of ranks. A rank that is alone
-# is its own neighbor, and gets a copy. Leave `x` as it is.
+# Repair it for any number of ranks, with messages alone: no collective. A rank that is
+# alone is its own left neighbor, and gets its own `x`. Leave `x` as it is.
 #
 #     python scripts/exercises/06_from_left.py
 #

@@ -1,5 +1,5 @@
 # Generated from book/07_collectives.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 2ca1fcfda3cf).
+# Once this file is changed, `make forms` leaves it alone (as generated: cee5e87b03b8).
 #
 # === The largest, without a root ======================================================
 #
@@ -14,7 +14,7 @@
 import torch
 import torch.distributed as dist
 
-from ranklab.taught.collectives import exchange
+from ranklab.taught.collectives import sendrecv
 
 
 def all_max(x):

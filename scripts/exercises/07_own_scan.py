@@ -1,9 +1,9 @@
 # Generated from book/07_collectives.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 6f17e8a15db7).
+# Once this file is changed, `make forms` leaves it alone (as generated: 06650a747728).
 #
 # === A prefix sum =====================================================================
 #
-# Build, about 15 minutes. Write `own_scan(x)`: rank r gets the sum of the x of ranks 0
+# Build, about 12 minutes. Write `own_scan(x)`: rank r gets the sum of the x of ranks 0
 # to r, its own included, and x stays as it is. If rank r has [2r + 1], ranks 0 to 3 get
 # [1], [4], [9] and [16]. MPI calls this `MPI_Scan`; PyTorch has no such collective, so
 # build it from messages. Any shape and any type.

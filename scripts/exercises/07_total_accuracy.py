@@ -1,12 +1,12 @@
 # Generated from book/07_collectives.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: b900eed5c04e).
+# Once this file is changed, `make forms` leaves it alone (as generated: 2cc773bd51a6).
 #
 # === One accuracy for all =============================================================
 #
 # Fill in, about 5 minutes. Every rank has tested the model on its own part of the data:
 # of `seen` samples it got `right` right (both are Python's integers). Write
 # `total_accuracy(right, seen)`, which returns the share of all samples that were right,
-# as a float, on every rank. With 9 of 10 on rank 0 and 1 of 30 on rank 1 it is 0.25. A
+# a number, on every rank. With 9 of 10 on rank 0 and 1 of 30 on rank 1 it is 0.25. A
 # rank may have seen nothing. Use one collective call.
 #
 #     python scripts/exercises/07_total_accuracy.py
@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 
 def total_accuracy(right, seen):
-    """The share of all ranks' samples that were right: a float, the same on every rank."""
+    """The share of all ranks' samples that were right, the same number on every rank."""
     # TODO: one collective call.
     # YOUR CODE HERE
     raise NotImplementedError()

@@ -1,14 +1,17 @@
 # Generated from book/08_all_reduce.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: cded1af8d71b).
+# Once this file is changed, `make forms` leaves it alone (as generated: d4d013463bed).
 #
 # === Half of a ring ===================================================================
 #
-# Fill in, about 10 minutes. The first half of the ring is a reduce-scatter: afterwards
+# Fill in, about 15 minutes. The first half of the ring is a reduce-scatter: afterwards
 # each rank has the total of one part. Let it be rank r's own: `ring_reduce_scatter(x)`
 # returns, on rank r, part r of the sum of all ranks' x, where the parts are those of
 # `x.tensor_split(world size)`. With four ranks and x = [r, r, r, r] on rank r it
-# returns [6.] on every rank. The loop is the one of this chapter, but for the part with
-# which it begins. x stays as it is.
+# returns [6.] on every rank. Chapter 7's went to the left; this one is to go to the
+# right, as this chapter's ring does. But this chapter's leaves rank r with the total of
+# another part than r, so begin with another one. (The direction decides in which order
+# the ranks' numbers are added, and so the last bits, which the check looks at.) x stays
+# as it is.
 #
 #     python scripts/exercises/08_ring_reduce_scatter.py
 #
@@ -26,7 +29,7 @@ def ring_reduce_scatter(x):
     left, right = (me - 1) % n, (me + 1) % n
     parts = x.clone().tensor_split(n)
     for step in range(n - 1):
-        # TODO: which part goes to the right in this step, and which one comes from the left?
+        # TODO: outgoing, the part that goes right, and mine, the one that what comes is added to.
         # YOUR CODE HERE
         raise NotImplementedError()
         incoming = torch.empty_like(mine)

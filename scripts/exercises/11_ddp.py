@@ -1,5 +1,5 @@
-# Generated from book/08_all_reduce.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 7617facf383b).
+# Generated from book/11_ddp.md by `make forms`, to work in: right here, or in a copy.
+# Once this file is changed, `make forms` leaves it alone (as generated: 9cbdb2a6bfdb).
 #
 # === One training loop, many ranks ====================================================
 #
@@ -12,7 +12,8 @@
 # 1. the sampler (leave its `seed` alone), and the number of samples that one rank takes
 #    of a batch: the batch size by the world size, rounded down;
 # 2. the model, wrapped;
-# 3. a new order of the samples in each epoch;
+# 3. a new order of the samples in each epoch (the sampler is to be told its number:
+#    `set_epoch`);
 # 4. the loss of an epoch, as the mean over all ranks, on every rank;
 # 5. the line that is printed: once, not once a rank.
 #
@@ -20,7 +21,7 @@
 # two epochs every rank has the weights that one process would have, and rank 0 has
 # printed two lines.
 #
-#     python scripts/exercises/08_ddp.py
+#     python scripts/exercises/11_ddp.py
 #
 # says what is missing or wrong (in the book's environment: `source .venv/bin/activate`).
 

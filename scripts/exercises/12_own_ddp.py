@@ -1,15 +1,15 @@
-# Generated from book/08_all_reduce.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 0f5f09f72116).
+# Generated from book/12_own_ddp.md by `make forms`, to work in: right here, or in a copy.
+# Once this file is changed, `make forms` leaves it alone (as generated: d3b794c71b1e).
 #
 # === Data parallel by hand ============================================================
 #
-# Build, about 25 minutes. The same without `DistributedDataParallel`, and for shares of
-# any size. Write `own_ddp(model, batches, learning_rate)`, which trains `model` in
+# Build, about 35 minutes. All of it in one function, without a wrapper, and for shares
+# of any size. Write `own_ddp(model, batches, learning_rate)`, which trains `model` in
 # place, one step of plain SGD ($w \leftarrow w - \text{learning rate} \cdot
 # \text{gradient}$) for each batch, and returns the losses, one float for each step.
 # Every rank is given the whole batches, and computes only on its share, every rank on
-# other samples; the sizes of two shares differ by one at most. The loss is
-# cross-entropy, its mean over the whole batch, and every rank returns the same.
+# other samples, whichever you like; the sizes of two shares differ by one at most. The
+# loss is cross-entropy, its mean over the whole batch, and every rank returns the same.
 #
 # Every rank comes with other weights: those of rank 0 count, also of parameters that
 # are not trained. Three things make it harder than it looks. World size need not divide
@@ -19,7 +19,7 @@
 # batches of 12 and 4 ranks, every rank computes on 3 samples a step, and in the end
 # every rank has the weights that one process would have.
 #
-#     python scripts/exercises/08_own_ddp.py
+#     python scripts/exercises/12_own_ddp.py
 #
 # says what is missing or wrong (in the book's environment: `source .venv/bin/activate`).
 

@@ -1,0 +1,1501 @@
+# Generated from book/10_sync_sgd.md by `make forms`: edit the manuscript, not this file.
+#
+# Run it on 4 ranks, or on another number of them, in one of these ways:
+#     python 10_sync_sgd.py
+#     torchrun --standalone --nproc-per-node 4 10_sync_sgd.py
+#     torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint HOST:29500 10_sync_sgd.py
+#     mpiexec -n 4 python 10_sync_sgd.py
+#
+# pip install matplotlib numpy scikit-learn torch  (for mpiexec also: mpich mpi4py)
+
+import functools
+import os
+import random
+import re
+import socket
+import sys
+from contextlib import contextmanager
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+
+import matplotlib
+import matplotlib.colors
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+import torch.distributed as dist
+from matplotlib.colors import to_rgb
+from matplotlib.patches import Rectangle
+from torch import nn
+from torch.utils.data import DistributedSampler
+
+
+def start_ranks():
+    """Started by hand: let torchrun start this file once for each rank."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import main as torchrun
+
+    n = os.environ.get("RANKLAB_RANKS", "4")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the ranks share the processor
+    try:
+        torchrun(["--standalone", "--nproc-per-node", n, *sys.argv])
+    except ChildFailedError:  # the rank itself has said why
+        sys.exit(1)
+    sys.exit()
+
+
+def ask_mpi():
+    """Started by mpiexec: note in the environment what torchrun would have noted there."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    host = world.Split_type(MPI.COMM_TYPE_SHARED)
+    with socket.socket() as free:
+        free.bind(("", 0))
+        name = "127.0.0.1" if host.size == world.size else socket.gethostname()
+        address, port = world.bcast((name, free.getsockname()[1]))
+    os.environ.update(
+        RANK=str(world.rank),
+        WORLD_SIZE=str(world.size),
+        LOCAL_RANK=str(host.rank),
+        LOCAL_WORLD_SIZE=str(host.size),
+        MASTER_ADDR=address,
+        MASTER_PORT=str(port),
+    )
+
+
+def choose_device(device=None, backend=None):
+    """A GPU for each rank, and NCCL, if there are enough; else Gloo. Or what is asked for."""
+    local_rank, here = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    gpus = torch.cuda.device_count()
+    device = torch.device(device or (f"cuda:{local_rank % gpus}" if gpus else "cpu"))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device, backend or ("nccl" if device.type == "cuda" and gpus >= here else "gloo")
+
+
+def form_groups():
+    """Form the process group, and a second one that moves values to and from rank 0.
+
+    The second one is patient: rank 0 may compute alone for long.
+    """
+    global driver
+    number = store.add(f"groups of rank {rank}", 1)
+    own = dist.PrefixStore(f"group {number}", store)
+    own.set(f"rank {rank}", "here")  # no clock runs before all ranks are here
+    own.wait([f"rank {r}" for r in range(world_size)], timedelta(minutes=30))
+    limit = timedelta(seconds=20)
+    defaults = dist.distributed_c10d  # what dist.new_group() goes by, if not told otherwise
+    defaults.default_pg_timeout = limit
+    if defaults.default_pg_nccl_timeout is not None:  # there is NCCL in this build of torch
+        defaults.default_pg_nccl_timeout = limit
+    dist.init_process_group(backend, store=own, rank=rank, world_size=world_size, timeout=limit)
+    driver = dist.new_group(backend="gloo", timeout=timedelta(hours=1))
+
+
+if not os.environ.keys() & {"RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK"}:
+    start_ranks()
+if "RANK" not in os.environ:
+    ask_mpi()
+if os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"] and sys.platform != "win32":
+    # All ranks are on this machine: no message needs to leave it.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+if "OMP_NUM_THREADS" not in os.environ:
+    torch.set_num_threads(1)
+sys.stdout.reconfigure(line_buffering=True, write_through=False)  # whole lines
+
+rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+device, backend = choose_device(device='cpu', backend='gloo')
+store = next(dist.rendezvous("env://"))[0]
+form_groups()
+
+
+def everyone():
+    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
+    dist.barrier(group=driver)
+
+
+def to_rank_0(value):
+    """Every rank's value in rank order, on rank 0; None on the others."""
+    values = [None] * world_size if rank == 0 else None
+    dist.gather_object(value, values, group=driver)
+    return values
+
+
+playing = "kernel"
+streams = {"ranks": (torch.get_rng_state(), np.random.get_state(), random.getstate())}
+torch.seed()  # the kernel's streams begin somewhere else
+np.random.seed()
+random.seed()
+
+
+def play(part):
+    """Rank 0 is also the kernel; give each part a stream of random numbers of its own."""
+    global playing
+    before = playing
+    if rank == 0 and part != before:
+        streams[before] = torch.get_rng_state(), np.random.get_state(), random.getstate()
+        if part in streams:
+            ours, numpys, pythons = streams[part]
+            torch.set_rng_state(ours)
+            np.random.set_state(numpys)
+            random.setstate(pythons)
+        playing = part
+    return before
+
+
+def leave_group():
+    """The end of the ranks: rank 0 may go on alone."""
+    everyone()
+    dist.destroy_process_group()
+
+
+def result(name, value, varies=False):
+    """Print a result that the text quotes. varies: it differs from run to run."""
+
+    def plain(value):
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        return value.item() if hasattr(value, "item") else value
+
+    print(f"{name} = {plain(value)}")
+
+
+SCRIPT = Path(__file__)
+pictures_ = []
+
+
+def file_beside(name):
+    """The path of an SVG file beside this script, for a picture of this name."""
+    name = first = re.sub(r"[^\w.-]+", "-", str(name))
+    number = 1
+    while name in pictures_:
+        number += 1
+        name = f"{first}-{number}"
+    pictures_.append(name)
+    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+
+
+# From ranklab.plots:
+
+# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
+# for color-blind readers, with its yellow and black replaced by colors seen on white.
+RANK_COLORS = [
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#8C510A",
+    "#595959",
+]
+
+
+# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
+# pixels leave 11 point type readable.
+STYLE = {
+    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "white",
+    "figure.figsize": (5.2, 3.2),
+    "font.size": 11,
+    "grid.alpha": 0.25,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 2,
+    "savefig.facecolor": "white",
+    "svg.hashsalt": "ranklab",
+}
+
+
+def pale(color, share=0.25):
+    """Return `color` mixed with white, as an opaque color: `share` of it is the color.
+
+    Transparent colors and hatching do not go together in an SVG.
+    """
+    rgb = matplotlib.colors.to_rgb(color)
+    return tuple(1 - share * (1 - part) for part in rgb)
+
+
+plt.switch_backend("Agg")  # figures go to files
+plt.rcParams.update(STYLE)
+
+
+def save_figures():
+    """Save the open figures beside this script, and close them."""
+    for number in plt.get_fignums():
+        figure = plt.figure(number)
+        figure.savefig(file_beside(figure.get_label() or number))
+        plt.close(figure)
+
+
+def show(value, on_rank=None):
+    """Print a cell's last value, as a notebook does; a picture becomes a file."""
+    if isinstance(value, plt.Figure):
+        value.savefig(file_beside(value.get_label() or "figure"))
+        plt.close(value)
+    elif hasattr(value, "_repr_svg_"):
+        path = file_beside(getattr(value, "name", None) or "drawing")
+        path.write_text(value._repr_svg_())
+    elif value is not None:
+        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
+
+
+def left_out_(view):
+    """A stand-in for one of ranklab's views, which says that it is left out."""
+
+    def say(*args, **kwargs):
+        print(f"{view}: left out, for this view of ranklab's is not installed here")
+
+    return say
+
+
+@contextmanager
+def untraced(*args, **kwargs):
+    """A stand-in for ranklab's trace: it records nothing."""
+    yield None
+
+
+try:
+    from ranklab import timeline, trace
+except ImportError:
+    timeline = left_out_("timeline")
+    trace = untraced
+
+
+# === One batch, many ranks ============================================================
+
+# Four ranks take a quarter of every batch each. Is what they train together the network
+# that one rank alone would have trained, and to which digit?
+#
+# 50 minutes to read · 30 seconds to run · stands on chapter 03_training and chapter
+# 07_collectives
+#
+# At the end you can share a batch out in any way and get the gradient of the whole,
+# prove it to twelve digits, and say where the last ones went. You know what breaks it,
+# most of it without any error: shares of unequal size, a sum that should be a mean,
+# another start, the same data twice, a sampler that nobody told of the epoch, batch
+# normalization.
+
+if rank == 0:
+    n_ranks = world_size
+    result("n_ranks", n_ranks)
+
+# --- A batch, shared out --------------------------------------------------------------
+
+# Data parallelism: every rank has the whole model, its replica, and a part of the
+# batch, its shard. Each computes the gradient of its own shard, the gradients are
+# averaged, and every replica makes the same step. As all wait for all in every step,
+# this is synchronous SGD [chen2016sgd].
+#
+# The data are real ones this time, and small: 1797 digits that people wrote by hand, 8
+# × 8 pixels each [alpaydin1998]. They come with scikit-learn. A fifth of them is for
+# testing. (The same 13 people wrote both parts, so the test says nothing about other
+# hands.)
+
+# From ranklab.taught.training:
+
+
+@torch.no_grad()
+def evaluate(model, X, y):
+    """Return the mean cross-entropy (a float) over X (n, features) and y (n,), and the share of
+    samples whose class the model finds. Nothing is trained and no graph is kept."""
+    model.eval()  # for layers that work otherwise in training, such as dropout; an MLP has none
+    outputs = model(X)
+    model.train()
+    loss = nn.functional.cross_entropy(outputs, y).item()
+    return loss, (outputs.argmax(1) == y).float().mean().item()
+
+
+@functools.lru_cache(maxsize=2)  # it is asked for in every step, and is the same for a whole epoch
+def order_of_epoch(epoch, n, seed):
+    """Return the numbers of n samples, (n,), int64, in the random order of an epoch."""
+    return torch.randperm(n, generator=torch.Generator().manual_seed(1000003 * seed + epoch))
+
+
+def samples_of_step(step, n, batch_size, seed=0):
+    """Return which of n samples step number `step` trains on: (batch_size,), int64.
+
+    Every epoch goes through the samples in a new random order, in full batches; what does not
+    fill a batch is left out, other samples in each epoch. The result depends on the arguments
+    alone, so every process can ask, in any order.
+    """
+    epoch, place = divmod(step, n // batch_size)
+    return order_of_epoch(epoch, n, seed)[place * batch_size : (place + 1) * batch_size]
+
+
+def loss_and_gradients(model, x, y):
+    """Return the loss of a batch, and leave its gradients in the parameters' .grad."""
+    model.zero_grad()
+    loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    return loss.detach()
+
+
+def split(X, y, share=0.1, seed=0):
+    """Return (train X, train y) and (test X, test y): a random share of the samples is for testing.
+
+    Every sample is in exactly one of the two.
+    """
+    order = torch.randperm(len(X), generator=torch.Generator().manual_seed(seed))
+    test, train = order.tensor_split([round(share * len(X))])
+    return (X[train], y[train]), (X[test], y[test])
+
+
+def digits(seed=0):
+    """Return (X, y) for training and (X, y) for testing: scikit-learn's 1797 handwritten digits.
+
+    X (n, 64), float32: 8 x 8 pixels, 0 to 1. y (n,), int64: the digit. A random fifth, drawn with
+    `seed`, is for testing.
+    """
+    from sklearn.datasets import load_digits  # slow to import: only when it is wanted
+
+    X, y = load_digits(return_X_y=True)
+    return split(torch.tensor(X / 16, dtype=torch.float32), torch.tensor(y), share=0.2, seed=seed)
+
+
+class DigitsNet(nn.Module):
+    """A small convolutional network for 8 x 8 pixels. The same seed, the same first weights."""
+
+    def __init__(self, seed=0):
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):  # whoever draws numbers outside is not disturbed
+            torch.manual_seed(seed)
+            self.first = nn.Conv2d(1, 8, 3, padding=1, bias=False)
+            self.second = nn.Conv2d(8, 16, 3, padding=1, bias=False)
+            self.hidden = nn.Linear(16 * 4 * 4, 64, bias=False)
+            self.last = nn.Linear(64, 10, bias=False)
+
+    def forward(self, x):
+        """x: (batch, 64) pixels. Returns a number for each digit, (batch, 10)."""
+        x = torch.tanh(self.first(x.view(-1, 1, 8, 8)))
+        x = nn.functional.avg_pool2d(torch.tanh(self.second(x)), 2)
+        return self.last(torch.tanh(self.hidden(x.flatten(1))))
+
+
+# Every rank loads all of it (it is small), and asks which part of a batch is its own.
+# The order of the samples is that of chapter 03_training: a function of the step's
+# number, the same on every rank.
+
+
+def shard(n, rank, world_size):
+    """Return the slice of n samples that is `rank`'s; the sizes of two differ by one at most."""
+    return slice(n * rank // world_size, n * (rank + 1) // world_size)
+
+
+everyone()
+play("ranks")
+
+(X, y), (X_test, y_test) = digits()
+batch = samples_of_step(0, len(X), batch_size=64)
+mine = batch[shard(64, rank, world_size)]
+share = mine.tolist()
+a_few = X[mine[:6]].view(-1, 8, 8)
+counts = len(X), len(X_test), sum(p.numel() for p in DigitsNet().parameters())
+
+everyone()
+if rank == 0:
+    play("kernel")
+    fig, axes = plt.subplots(n_ranks, 6, num="shards", figsize=(5.2, 0.88 * n_ranks))
+
+a_few_by_rank = to_rank_0(a_few)
+if rank == 0:
+    for r, pictures in enumerate(a_few_by_rank):
+        for ax, picture in zip(axes[r], pictures):
+            ax.imshow(picture, cmap="gray_r")
+            ax.set(xticks=[], yticks=[])
+            ax.grid(False)
+            ax.spines[:].set(visible=True, color=f"C{r}", linewidth=3)
+        axes[r][0].set_ylabel(f"rank {r}", color=f"C{r}")
+    fig.suptitle("the first six samples of each shard", fontsize=11)
+    save_figures()
+
+counts_by_rank = to_rank_0(counts)
+if rank == 0:
+    n_train, n_test, n_weights = counts_by_rank[0]
+
+shares = to_rank_0(share)
+if rank == 0:
+    assert len({sample for share in shares for sample in share}) == 64  # everyone another part, no gap
+    result("n_train", n_train)
+    result("n_test", n_test)
+    result("n_weights", n_weights)
+    result("shard_sizes", [len(share) for share in shares])
+
+# There are (n_train) digits to learn from, and (n_weights) weights in four tensors. Of
+# a batch of 64, the ranks have (shard_sizes).
+
+# --- Why it can be the same -----------------------------------------------------------
+
+# The loss of a batch is a mean over its $n$ samples, $L = \frac{1}{n}\sum_i l_i$, where
+# $l_i$ is the loss of sample $i$. Cut the batch into shards $S_1, \dots, S_K$ of $m_1,
+# \dots, m_K$ samples, and write $L_k$ for the mean loss of shard k. The derivative of a
+# sum is the sum of the derivatives:
+#
+# $$\frac{\partial L}{\partial w}
+# = \frac{1}{n} \sum_{k=1}^{K} \sum_{i \in S_k} \frac{\partial l_i}{\partial w}
+# = \sum_{k=1}^{K} \frac{m_k}{n}\,\frac{\partial L_k}{\partial w},
+# \qquad L_k = \frac{1}{m_k} \sum_{i \in S_k} l_i .$$
+#
+# That is all of the theory, and it is exact: no limit, no approximation. The right-hand
+# side is what ranks can do. Each computes $\partial L_k / \partial w$ without hearing
+# of the others, weights it by its share $m_k/n$, and one all-reduce adds them up. If
+# all shards are equal, every weight is $1/K$, and the sum is a plain mean.
+#
+# (A mean wants a letter of its own. In one derivation that is taught, $l_1$ is the loss
+# of sample 1 in the first line and the mean over shard 1 in the last. Whoever programs
+# the last line from the first weights one sample as if it were a whole shard.)
+#
+# A proof on paper says nothing about a program. So let all groups of ranks that there
+# are, from one rank to all of them, compute the same gradient from one batch, in
+# float64. The batch has 840 samples, which can be divided by every number up to 8.
+# First the shards are equal; then they are to each other as 1 : 2 : 3 and so on.
+#
+# Predict: float64 has about 16 digits. How many of them will agree with the gradient of
+# the whole batch, for equal shards? And for unequal ones, if one takes the plain mean?
+
+everyone()
+play("ranks")
+
+teams = {k: dist.new_group(range(k)) for k in range(1, world_size + 1)}  # the first k ranks
+
+
+def cut(n, parts):
+    """The slices that cut n samples in proportion to `parts`."""
+    ends = [n * sum(parts[:k]) // sum(parts) for k in range(len(parts) + 1)]
+    return [slice(*pair) for pair in pairwise(ends)]
+
+
+def gradient(model, x, labels, divisor):
+    """The gradient of the samples' summed loss over `divisor`, all parameters in one tensor."""
+    model.zero_grad()
+    loss = nn.functional.cross_entropy(model(x), labels, reduction="sum") / divisor
+    loss.backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+everyone()
+large = samples_of_step(0, len(X), batch_size=840)
+inputs, labels = X[large].double(), y[large]
+model = DigitsNet().double()
+whole = gradient(model, inputs, labels, 840)
+
+
+def misses(k, parts):
+    """How far from `whole` k ranks with shards of that proportion come, in three ways."""
+    own = cut(840, parts)[rank]
+    m = own.stop - own.start
+    of_shard = gradient(model, inputs[own], labels[own], m)
+    ways = {
+        "plain mean": of_shard / k,
+        "weighted mean": of_shard * m / 840,
+        "sum over n": gradient(model, inputs[own], labels[own], 840),
+    }
+    for summed in ways.values():
+        dist.all_reduce(summed, group=teams[k])
+    return {way: ((g - whole).abs().max() / whole.abs().max()).item() for way, g in ways.items()}
+
+
+equal = {k: misses(k, [1] * k) for k in teams if rank < k}
+unequal = {k: misses(k, range(1, k + 1)) for k in teams if rank < k}
+
+equal_by_rank = to_rank_0(equal)
+unequal_by_rank = to_rank_0(unequal)
+if rank == 0:
+    play("kernel")
+    equal_shards, unequal_shards = equal_by_rank[0], unequal_by_rank[0]
+    for k in equal_shards:
+        for way in ("plain mean", "weighted mean", "sum over n"):
+            assert equal_shards[k][way] < 1e-12
+            assert unequal_shards[k][way] < 1e-12 or (way == "plain mean" and k > 1)
+        assert k == 1 or unequal_shards[k]["plain mean"] > 0.01
+        print(f"{k} ranks, unequal shards:", *(f"{w} {e:.0e}  " for w, e in unequal_shards[k].items()))
+    result("plain_miss", round(100 * unequal_shards[n_ranks]["plain mean"], 1))
+    result("largest_right_miss", max(equal_shards[k]["plain mean"] for k in equal_shards), varies=True)
+
+if rank == 0:
+    fig, ax = plt.subplots(num="misses")
+    k = list(equal_shards)[1:]
+    ax.semilogy(k, [unequal_shards[j]["plain mean"] for j in k], "C1X", ms=11)
+    ax.annotate("plain mean,\nunequal shards", (k[-1], unequal_shards[k[-1]]["plain mean"]),
+                xytext=(-16, -4), textcoords="offset points", ha="right", va="top", color="C1")
+    right_ways = [(equal_shards, "plain mean", "C2o"), (unequal_shards, "weighted mean", "C0s"),
+                  (unequal_shards, "sum over n", "C4^")]
+    for shards, way, style in right_ways:
+        kind = "equal shards" if shards is equal_shards else "unequal shards"
+        beside = 0.07 * (("C2o", "C0s", "C4^").index(style) - 1)  # not one upon the other
+        ax.semilogy(np.array(k) + beside, [max(shards[j][way], 1e-17) for j in k], style,
+                    label=f"{way}, {kind}")
+    ax.axhline(1e-12, color="C7", linestyle=":")
+    ax.text(k[0], 2e-12, "asserted: below this line", va="bottom", fontsize=9)
+    ax.set(xlabel="ranks", ylabel="relative distance\nfrom the whole batch", xticks=k, ylim=(1e-17, 10))
+    ax.legend(loc="center left", bbox_to_anchor=(0, 0.6), fontsize=9)
+    save_figures()
+
+# With equal shards the plain mean agrees to 14 digits ((largest_right_miss) is the
+# worst of all groups). With unequal ones it is wrong by (plain_miss) % of the largest
+# gradient for (n_ranks) ranks, and no precision will help: it is the gradient of
+# another loss. In a plain mean a sample of shard $k$ counts $\frac{1}{K m_k}$ instead
+# of $\frac{1}{n}$, so one in the smallest shard counts (n_ranks) times as much as one
+# in the largest. Weighting with $m_k/n$ repairs it. So does dividing the sum over the
+# shard by the size of the whole batch, which comes to the same.
+#
+# Where do unequal shards come from? From the last batch of an epoch, from a number of
+# ranks that does not divide the batch, and from texts: shards of equally many sentences
+# have different numbers of tokens, and the loss is a mean over tokens. Several
+# libraries that train language models had this mistake, over pieces of a batch that one
+# rank computes in turn, and over ranks. It was reported in 2021, and repaired in 2024,
+# when losses had been compared with those of whole batches [unsloth2024].
+#
+# A shard can also be empty, where the batch has fewer samples than there are ranks.
+# Then the two repairs are not quite the same:
+
+everyone()
+play("ranks")
+nobody = slice(0, 0)
+losses_of_none = [
+    nn.functional.cross_entropy(model(inputs[nobody]), labels[nobody], reduction=how).item()
+    for how in ("mean", "sum")
+]
+gradient_of_none = gradient(model, inputs[nobody], labels[nobody], 840).abs().max().item()
+
+losses_of_none_by_rank = to_rank_0(losses_of_none)
+if rank == 0:
+    play("kernel")
+    mean_of_none, sum_of_none = losses_of_none_by_rank[0]
+
+gradient_of_none_by_rank = to_rank_0(gradient_of_none)
+if rank == 0:
+    of_none = gradient_of_none_by_rank[0]
+    assert np.isnan(0 * mean_of_none) and sum_of_none == of_none == 0
+    result("mean_of_none", str(mean_of_none))
+    result("sum_of_none", sum_of_none)
+
+# The mean over nothing is (mean_of_none), not a number, and no weight makes it one, not
+# even 0: with one such rank the loss of the whole batch is not a number either, on
+# every rank. The sum is (sum_of_none). It takes part in the all-reduce and adds
+# nothing, and so does its gradient.
+
+# --- The same start -------------------------------------------------------------------
+
+# The derivation has one $w$, so all replicas must start with the same. Ranks that draw
+# their own start do not: below each has another seed. The first way to repair that:
+# rank 0 sends every parameter to every other rank.
+
+
+def send_parameters(model):
+    """Rank 0 sends every parameter to every other rank, one message after the other."""
+    for parameter in model.parameters():
+        if rank == 0:
+            for other in range(1, world_size):
+                dist.send(parameter.detach(), dst=other)
+        else:
+            dist.recv(parameter.detach(), src=0)  # into the same memory: detach copies nothing
+
+
+# (A parameter is what training changes: the weights. A hyperparameter, with which it is
+# sometimes confused, is what you choose and training leaves alone: the learning rate,
+# the size of the batch. Those must agree among the ranks, too, but they stand in the
+# program.)
+#
+# How do we know that it worked? With an instrument: how far is any replica from rank
+# 0's?
+
+
+@torch.no_grad()
+def drift(model, group=None):
+    """Return the largest distance of any rank's parameters and buffers from rank 0's, a float.
+
+    inf where a number is not finite.
+    """
+    values = [tensor.double().flatten() for tensor in [*model.parameters(), *model.buffers()]]
+    mine = torch.cat(values)
+    first = mine.clone()
+    dist.broadcast(first, group_src=0, group=group)
+    distance = (mine - first).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
+    distance = distance.max()  # not a nan, which the MAX over the ranks may lose
+    dist.all_reduce(distance, op=dist.ReduceOp.MAX, group=group)
+    return distance.item()
+
+
+# Predict: The network gets a batch normalization at its end, and has seen one batch.
+# After `send_parameters`, what is the drift?
+
+everyone()
+play("ranks")
+model = nn.Sequential(DigitsNet(seed=rank), nn.BatchNorm1d(10))
+model(X[mine])
+drifts = [drift(model)]
+send_parameters(model)
+drifts.append(drift(model))
+still_apart = [name for name, b in model.named_buffers() if b.is_floating_point()]
+
+drifts_by_rank = to_rank_0(drifts)
+if rank == 0:
+    play("kernel")
+    at_first, after_sending = drifts_by_rank[0]
+    assert at_first > after_sending > 0
+    result("drift_at_first", round(at_first, 2))
+    result("drift_after_sending", round(after_sending, 2))
+
+still_apart_by_rank = to_rank_0(still_apart)
+if rank == 0:
+    result("still_apart", still_apart_by_rank[0])
+
+# It fell from (drift_at_first) to (drift_after_sending), not to 0. A model has more
+# memory than its parameters: buffers, which no gradient reaches. Batch normalization
+# keeps (still_apart) there, and its forward pass changes them. They belong to the
+# start, too. And one by one, rank 0 sends each tensor $n - 1$ times; chapter
+# 07_collectives has the collective for it.
+
+
+@torch.no_grad()
+def broadcast_parameters(model, src=0, group=None):
+    """Give every rank the parameters and buffers of rank src of the group, in place."""
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor, group_src=src, group=group)
+
+
+everyone()
+play("ranks")
+broadcast_parameters(model)
+show(drifts.append(drift(model)), rank)
+
+drifts_by_rank = to_rank_0(drifts)
+if rank == 0:
+    play("kernel")
+    assert drifts_by_rank[0][-1] == 0
+
+drifts_by_rank = to_rank_0(drifts)
+if rank == 0:
+    result("drift_after_broadcast", drifts_by_rank[0][-1])
+
+# --- One step -------------------------------------------------------------------------
+
+# chapter 03_training kept two lines apart, `loss_and_gradients` and `optimizer.step()`,
+# because "data parallelism will put something between them". Here it is:
+
+
+def average_gradients(model, weight=None, group=None):
+    """Replace every gradient by the sum over the ranks of weight * gradient.
+
+    weight: this rank's share m_k / n of the batch; by default one part of as many as there are
+    ranks. A parameter must have a gradient on all ranks or on none.
+    """
+    weight = 1 / dist.get_world_size(group) if weight is None else weight
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad *= weight
+            dist.all_reduce(parameter.grad, group=group)
+
+
+# The optimizer never learns that there are other ranks. In `.grad` it finds what it
+# would find on one rank with the whole batch. So momentum, weight decay, Adam and a
+# schedule of the learning rate all stay as they were: same weights, same gradient, same
+# state of the optimizer, so the same step, on every rank.
+
+everyone()
+play("ranks")
+
+model = DigitsNet()
+broadcast_parameters(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+for step in range(2):  # the second is the one to look at
+    dist.barrier()
+    with trace() as t:
+        loss_and_gradients(model, X[mine], y[mine])
+        average_gradients(model, len(mine) / 64)
+        optimizer.step()
+
+t_by_rank = to_rank_0(t)
+if rank == 0:
+    play("kernel")
+    show(timeline(t_by_rank, name="step"))
+
+# Each rank computes (upper half of its row); then come four all-reduces, one for each
+# weight tensor (lower half), of which the first one waits for the slowest rank; then a
+# short step. While the ranks communicate they compute nothing, and they could: the
+# gradient of the last layer is there before that of the first. chapter 12_own_ddp fills
+# that gap. Here we only want to be right. (The tensors are small, and there may be more
+# processes than cores: the milliseconds are this machine's.)
+
+# --- One curve ------------------------------------------------------------------------
+
+
+def sync_sgd(model, X, y, *, steps, batch_size, learning_rate, momentum=0.9, seed=0, group=None):
+    """Train all replicas of a group of ranks together; return the loss of each whole batch.
+
+    Every rank gives the same X and y, of which it uses its shard of each batch. The model of the
+    group's rank 0 is the start of all. batch_size: at least one sample for each rank.
+    """
+    me, n = dist.get_rank(group), dist.get_world_size(group)
+    broadcast_parameters(model, group=group)
+    optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=momentum)
+    losses = []
+    for step in range(steps):
+        mine = samples_of_step(step, len(X), batch_size, seed)[shard(batch_size, me, n)]
+        weight = len(mine) / batch_size
+        losses.append(weight * loss_and_gradients(model, X[mine], y[mine]))
+        average_gradients(model, weight, group)
+        optimizer.step()
+    losses = torch.stack(losses)
+    dist.all_reduce(losses, group=group)  # the loss of a batch is a weighted mean as well
+    return losses.tolist()
+
+
+# The losses are added up over the ranks once, at the end: nobody needs them earlier,
+# and each collective costs its latency.
+#
+# Predict: The same training three times, with one rank, with two, and with all: 11
+# epochs, batches of 128. How far apart are the losses of the last step, in float32? And
+# in float64, after its first 40 steps?
+
+
+def train(make, k, dtype=torch.float32, steps=121, rate=0.2):
+    """Train with the first k ranks: (losses, share of test digits found, drift)."""
+    if rank >= k:
+        return None
+    model, how = make().to(dtype), {"steps": steps, "batch_size": 128, "learning_rate": rate}
+    losses = sync_sgd(model, X.to(dtype), y, **how, group=teams[k])
+    return losses, evaluate(model, X_test.to(dtype), y_test)[1], drift(model, teams[k])
+
+
+everyone()
+play("ranks")
+
+sizes = sorted({1, 2, world_size})
+in_float32 = {k: train(DigitsNet, k) for k in sizes}
+in_float64 = {k: train(DigitsNet, k, torch.float64, steps=40) for k in sizes}
+
+in_float32_by_rank = to_rank_0(in_float32)
+in_float64_by_rank = to_rank_0(in_float64)
+if rank == 0:
+    play("kernel")
+    float32s, float64s = in_float32_by_rank[0], in_float64_by_rank[0]
+    found = {k: accuracy for k, (_, accuracy, _) in float32s.items()}
+    assert min(found.values()) > 0.97
+    assert all(drift_of_k == 0 for _, _, drift_of_k in [*float32s.values(), *float64s.values()])
+
+
+def distances(of_all):
+    """For each number of ranks, how far each step's loss is from that of one rank."""
+    one = np.array(of_all[1][0])
+    return {k: np.abs(np.array(of_all[k][0]) - one) for k in of_all if k > 1}
+
+
+if rank == 0:
+    apart32, apart64 = distances(float32s), distances(float64s)
+    assert max(apart.max() for apart in apart32.values()) < 1e-3
+    assert max(apart.max() for apart in apart64.values()) < 1e-12
+    *few, most = found
+    result("numbers_of_ranks", f"{', '.join(map(str, few))} and {most}")
+    percents = sorted({f"{100 * accuracy:.1f}" for accuracy in found.values()})
+    result("percent_found", " or ".join(percents))
+    result("apart_float32", max(apart.max() for apart in apart32.values()), varies=True)
+    result("apart_float64", max(apart.max() for apart in apart64.values()), varies=True)
+
+if rank == 0:
+    fig, ax = plt.subplots(num="one-curve")
+    for k, width, color in zip(float32s, (9, 4.5, 1.2), (pale("C0", 0.4), "C1", "black")):
+        ax.plot(float32s[k][0], color=color, linewidth=width, label=f"{k} rank{'s' * (k > 1)}")
+    ax.set(xlabel="step", ylabel="loss of the batch")
+    ax.legend()
+    save_figures()
+
+# One curve. With (numbers_of_ranks) ranks the network finds (percent_found) % of the
+# (n_test) digits that no rank has seen. The losses are at most (apart_float32) apart,
+# in float64 (apart_float64): the difference shrinks with the precision, so by the rule
+# of chapter 03_training it is rounding and not a mistake. And the drift is 0 in all
+# trainings, to the last bit.
+#
+# Do not expect it to stay so small in every training. Each step hands on the difference
+# that the one before left, and a large step can enlarge it. And where a function has a
+# kink (ReLU) or chooses (max pooling takes one of four numbers), a last bit can decide
+# which way a part of the gradient goes: the difference jumps. The same training five
+# times as fast, and one with kinks:
+
+
+class WithKinks(DigitsNet):
+    """The same weights, with ReLU for tanh and the maximum for the average."""
+
+    def forward(self, x):
+        x = torch.relu(self.first(x.view(-1, 1, 8, 8)))
+        x = nn.functional.max_pool2d(torch.relu(self.second(x)), 2)
+        return self.last(torch.relu(self.hidden(x.flatten(1))))
+
+
+everyone()
+play("ranks")
+
+fast = {k: train(DigitsNet, k, rate=1.0) for k in (1, 2)}
+kinked = {k: train(WithKinks, k) for k in (1, 2)}
+
+fast_by_rank = to_rank_0(fast)
+kinked_by_rank = to_rank_0(kinked)
+if rank == 0:
+    play("kernel")
+    of_fast, of_kinked = fast_by_rank[0], kinked_by_rank[0]
+    apart_fast, apart_kinked = distances(of_fast)[2], distances(of_kinked)[2]
+    result("apart_fast", apart_fast.max(), varies=True)
+    result("apart_kinked", apart_kinked.max(), varies=True)
+
+if rank == 0:
+    fig, ax = plt.subplots(num="distances")
+    clouds = ("with kinks", apart_kinked), ("rate 1.0", apart_fast), ("float32", apart32[2])
+    for (name, apart), color in zip([*clouds, ("float64", apart64[2])], ("C3", "C4", "C1", "C2")):
+        ax.semilogy(np.where(apart > 0, apart, np.nan), color + ".", label=name)  # 0 has no place here
+    ax.set(xlabel="step", ylabel="loss, 2 ranks from 1 rank", ylim=(1e-17, 1e2))
+    ax.legend(ncols=3, columnspacing=0.8, handletextpad=0.2, fontsize=9)
+    save_figures()
+
+# All begin with the same rounding. (A distance of 0 has no point here, and float64 ends
+# with step 40.) Then it can grow: in this run to (apart_fast) at the high rate and to
+# (apart_kinked) with kinks. (In another run it can be much less, or more.) It is still
+# rounding, and after many steps in float32 nobody can tell it from a mistake. Compare
+# gradients, after one step, in float64.
+
+# --- The last bits --------------------------------------------------------------------
+
+# So where do they go? Floating-point addition rounds, and how it rounds depends on who
+# is added to whom first. One batch, four ways to add up its gradient, in float32: the
+# whole batch at once; each shard on its rank, and Gloo's all-reduce; each shard on its
+# rank, and then everyone gets all of them and adds in the order of the ranks; and one
+# rank alone that computes shard after shard, and adds in that order, too.
+#
+# Predict: Which of the four will have the same bits?
+
+everyone()
+play("ranks")
+model = DigitsNet()
+inputs, labels = X[batch], y[batch]
+slices = [shard(64, r, world_size) for r in range(world_size)]
+shards_of_all = [torch.zeros(counts[2]) for _ in slices]
+own = gradient(model, inputs[slices[rank]], labels[slices[rank]], 64)
+dist.all_gather(shards_of_all, own)
+
+by_gloo, again = own.clone(), own.clone()
+dist.all_reduce(by_gloo)
+dist.all_reduce(again)
+by_rank = sum(shards_of_all[1:], shards_of_all[0].clone())
+alone = sum(gradient(model, inputs[s], labels[s], 64) for s in slices)
+at_once = gradient(model, inputs, labels, 64)
+
+
+def differing(a, b):
+    """In how many places two tensors differ, be it by one bit."""
+    return int((a != b).sum())
+
+
+places = {
+    "Gloo's order and the whole batch at once": differing(by_gloo, at_once),
+    "Gloo's order and the order of ranks": differing(by_gloo, by_rank),
+    "Gloo's order, twice": differing(by_gloo, again),
+    "order of ranks, and one rank in that order": differing(by_rank, alone),
+}
+
+places_by_rank = to_rank_0(places)
+if rank == 0:
+    play("kernel")
+    for pair, differ in places_by_rank[0].items():
+        print(f"{pair:>43}: {differ:6} of {n_weights} places differ")
+
+places_by_rank = to_rank_0(places)
+if rank == 0:
+    places_of_0 = places_by_rank[0]
+    assert places_of_0["Gloo's order, twice"] == 0
+    assert places_of_0["order of ranks, and one rank in that order"] == 0
+    assert places_of_0["Gloo's order and the whole batch at once"] > 0
+    assert n_ranks > 2 or places_of_0["Gloo's order and the order of ranks"] == 0
+
+# Same numbers in the same order, same bits, wherever they are added: the last line
+# holds although on one side all ranks computed, and on the other a single one. So the
+# ranks are not to blame. What differs is the order. A matrix product over a whole batch
+# adds its samples up in one order, products over its shards in another. And Gloo's ring
+# begins each part of the tensor at another rank (chapter 08_all_reduce). With two ranks
+# there is only a + b or b + a, and those are equal.
+#
+# The other way to equal bits: sums that never round. Whole numbers up to $2^{24}$ have
+# all their digits in float32, and dividing by a power of two only moves the point. So a
+# linear layer with whole weights, pixels from 0 to 16, and as loss the squared error:
+
+everyone()
+play("ranks")
+pixels = 16 * X[batch]
+weights = torch.randint(-2, 3, (64, 10), generator=torch.Generator().manual_seed(0)).float()
+targets = 16 * nn.functional.one_hot(y[batch], 10).float()
+
+
+def whole_number_gradient(part):
+    """Its part of the gradient of half the mean squared error, by hand."""
+    return pixels[part].T @ (pixels[part] @ weights - targets[part]) / 64
+
+
+exact = {}
+for many, team in teams.items():
+    if rank < many:
+        total = whole_number_gradient(shard(64, rank, many))
+        dist.all_reduce(total, group=team)
+        exact[many] = differing(total, whole_number_gradient(slice(0, 64)))
+
+exact_by_rank = to_rank_0(exact)
+if rank == 0:
+    play("kernel")
+    places_exact = exact_by_rank[0]
+    assert set(places_exact.values()) == {0}
+    result("exact_ranks", max(places_exact))
+    result("exact_places", sum(places_exact.values()))
+
+# For 1 to (exact_ranks) ranks, equal shards or not: (exact_places) places differ. That
+# is the test to write first for anything that adds over ranks: whole numbers, and no
+# tolerance at all.
+#
+# So, bitwise or only close? The replicas of one run must have equal bits, all the time,
+# for nobody compares them again; the drift of 0 says that they had. The same program on
+# the same number of ranks adds in the same order, and had the same bits here. On
+# another number of ranks it adds in another order, and is only close. If somebody asks
+# for the same bits on 4 ranks and on 8, the answer is in the table: fix the pieces that
+# are computed, and the order in which they are added, and pay for it.
+
+# --- Who gets which sample ------------------------------------------------------------
+
+# Until now a rank found its samples by itself, from the step's number. Most programs
+# leave it to PyTorch's loader, with a sampler that deals an epoch's samples out like
+# cards: the first to rank 0, the second to rank 1, and around again.
+#
+# Predict: Nine samples, four ranks, no shuffling. (In general, two for each rank and
+# one more.) Who gets how many? And why can the hands not be 3, 2, 2, 2?
+
+
+def hands(n, world, epoch=None, **how):
+    """What DistributedSampler deals to each of `world` ranks, of n samples: a list of lists."""
+    dealt = []
+    for r in range(world):
+        sampler = DistributedSampler(range(n), num_replicas=world, rank=r, **how)
+        if epoch is not None:
+            sampler.set_epoch(epoch)
+        dealt.append(list(sampler))
+    return dealt
+
+
+if rank == 0:
+    nine = 2 * n_ranks + 1
+    dealt = hands(nine, n_ranks, shuffle=False)
+    fig, ax = plt.subplots(num="dealt", figsize=(5.2, 0.55 * n_ranks + 0.4))
+    for r, hand in enumerate(dealt):
+        for place, sample in enumerate(hand):
+            repeated = place * n_ranks + r >= nine
+            ax.add_patch(Rectangle((place, r), 0.92, 0.86, facecolor=pale(f"C{r}", 0.45),
+                                   edgecolor=f"C{r}", hatch="///" * repeated, linewidth=1.5))
+            label = ax.text(place + 0.46, r + 0.43, sample, ha="center", va="center")
+            if repeated:
+                label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1.5})
+    ax.text(3.15, n_ranks - 0.57, "hatched:\ndealt twice", va="center", fontsize=9)
+    ax.set(xlim=(0, 4.3), ylim=(n_ranks, 0), xticks=[], yticks=[r + 0.43 for r in range(n_ranks)])
+    ax.set_yticklabels([f"rank {r}" for r in range(n_ranks)])
+    ax.spines[:].set_visible(False)
+    ax.grid(False)
+    save_figures()
+
+if rank == 0:
+    twice = sorted(sample for hand in dealt for sample in hand)
+    twice = [sample for sample in set(twice) if twice.count(sample) > 1]
+    kept = hands(nine, n_ranks, shuffle=False, drop_last=True)
+    left_out = sorted(set(range(nine)) - {sample for hand in kept for sample in hand})
+    assert len({len(hand) for hand in dealt}) == 1 == len({len(hand) for hand in kept})
+    result("samples", nine)
+    result("dealt_twice", twice)
+    result("left_out", left_out)
+
+# Every rank must make the same number of steps, for each step has collectives in it: a
+# rank with one batch more would wait for the others forever. So the hands are made
+# equal, and there are two ways. By default the sampler goes on dealing from the start
+# of the list: of (samples) samples it deals (dealt_twice) twice. With `drop_last=True`
+# it leaves out (left_out).
+#
+# In training neither matters much, if it hits other samples in each epoch. In a test it
+# does: a sample that counts twice makes the accuracy wrong, by little, and by another
+# amount for another number of ranks. To test, cut with `shard`, let the hands be
+# unequal, add up counts, and divide once.
+
+# --- The line that everybody forgets --------------------------------------------------
+
+# The sampler shuffles with a seed that is the same on all ranks (it has to be, or one
+# sample comes to two of them), and with the number of the epoch. But nobody tells it
+# which epoch it is, except you: `sampler.set_epoch(epoch)`.
+#
+# Predict: What happens if the line is missing? An error, another order on every rank,
+# or what?
+
+
+def owners(n, epochs, told):
+    """The color of the rank that gets each sample (column) in each epoch (row)."""
+    rows = []
+    for epoch in range(epochs):
+        owner = {s: r for r, hand in enumerate(hands(n, n_ranks, epoch * told)) for s in hand}
+        rows.append([to_rgb(RANK_COLORS[owner[s]]) for s in range(n)])
+    return rows
+
+
+if rank == 0:
+    fig, axes = plt.subplots(1, 2, num="set-epoch", figsize=(5.2, 2.4), sharey=True)
+    for ax, told in zip(axes, (False, True)):
+        ax.imshow(owners(4 * n_ranks, 8, told), aspect="auto")
+        ax.set(title="set_epoch called" if told else "forgotten", xlabel="sample", xticks=[])
+        ax.grid(False)
+    axes[0].set_ylabel("epoch")
+    save_figures()
+
+# No error. Every epoch is the first one again: each rank gets the same samples, in the
+# same order, in the same batches, as long as you train. And if the loader leaves out
+# what does not fill a batch (`drop_last=True` there), it leaves out the same ones in
+# every epoch:
+
+
+def never_seen(told, epochs=10, batch_size=64):
+    """How many training samples are in no batch of any epoch, with drop_last in the loader."""
+    seen, size = set(), batch_size // n_ranks
+    for epoch in range(epochs):
+        for hand in hands(n_train, n_ranks, epoch * told):
+            seen.update(hand[: len(hand) // size * size])
+    return n_train - len(seen)
+
+
+if rank == 0:
+    assert never_seen(told=True) == 0 < never_seen(told=False)
+    result("never_seen", never_seen(told=False))
+
+# (never_seen) samples of (n_train) are never trained on, in ten epochs, and with the
+# line none. (It is the disease of chapter 03_training, caught in another way.)
+#
+# Why deal, rather than cut the epoch into one piece for each rank? The first cards of
+# all hands are the first cards of the deck. So every full batch of an epoch is the same
+# set of samples, whatever the number of ranks:
+
+if rank == 0:
+    size = 16 * n_ranks
+    for place in range(n_train // size):
+        batches = []
+        for world in (1, 2, n_ranks):
+            part = slice(place * size // world, (place + 1) * size // world)
+            batches.append(sorted(s for hand in hands(n_train, world, epoch=3) for s in hand[part]))
+        assert batches[0] == batches[1] == batches[2] and len(set(batches[0])) == size
+    save_figures()
+
+# So one can go from 4 ranks to 2 in the middle of an epoch, and the training goes on
+# (chapter 11_ddp).
+
+# --- Batch normalization --------------------------------------------------------------
+
+# The derivation has one assumption, and it was in the first line: the loss of a batch
+# is a mean of $l_i$, and $l_i$ is about sample $i$ alone. Batch normalization
+# [ioffe2015] breaks it. In training it subtracts from every feature the mean of the
+# batch, and divides by its standard deviation, so that the output for one sample
+# depends on all the others.
+#
+# $$\hat x_i = \frac{x_i - \mu}{\sqrt{\sigma^2 + \varepsilon}}, \qquad
+# \mu = \frac{1}{n}\sum_j x_j, \quad \sigma^2 = \frac{1}{n}\sum_j (x_j - \mu)^2$$
+#
+# A rank sees its shard, so it has a $\mu$ and a $\sigma$ of its own.
+#
+# Predict: Equal shards, 16 samples on each rank, weights as they should be. Is the
+# averaged gradient now nearly right, or as wrong as with the plain mean above?
+#
+# The repair is to add up over all ranks before dividing: the sum of the $x_j$, the sum
+# of their squares, and how many there are, since $\sigma^2 = \frac{1}{n}\sum x_j^2 -
+# \mu^2$. One all-reduce for the three. But this all-reduce is part of the forward pass,
+# and the gradient must come back through it. `dist.all_reduce` writes into its tensor
+# and tells autograd nothing. From chapter 07_collectives we know what belongs there:
+# the backward pass of an all-reduce is its adjoint, and that is an all-reduce.
+
+
+class AllReduce(torch.autograd.Function):
+    """The sum of all ranks' tensors; the gradient of it is the sum of all ranks' gradients."""
+
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        total = x.clone()
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx, gradient):
+        total = gradient.clone()
+        dist.all_reduce(total, group=ctx.group)
+        return total, None  # nothing for the group
+
+
+class SyncedBatchNorm(nn.BatchNorm1d):
+    """Batch normalization over the samples of all ranks together, in shards of any size.
+
+    x: (samples of this rank, features), float32 or float64, its means not much larger than its
+    spread. All ranks call it, forward and backward, the same times.
+    """
+
+    group = None  # all ranks
+
+    def forward(self, x):
+        if not self.training:
+            return super().forward(x)
+        parts = torch.cat([x.sum(0), (x * x).sum(0), x.new_tensor([len(x)])])
+        *sums, n = self.over_all_ranks(parts).split([x.shape[1], x.shape[1], 1])
+        mean, of_squares = (total / n for total in sums)
+        variance = of_squares - mean * mean
+        with torch.no_grad():  # for evaluation, as nn.BatchNorm1d does it
+            self.num_batches_tracked += 1
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(variance * n / (n - 1), self.momentum)
+        return (x - mean) / torch.sqrt(variance + self.eps) * self.weight + self.bias
+
+    def over_all_ranks(self, parts):
+        return AllReduce.apply(parts, self.group)
+
+
+# Three networks: with PyTorch's batch normalization on each rank; with ours; and with
+# ours without the backward half, as one would write it at first. All are compared with
+# PyTorch's on the whole batch, in float64.
+
+
+class OneWay(SyncedBatchNorm):
+    """The right statistics in the forward pass, and a backward pass that knows nothing of them."""
+
+    def over_all_ranks(self, parts):
+        dist.all_reduce(parts := parts.detach().clone())
+        return parts
+
+
+def normalized(norm):
+    """A small network with a normalization in it, the same start whichever it is."""
+    torch.manual_seed(0)
+    layers = nn.Linear(64, 32), norm(32), nn.Tanh(), nn.Linear(32, 10)
+    return nn.Sequential(*layers).to(inputs)  # its type, its device
+
+
+def outcome(norm, samples):
+    """Outputs, gradient (this rank's part of it) and running variance after one step's passes."""
+    model = normalized(norm)
+    model[1].momentum = 1.0  # the running statistics are those of this batch alone
+    part = gradient(model, inputs[samples], labels[samples], 64)
+    variance = model[1].running_var.clone()
+    return model(inputs[samples]).detach(), part, variance
+
+
+def norm_miss(norm, own):
+    """How far outputs, summed gradient and running variance of the shards are from the whole's."""
+    outputs, summed, variance = outcome(norm, own)
+    dist.all_reduce(summed)
+    of_whole = outcome(nn.BatchNorm1d, slice(0, 64))
+    pairs = (outputs, of_whole[0][own]), (summed, of_whole[1]), (variance, of_whole[2])
+    return [((a - b).abs().max() / b.abs().max()).item() for a, b in pairs]
+
+
+everyone()
+play("ranks")
+inputs, labels = X[batch].double(), y[batch]
+norms = nn.BatchNorm1d, OneWay, SyncedBatchNorm
+own = shard(64, rank, world_size)
+norm_misses = {norm.__name__: norm_miss(norm, own) for norm in norms}
+unequal_miss = max(norm_miss(SyncedBatchNorm, cut(64, range(2, world_size + 2))[rank]))
+
+norm_misses_by_rank = to_rank_0(norm_misses)
+unequal_miss_by_rank = to_rank_0(unequal_miss)
+if rank == 0:
+    play("kernel")
+    of_ranks, of_unequal = norm_misses_by_rank, unequal_miss_by_rank
+    worst = {kind: np.max([of_r[kind] for of_r in of_ranks], axis=0) for kind in of_ranks[0]}
+    print(f"{'':>16}  output  gradient  running variance")
+    for kind in ("BatchNorm1d", "OneWay", "SyncedBatchNorm"):
+        print(f"{kind:>16} {worst[kind][0]:7.0e} {worst[kind][1]:9.0e} {worst[kind][2]:17.0e}")
+    assert max(worst["SyncedBatchNorm"]) < 1e-12 and max(of_unequal) < 1e-12
+    assert worst["OneWay"][0] < 1e-12 and worst["OneWay"][1] > 0.01
+    assert min(worst["BatchNorm1d"][:2]) > 0.01
+    result("batch_norm_miss", round(100 * worst["BatchNorm1d"][1]))
+    result("one_way_miss", round(100 * worst["OneWay"][1]))
+    result("synced_miss", worst["SyncedBatchNorm"][1], varies=True)
+    save_figures()
+
+# With PyTorch's batch normalization on every rank, the averaged gradient is wrong by
+# (batch_norm_miss) %: each shard was normalized in its own way. (And each rank keeps
+# running statistics of its own, so the drift is not 0 even if all else is right, and a
+# test depends on which rank is asked.) With ours, outputs, gradient and running
+# variance are those of the whole batch, the gradient to (synced_miss), and with unequal
+# shards as well. The one in the middle is the dangerous one. Its outputs are right, so
+# its loss is right, and a look at the loss says that all is well. Its gradient is wrong
+# by (one_way_miss) %.
+#
+# PyTorch has a synchronized batch normalization, `nn.SyncBatchNorm`, and its
+# `convert_sync_batchnorm(model)` puts it in the place of every `BatchNorm` of a model.
+# Here, as it is:
+
+everyone()
+play("ranks")
+if torch.cuda.is_available():
+    inputs, labels = inputs.cuda(), labels.cuda()
+try:
+    pytorchs, refusal = norm_miss(nn.SyncBatchNorm, own), None
+except ValueError as error:
+    pytorchs, refusal = None, str(error)
+
+pytorchs_by_rank = to_rank_0(pytorchs)
+refusal_by_rank = to_rank_0(refusal)
+if rank == 0:
+    play("kernel")
+    pytorchs_misses, refusal_of_0 = pytorchs_by_rank[0], refusal_by_rank[0]
+    assert refusal_of_0 or max(pytorchs_misses) < 1e-10
+    result("sync_batch_norm", refusal_of_0 or f"ran, wrong by {pytorchs_misses}", varies=True)
+
+# It says: (sync_batch_norm). In PyTorch 2.13 it refuses the CPU; with a GPU this cell
+# runs it and compares.
+#
+# Should one synchronize? Equality has its price: a wait in every such layer, forward
+# and backward. And it is not always wanted. With a shard large enough for good
+# statistics, people keep them per rank on purpose, so that the loss that is optimized
+# stays the same when ranks are added, each with as many samples as before [goyal2017].
+# For normalizations that look at one sample alone, such as layer normalization
+# [ba2016], there is no question. (Dropout is another layer that knows on which rank it
+# is: it draws at random. See chapter 11_ddp.)
+
+# --- Four mistakes --------------------------------------------------------------------
+
+# All of them are common, and three of them train. One short training, of which parts
+# can be replaced; the batch is 16 samples for each rank.
+
+everyone()
+play("ranks")
+
+with_momentum = functools.partial(torch.optim.SGD, momentum=0.9)
+
+
+def short_training(
+    model, *, start=broadcast_parameters, share=shard, average=average_gradients,
+    make=with_momentum, rate=0.05,
+):
+    """Train 30 steps in float64: (mean loss of each, drift, share of digits found, weights)."""
+    model, n, losses = model.double(), 16 * world_size, []
+    start(model)
+    optimizer = make(model.parameters(), lr=rate)
+    for step in range(30):
+        own = samples_of_step(step, len(X), n)[share(n, rank, world_size)]
+        losses.append(loss_and_gradients(model, X[own].double(), y[own]) / world_size)
+        average(model)
+        optimizer.step()
+    losses = torch.stack(losses)
+    dist.all_reduce(losses)
+    accuracy = evaluate(model, X_test.double(), y_test)[1]
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+    return losses.tolist(), drift(model), accuracy, weights
+
+
+# Summed, not averaged. An old and much copied loop has
+# `dist.all_reduce(param.grad.data, op=dist.reduce_op.SUM)`, and nothing after it.
+# (`dist.reduce_op` has been `dist.ReduceOp` for years. PyTorch 2.13 still knows the old
+# name, and warns.)
+#
+# Another start on every rank. Nobody called `broadcast_parameters`.
+#
+# The same data on every rank. Nobody called `shard`; or the loader has no sampler, and
+# every rank has the same seed.
+#
+# Predict: What does each of them do to the training? Which of them does the drift find?
+
+
+def leave(model):
+    """Do nothing to the model."""
+
+
+def first_shard(n, rank, world_size):
+    """The share of rank 0, whoever asks."""
+    return shard(n, 0, world_size)
+
+
+everyone()
+
+summing = functools.partial(average_gradients, weight=1)
+adam = {"make": torch.optim.Adam, "rate": 0.003}
+trainings = {
+    "right": short_training(DigitsNet()),
+    "summed": short_training(DigitsNet(), average=summing),
+    "larger rate": short_training(DigitsNet(), rate=0.05 * world_size),
+    "other starts": short_training(DigitsNet(seed=rank), start=leave),
+    "same data": short_training(DigitsNet(), share=first_shard),
+    "alone": short_training(DigitsNet(), share=first_shard, average=leave),
+    "Adam": short_training(DigitsNet(), **adam),
+    "Adam, summed": short_training(DigitsNet(), average=summing, **adam),
+}
+start_drift = drift(DigitsNet(seed=rank).double())
+numbers = {kind: of_kind[:3] for kind, of_kind in trainings.items()}
+pairs = [("summed", "larger rate"), ("same data", "alone"), ("right", "summed")]
+pairs += [("Adam", "Adam, summed")]
+apart_in_the_end = [(trainings[a][3] - trainings[b][3]).abs().max().item() for a, b in pairs]
+
+numbers_by_rank = to_rank_0(numbers)
+if rank == 0:
+    play("kernel")
+    numbers_of_0 = numbers_by_rank[0]
+    print(f"{'':>12}   last loss   digits found     drift")
+    for kind in ("right", "summed", "other starts", "same data", "Adam", "Adam, summed"):
+        of_steps, of_weights, share_found = numbers_of_0[kind]
+        print(f"{kind:>12} {of_steps[-1]:11.3f} {share_found:14.1%} {of_weights:9.2g}")
+    save_figures()
+
+apart_in_the_end_by_rank = to_rank_0(apart_in_the_end)
+if rank == 0:
+    summed_larger, same_alone, by_sgd, by_adam = apart_in_the_end_by_rank[0]
+    assert summed_larger < 1e-9 and same_alone < 1e-9
+    assert by_adam < 0.01 < by_sgd
+    assert numbers_of_0["summed"][1] == numbers_of_0["same data"][1] == 0
+
+start_drift_by_rank = to_rank_0(start_drift)
+if rank == 0:
+    drift_before, drift_after = start_drift_by_rank[0], numbers_of_0["other starts"][1]
+    assert abs(drift_before - drift_after) < 1e-9
+    result("right_loss", round(numbers_of_0["right"][0][-1], 2))
+    result("summed_loss", round(numbers_of_0["summed"][0][-1], 2))
+    result("drift_before", round(drift_before, 3))
+    result("drift_after", round(drift_after, 3))
+    result("summed_by_sgd", round(by_sgd, 2))
+    result("summed_by_adam", by_adam, varies=True)
+
+# Summed is the right training at (n_ranks) times the learning rate (without weight
+# decay, that is), and ends with that one's weights. It need not look bad: here its last
+# loss is (summed_loss), and the right training's is (right_loss), for 0.05 was a
+# cautious rate. Had it been as large as it may be, it would be too large now. In any
+# case the rate that was tuned is not the rate that is used, and it changes with the
+# number of ranks. Adam divides each gradient by what has been its size, so for Adam a
+# factor is nearly nothing: the weights differ by (summed_by_adam), and with SGD by
+# (summed_by_sgd). There the mistake sleeps until somebody changes the optimizer, or
+# clips gradients.
+#
+# Other starts: the drift was (drift_before) at first, and after 30 steps it is
+# (drift_after), to nine digits. All ranks make the same step, from different places.
+# Averaging gradients brings nobody together; it only keeps together those who are. And
+# each step is a mean of gradients that belong to different networks, so it is right for
+# none of them.
+#
+# The same data: all gradients are equal, and so is their mean. It is the training of
+# one rank alone with batches of 16, to the same weights, and the other ranks compute it
+# once more. The loss falls, the drift is 0, and nothing says that the batch is
+# (n_ranks) times smaller than you think.
+#
+# So the drift finds one of the three. What finds all of them is the comparison from the
+# top of the chapter: one step's gradient beside that of one process that has the whole
+# batch.
+
+everyone()
+play("ranks")
+first = samples_of_step(0, len(X), 16 * world_size)
+inputs, labels = X[first].double(), y[first]
+whole = gradient(DigitsNet().double(), inputs, labels, len(first))
+
+
+def first_miss(seed=0, start=broadcast_parameters, share=shard, average=average_gradients):
+    """How far a first step's gradient is from that of the whole batch, relative to its largest."""
+    model, own = DigitsNet(seed).double(), share(len(first), rank, world_size)
+    start(model)
+    loss_and_gradients(model, inputs[own], labels[own])
+    average(model)
+    ours = torch.cat([p.grad.flatten() for p in model.parameters()])
+    return ((ours - whole).abs().max() / whole.abs().max()).item()
+
+
+first_misses = {
+    "right": first_miss(seed=rank),
+    "summed": first_miss(average=summing),
+    "other starts": first_miss(seed=rank, start=leave),
+    "same data": first_miss(share=first_shard),
+}
+
+first_misses_by_rank = to_rank_0(first_misses)
+if rank == 0:
+    play("kernel")
+    found_by = first_misses_by_rank[0]
+    for kind in ("right", "summed", "other starts", "same data"):
+        print(f"{kind:>12}: wrong by {found_by[kind]:.0e}")
+        assert found_by[kind] < 1e-12 if kind == "right" else found_by[kind] > 0.1
+    save_figures()
+
+# A collective in a branch. The fourth mistake does not train. A batch with a broken
+# picture makes a loss that is not a number, so one leaves such a batch out. It is good
+# sense, on one rank:
+#
+# Predict: The broken picture is in rank 0's shard. Where is rank 0 a second later, and
+# where are the others?
+
+# Rank 0 has left the batch out and is done with the cell, and all others wait for it,
+# in the all-reduce of the first weight tensor. In a loop it is worse: rank 0 goes on to
+# its next step, whose all-reduce the others take for this one's. No hang, and sums of
+# gradients from two different steps, until at the end a call is missing. What a rank
+# finds in its own data may decide about anything but a collective. So first make it
+# everybody's finding. (After `reset` the groups in `teams` are gone, too: to go back to
+# a cell that uses them, first run the one that makes them.)
+
+everyone()
+play("ranks")
+model = DigitsNet()
+pictures = X[mine].clone()
+if rank == 0:
+    pictures[3, 20] = float("nan")
+loss = loss_and_gradients(model, pictures, y[mine])
+broken = (~torch.isfinite(loss)).float()
+dist.all_reduce(broken, op=dist.ReduceOp.MAX)  # is it broken anywhere?
+if not broken:
+    average_gradients(model)
+left_out_by_all = bool(broken)
+
+left_out_by_all_by_rank = to_rank_0(left_out_by_all)
+if rank == 0:
+    play("kernel")
+    assert all(left_out_by_all_by_rank)
+
+# One more all-reduce in each step, of one number. There is a cheaper way for this one:
+# decide after the gradients are averaged. A number that is none is in everybody's sum,
+# so all ranks see it and decide alike. The same goes for clipping gradients: after the
+# all-reduce, when all have the same.
+
+# --- What you can do now --------------------------------------------------------------
+
+# - Derive the gradient of a batch from those of its shards, of any size, and check it
+#   in float64.
+# - Give all ranks the same start, buffers included, average the gradients, and train as
+#   one rank would.
+# - Tell rounding from a mistake, say why the last bits differ, and make them agree
+#   where that is wanted.
+# - Say what `DistributedSampler` deals, which samples come twice, and what is missing
+#   if `set_epoch` is.
+# - Say why batch normalization is no mean over samples, and write one that is right on
+#   many ranks.
+# - Find a sum that should be a mean, another start, the same data: by one gradient
+#   beside that of the whole batch.
+
+# --- Run it on a cluster --------------------------------------------------------------
+
+#     torchrun --standalone --nproc-per-node 4 scripts/10_sync_sgd.py
+#
+# On two hosts (the same line on both, with the first one's name):
+#
+#     torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint HOST:29500 scripts/10_sync_sgd.py
+#
+# Where the processors differ, the assertions on equal bits may fail, and those on a
+# drift of 0. The averaged gradient is the same everywhere, but two processors need not
+# round the optimizer's step in the same way. So give all replicas the same kind of
+# processor.
+
+# --- Where to read on -----------------------------------------------------------------
+
+# - [chen2016sgd]: synchronous against asynchronous SGD, and why it pays to wait for all
+#   but the slowest few.
+# - [goyal2017]: large batches on 256 GPUs. What can go wrong there: two of this
+#   chapter's mistakes (a sum or a mean, one shuffle for all ranks) and two more, of
+#   weight decay and of momentum when the rate changes.
+# - [ioffe2015]: batch normalization.
+# - [unsloth2024]: a mean of means that went unnoticed, found with the comparison of
+#   this chapter.
+# - [pytorchdistributed]: the calls of this chapter.
+
+leave_group()
