@@ -299,8 +299,9 @@ DEATHS = [
         f"import os\nif rank == 1:\n    os._exit(3)\n{ALL_REDUCE}",
         "death",
         "rank 1 died: the process is gone (exit code 3).",
-        stock="Connection closed by peer",
-        in_words="*Connection closed by peer* on the others, below an engine's log of 30 lines",
+        stock="by peer",  # closed; or reset, where it died with words of another unread
+        in_words="*Connection closed by peer* (or *reset*) on the others, below an engine's log of "
+        "30 lines",
     ),
     Fault(
         "sigkill",
@@ -308,7 +309,7 @@ DEATHS = [
         f"import os, signal\nif rank == 1:\n    os.kill(os.getpid(), signal.SIGKILL)\n{ALL_REDUCE}",
         "death",
         "rank 1 died: the process is gone (killed by SIGKILL).",
-        stock="Connection closed by peer",
+        stock="by peer",
         in_words="the same",
     ),
     Fault(
@@ -318,7 +319,7 @@ DEATHS = [
         "death",
         "rank 1 died: the process is gone (killed by SIGSEGV).",
         ("line 4: ctypes.string_at(0)",),
-        stock="Connection closed by peer",
+        stock="by peer",
         in_words="the same",
     ),
     Fault(
@@ -327,7 +328,7 @@ DEATHS = [
         "",
         "own",
         "rank 1 died: the process is gone (killed by SIGKILL).",
-        stock="Connection closed by peer",
+        stock="by peer",
         in_words="the same",
     ),
 ]

@@ -1,5 +1,7 @@
 """Small notebooks for the tests of the script exporter, and what becomes of them."""
 
+from textwrap import dedent
+
 from nbformat import v4
 
 from ranklab.forms.script import to_script
@@ -38,3 +40,8 @@ def body(*cells):
     text = with_ranks(*cells)
     _, _, text = text.partition(f"# --- {MARK} ")
     return text.partition("\n")[2].strip("\n").removesuffix("leave_group()").strip("\n")
+
+
+def same(got, wanted):
+    """Assert that a script's text is what is wanted, which may be indented."""
+    assert got == dedent(wanted).strip("\n").rstrip()

@@ -1,6 +1,6 @@
 """Every exercise: its solution is accepted, and its wrong answers are told what is wrong.
 
-All answers run in one checking process, as a reader's do in a notebook.
+One checking process runs the answers one after another, as that of a notebook does.
 """
 
 import ast
@@ -13,11 +13,11 @@ import pytest
 import wrong_answers
 
 from ranklab import checks
-from ranklab.exercises import Choice, check, checker_process
+from ranklab.exercises import Choice, check
 from ranklab.folders import HERE
 from ranklab.forms import exercises, manuscript
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 AT_LEAST = 3  # wrong answers for each exercise
 
@@ -96,12 +96,6 @@ def answers(one):
     return [eval(ast.unparse(argument), there) for argument in call.args[1:]]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_checking_process():
-    yield
-    checker_process.end()
-
-
 # What there must be
 
 
@@ -120,6 +114,16 @@ def test_every_exercise_has_wrong_answers():
 @pytest.mark.parametrize("chapter", CHAPTERS)
 def test_each_chapter_has_a_few_exercises(chapter):
     assert 3 <= len(solved_in(chapter)) <= 7
+
+
+def test_an_exercise_that_counts_its_gaps_counts_those_of_its_stub():
+    counts = {name: one.gaps for name, one in known().items() if getattr(one, "gaps", 0)}
+    assert counts
+    for name, count in counts.items():
+        chapter = next(path for path in HERE.chapters() if path.stem == solved()[name].chapter)
+        nb = manuscript.read(chapter)
+        text = next(one for one in exercises.find(nb) if one.name == name)
+        assert nb.cells[text.stub].source.count(exercises.BEGIN) == count
 
 
 # What a check says

@@ -54,6 +54,15 @@ def called(*entries):
 # Circles
 
 
+def test_ranks_that_take_turns_are_no_circle_and_wait_in_vain_for_nobody():
+    turns = Diagnosis([receives(0, 1, seconds=0.01), receives(1, 0, seconds=0.3), ended(2)])
+    assert turns.conclusions() == []
+    assert not turns.stuck
+    assert concluded(receives(0, 1, seconds=0.01), ended(1)) == []
+    crossed = sends(0, 1, seconds=0.01, tag=1), receives(1, 0, seconds=0.01, tag=2)
+    assert concluded(*crossed) == []
+
+
 def test_two_that_receive_from_each_other_are_a_circle():
     diagnosis = Diagnosis([receives(0, 1), receives(1, 0, line=5), ended(2)])
     assert diagnosis.circle == [0, 1]

@@ -227,6 +227,15 @@ def test_the_second_run_says_unchanged(book, capsys, tmp_path):
     assert "world 2" in (tmp_path / "two/02_good.ipynb").read_text()
 
 
+def test_who_wants_a_chapter_that_is_under_way_waits_for_it(book):
+    write(book, "02_good", GOOD)
+    command = [sys.executable, "-m", "ranklab.site", "--root", str(book.root), "--execute-only"]
+    runs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [run.communicate(timeout=100)[0] for run in runs]
+    assert [run.returncode for run in runs] == [0, 0]
+    assert sum("unchanged" in text for text in said) == 1, said
+
+
 def test_a_manuscript_that_cannot_be_read_is_one_sentence(book, capsys):
     odd = HEADER.replace("kernelspec", "extra: 1\nkernelspec") + GOOD
     (book.book / "01_odd.md").write_text(odd)

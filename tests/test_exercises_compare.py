@@ -7,7 +7,7 @@ import torch
 
 from ranklab.exercises.compare import difference
 from ranklab.exercises.report import Report
-from ranklab.exercises.shown import short
+from ranklab.exercises.shown import Raised, short
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,10 @@ from ranklab.exercises.shown import short
         (float("nan"), float("nan"), None),
         ("a", "b", ""),
         ("a", 1, "It should return a string, and returned a number (int)."),
+        (Raised("ValueError"), Raised("ValueError"), None),
+        (Raised("ValueError"), Raised("KeyError"), ""),
+        (Raised("ValueError"), None, "It should raise ValueError, and returned None."),
+        ([1], Raised("ValueError"), "It should return a list of 1, and raised ValueError."),
         ([1, 2], (1, 2), None),
         ([1, 2], [1], "It should return 2 values, and returned 1."),
         (

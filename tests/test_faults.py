@@ -41,6 +41,8 @@ def within(what, seconds):
     """Assert that `what` took as little as is promised, and note how long it took."""
     measured[what].append(seconds)
     busy = min(max(1.0, os.getloadavg()[0] / os.cpu_count()), MOST_BUSY)
+    if "PYTEST_XDIST_WORKER" in os.environ:  # other tests run beside it, that began just now
+        busy = MOST_BUSY
     assert seconds < BOUNDS[what] * busy, f"{what}: {seconds:.2f} s"
 
 

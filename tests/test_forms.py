@@ -1,19 +1,13 @@
-"""Manuscript to notebook and back, the command that writes every form, saving in JupyterLab."""
+"""Manuscript to notebook and back, and the command that writes every form."""
 
-import asyncio
-import contextlib
-import io
-import logging
 import os
 import shutil
 import subprocess
 import sys
-import uuid
 
 import nbformat
 import pytest
-from jupyter_server.services.contents.largefilemanager import AsyncLargeFileManager
-from traitlets.config.loader import PyFileConfigLoader
+from small_book import SAMPLES, book, contents, forms
 
 from ranklab import files
 from ranklab.folders import HERE
@@ -22,9 +16,9 @@ from ranklab.forms.__main__ import main
 from ranklab.forms.errors import FormError
 
 pytestmark = pytest.mark.timeout(120)
+__all__ = ["book"]
 
 ROOT = HERE.root
-SAMPLES = ROOT / "tests" / "manuscripts"
 CHAPTERS = HERE.chapters()
 MANUSCRIPTS = [*CHAPTERS, *sorted(SAMPLES.glob("*.md"))]
 
@@ -207,25 +201,6 @@ def test_the_repository_is_named_in_one_place(tmp_path):
 # The command
 
 
-@pytest.fixture
-def book(tmp_path):
-    """A repository with one small chapter that saves a function, and nothing generated."""
-    for folder in ("book", "notebooks", "scripts", "ranklab/taught"):
-        (tmp_path / folder).mkdir(parents=True)
-    shutil.copy(SAMPLES / "92_saved.md", tmp_path / "book" / "92_saved.md")
-    (tmp_path / "ranklab" / "taught" / "__init__.py").write_text('"""Ours."""\n')
-    (tmp_path / "_config.yml").write_text("repository:\n  url: https://host.example/me/mine\n")
-    return tmp_path
-
-
-def forms(book, *options):
-    """Run the command: (exit status, its lines)."""
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-        status = main(["--root", str(book), *map(str, options)])
-    return status, printed.getvalue().splitlines()
-
-
 def forms_in_a_process(book, hash_seed):
     """The same in a process of its own, where strings hash as ``hash_seed`` says."""
     command = [sys.executable, "-m", "ranklab.forms", "--root", str(book)]
@@ -233,10 +208,6 @@ def forms_in_a_process(book, hash_seed):
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return done.stdout.splitlines()
-
-
-def contents(book):
-    return {path: path.read_bytes() for path in sorted(book.rglob("*")) if path.is_file()}
 
 
 FORMS = ["ranklab/taught/saved.py", "notebooks/92_saved.ipynb", "scripts/92_saved.py"]
@@ -344,107 +315,3 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch, content):
 def test_the_committed_forms_are_in_step(capsys):
     status = main(["--check"])
     assert status == 0, capsys.readouterr().out
-
-
-# Saving in JupyterLab
-
-
-@pytest.fixture
-def lab(book, caplog):
-    """`make lab`'s own contents manager on the notebooks: save(notebook, name) as Lab does."""
-    forms(book)
-    caplog.set_level(logging.INFO)
-    folder = ROOT / "ranklab" / "forms"
-    config = PyFileConfigLoader("jupyter_config.py", path=str(folder)).load_config()
-    manager = AsyncLargeFileManager(
-        config=config, root_dir=str(book / "notebooks"), log=logging.getLogger("lab")
-    )
-
-    def save(form, name="92_saved.ipynb"):
-        model = {"type": "notebook", "format": "json", "content": form}
-        caplog.clear()
-        asyncio.run(manager.save(model, name))
-        return [f"{record.levelname} {record.getMessage()}" for record in caplog.records]
-
-    return save
-
-
-def opened(book, name="92_saved.ipynb"):
-    return nbformat.read(book / "notebooks" / name, as_version=4)
-
-
-def edited(book, sentence="A sentence typed in Lab."):
-    form = opened(book)
-    form.cells.append(nbformat.v4.new_markdown_cell(sentence, id=uuid.uuid4().hex))
-    return form
-
-
-def text_of(book):
-    return (book / "book" / "92_saved.md").read_text()
-
-
-def test_saving_a_notebook_updates_its_manuscript(book, lab):
-    before = text_of(book)
-    lines = lab(edited(book))
-    assert text_of(book) == before + "\nA sentence typed in Lab.\n"
-    assert lines[-1] == "INFO book/92_saved.md updated from the notebook."
-    lab(edited(book, "And another."))
-    assert text_of(book).endswith("\nA sentence typed in Lab.\n\n+++\n\nAnd another.\n")
-    assert sorted(os.listdir(book / "book")) == ["92_saved.md"]
-
-
-def test_saving_without_a_change_leaves_the_file_alone(book, lab):
-    path = book / "book" / "92_saved.md"
-    path.write_text(path.read_text() + "\n\n")  # not the forms' whitespace: no change either
-    stamp = path.stat().st_mtime_ns, path.stat().st_ino
-    form = opened(book)
-    form.cells[3].outputs = [nbformat.v4.new_output("stream", text="x\n")]
-    lab(form)
-    assert (path.stat().st_mtime_ns, path.stat().st_ino) == stamp
-
-
-def test_a_notebook_of_the_readers_own_is_left_alone(book, lab):
-    before = contents(book / "book")
-    copy = edited(book)  # still says that it comes from 92_saved.md
-    assert lab(copy, "my_copy.ipynb") == []
-    assert opened(book, "my_copy.ipynb").cells == copy.cells
-    unmarked = edited(book)
-    del unmarked.metadata["ranklab"]
-    assert not [line for line in lab(unmarked) if line.startswith("ERROR")]
-    assert contents(book / "book") == before
-
-
-def test_a_notebook_saved_under_another_chapters_name_is_left_alone(book, lab):
-    shutil.copy(book / "book" / "92_saved.md", book / "book" / "93_other.md")
-    before = contents(book / "book")
-    lab(edited(book), "93_other.ipynb")
-    assert contents(book / "book") == before
-
-
-def test_a_notebook_that_cannot_be_translated_is_saved_and_the_manuscript_kept(book, lab):
-    before = text_of(book)
-    (line,) = [line for line in lab(edited(book, "a\n\n+++\n\nb")) if line.startswith("ERROR")]
-    assert "would not come back" in line and "The notebook is saved" in line
-    assert opened(book).cells[-1].source == "a\n\n+++\n\nb"
-    assert text_of(book) == before
-    # ... and once repaired, saving works again
-    form = opened(book)
-    form.cells[-1].source = "repaired"
-    lab(form)
-    assert text_of(book) == before + "\nrepaired\n"
-
-
-def test_a_manuscript_that_was_edited_meanwhile_is_not_overwritten(book, lab):
-    path = book / "book" / "92_saved.md"
-    path.write_text(text_of(book) + "\nTyped in an editor.\n")
-    (line,) = [line for line in lab(edited(book)) if line.startswith("ERROR")]
-    assert "was changed since" in line and "make forms" in line
-    assert text_of(book).endswith("Typed in an editor.\n")
-    assert opened(book).cells[-1].source == "A sentence typed in Lab."
-    # ... nor by saving once more
-    lab(edited(book))
-    assert text_of(book).endswith("Typed in an editor.\n")
-    # The author chooses: the notebook wins.
-    status, lines = forms(book, "--from-notebook", book / "notebooks" / "92_saved.ipynb")
-    assert (status, lines) == (0, ["book/92_saved.md updated from the notebook."])
-    assert "A sentence typed in Lab." in text_of(book)

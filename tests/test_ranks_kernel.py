@@ -149,12 +149,13 @@ def test_the_signal_of_an_interrupt_may_be_another(working, tmp_path):
     assert "RuntimeError: heard it" in error
 
 
-def test_an_interrupted_deadlock_says_where_everybody_was(working, tmp_path):
+def test_an_interrupted_deadlock_says_where_everybody_was(working):
     """A group with a longer timeout, so that the interrupt comes first."""
     slow = "from datetime import timedelta\nslow = dist.new_group(timeout=timedelta(seconds=5))"
     assert working.run(f"%%px\n{slow}")[1] is None
     wait = "dist.recv(torch.zeros(1), src=1 - rank, group=slow)"
-    message = working.start_on_ranks(wait, tmp_path)
+    message = working.start(f"%%px\n{wait}")
+    working.outputs(message, timeout=20, until="in a circle")
     working.manager.interrupt_kernel()
     _, error = working.outputs(message, timeout=20)
     assert error.startswith(

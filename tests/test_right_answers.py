@@ -2,28 +2,26 @@
 
 import importlib
 import pkgutil
+from functools import cache
 
 import pytest
 import right_answers
 
-from ranklab.exercises import check, checker_process
+from ranklab.exercises import check
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 
-def _all():
+@cache
+def known():
+    """Return {exercise and name: Right} of all modules."""
     for module in pkgutil.iter_modules(right_answers.__path__):
         importlib.import_module(f"right_answers.{module.name}")
-    return right_answers.found
+    return {f"{one.exercise}-{one.name}": one for one in right_answers.found}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_checking_process():
-    yield
-    checker_process.end()
-
-
-@pytest.mark.parametrize("answer", _all(), ids=lambda one: f"{one.exercise}-{one.name}")
+@pytest.mark.parametrize("answer", known())
 def test_a_right_answer_is_accepted(answer):
-    report = check(answer.exercise, *answer.answers)
+    right = known()[answer]
+    report = check(right.exercise, *right.answers)
     assert report, str(report)

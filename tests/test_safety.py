@@ -25,7 +25,7 @@ from ranklab import Ranks, guardian, launcher
 from ranklab.failure import RankError
 from ranklab.guardian import belonging_to, has_ended
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.alone]
 
 N = 3
 LOOPBACK = {"127.0.0.1", "::1"}

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.alone
+
 SOAK = Path(__file__).parents[1] / "benchmarks" / "soak.py"
 # One of each family, so that the time is bounded.
 KINDS = (

@@ -23,7 +23,7 @@ spread = Exercise(
     ],
     expected=lambda inputs: [inputs[inputs[0][1]][0]] * len(inputs),
     hints=[
-        Hint(lambda seen: seen.happened == "stuck", "Who receives?"),
+        Hint(lambda seen: True, "Who receives?", when=("stuck",)),
         Hint(lambda seen: seen.no_such_thing, "An exception in a hint's test is no hint."),
     ],
     hint="Draw who has what after each message.",

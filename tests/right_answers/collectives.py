@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from ranklab.taught.collectives import exchange
+from ranklab.taught.collectives import recv, send, sendrecv
 from right_answers import right
 
 # total_accuracy
@@ -15,6 +15,13 @@ def one_collective_of_objects(right, seen):
     dist.all_gather_object(counts, (right, seen))
     rights, all_seen = map(sum, zip(*counts))
     return rights / all_seen
+
+
+@right("total_accuracy")
+def a_number_from_torch(right, seen):
+    counts = torch.tensor([right, seen], dtype=torch.float64)
+    dist.all_reduce(counts)
+    return counts[0] / counts[1]
 
 
 # largest
@@ -56,7 +63,7 @@ def from_far_to_near(x):
     n, me = dist.get_world_size(), dist.get_rank()
     for k in reversed(range((n - 1).bit_length())):
         came = torch.empty_like(x)
-        exchange(x, (me + 2**k) % n, came, (me - 2**k) % n)
+        sendrecv(x, (me + 2**k) % n, came, (me - 2**k) % n)
         x.copy_(torch.where(came > x, came, x))
 
 
@@ -76,4 +83,17 @@ def by_doubling(x):
         for handle in handles:
             handle.wait()
         total, distance = total + box, 2 * distance
+    return total
+
+
+@right("own_scan")
+def everyone_tells_all_above(x):
+    """As many messages as there are pairs: each rank hears from those before it, then tells."""
+    n, me, total = dist.get_world_size(), dist.get_rank(), x.clone()
+    for other in range(me):
+        box = torch.empty_like(x)
+        recv(box, other)
+        total += box
+    for other in range(me + 1, n):
+        send(x, other)
     return total

@@ -1,6 +1,8 @@
 """Right answers to the exercises of chapter 04."""
 
 import collections
+import queue
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -45,3 +47,22 @@ def futures_of_one_thread(batches, depth):
     while (batch := ahead.popleft().result()) is not end:
         ahead.append(pool.submit(next, source, end))
         yield batch
+
+
+@right("prefetched")
+def with_a_kind_for_each(batches, depth):
+    ready = queue.Queue(depth)
+
+    def fill():
+        try:
+            for batch in batches:
+                ready.put(("batch", batch))
+            ready.put(("end", None))
+        except BaseException as error:
+            ready.put(("error", error))
+
+    threading.Thread(target=fill).start()
+    while (item := ready.get())[0] == "batch":
+        yield item[1]
+    if item[0] == "error":
+        raise item[1]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ranklab.taught.graphs import Tensor, in_order
+from ranklab.taught.graphs import Tensor, backward, in_order, mul
 from right_answers import right
 
 # earliest_end
@@ -60,3 +60,44 @@ def rules_called_by_hand(f, a):
         return [grads[id(start)]]
 
     return Tensor(f(a).data, [a], rule)
+
+
+@right("checkpoint")
+def in_the_result_of_f(f, a):
+    """The Tensor that f returned, with another source and another rule."""
+
+    def rule(grad):
+        leaf = Tensor(a.data)
+        backward(mul(f(leaf), Tensor(grad)))
+        return (leaf.grad,)
+
+    out = f(a)
+    out.sources, out.rule = (a,), rule
+    return out
+
+
+@right("checkpoint")
+def with_the_same_leaf_twice(f, a):
+    leaf = Tensor(a.data)
+    data = f(leaf).data
+
+    def rule(grad):
+        leaf.grad = None
+        again = f(leaf)
+        backward(mul(again, Tensor(grad)))
+        return (leaf.grad,)
+
+    return Tensor(data, (a,), rule)
+
+
+@right("checkpoint")
+def with_an_operation_that_only_starts(f, a):
+    """Nothing is multiplied: a Tensor whose rule gives `grad`, whatever comes in."""
+
+    def rule(grad):
+        leaf = Tensor(a.data.copy())
+        again = f(leaf)
+        backward(Tensor(0.0, (again,), lambda one: (one * grad,)))
+        return (leaf.grad,)
+
+    return Tensor(f(Tensor(a.data)).data, (a,), rule)

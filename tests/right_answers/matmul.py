@@ -1,7 +1,9 @@
 """Right answers to the exercises of chapter 01."""
 
 import numpy as np
+import torch
 
+from ranklab.taught.matmul import strassen
 from right_answers import right
 
 # work_and_span
@@ -10,6 +12,11 @@ from right_answers import right
 @right("work_and_span")
 def by_counting_bits(n, m, p):
     return (2 * m - 1) * n * p, 1 + (m - 1).bit_length()
+
+
+@right("work_and_span")
+def in_numpys_integers(n, m, p):
+    return np.int64(n * p) * (2 * m - 1), 1 + np.ceil(np.log2(m)).astype(int)
 
 
 # partial_products
@@ -37,7 +44,28 @@ def row_of_blocks_by_row_of_blocks(A, B, b, multiply):
     return np.block([[block(row, column) for column in cut(B, 1)] for row in cut(A, 0)])
 
 
+@right("blocked_product")
+def as_a_tensor(A, B, b, multiply):
+    C = torch.zeros(len(A), B.shape[1], dtype=torch.float64)
+    for i in range(0, len(A), b):
+        for j in range(0, B.shape[1], b):
+            for k in range(0, A.shape[1], b):
+                block = multiply(A[i : i + b, k : k + b], B[k : k + b, j : j + b])
+                C[i : i + b, j : j + b] += torch.from_numpy(block)
+    return C
+
+
 # any_strassen
+
+
+@right("any_strassen")
+def padded_once(A, B, leaf, multiply):
+    """Padded to leaf times a power of two, then by the chapter's recursion."""
+    n, size = len(A), leaf
+    while size < n:
+        size *= 2
+    A, B = (np.pad(M, (0, size - n)) for M in (A, B)) if n > leaf else (A, B)
+    return strassen(A, B, leaf, multiply)[:n, :n]
 
 
 @right("any_strassen")

@@ -49,7 +49,46 @@ def a_token_goes_round(say):
         dist.send(token, rank + 1)
 
 
+@right("in_turn")
+def a_group_for_each_pair(say):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    pairs = [dist.new_group([r, r + 1]) for r in range(n - 1)]
+    if rank > 0:
+        dist.barrier(pairs[rank - 1])
+    say()
+    if rank < n - 1:
+        dist.barrier(pairs[rank])
+
+
+@right("in_turn")
+def with_another_collective(say):
+    for turn in range(dist.get_world_size()):
+        if turn == dist.get_rank():
+            say()
+        dist.all_reduce(torch.ones(1))
+
+
+@right("in_turn")
+def with_the_barriers_before(say):
+    for _ in range(dist.get_rank()):
+        dist.monitored_barrier()
+    say()
+    for _ in range(dist.get_world_size() - 1 - dist.get_rank()):
+        dist.monitored_barrier()
+
+
 # balanced_tasks
+
+
+@right("balanced_tasks")
+def by_numpys_order(seconds):
+    loads, mine = np.zeros(dist.get_world_size()), []
+    for task in np.argsort(np.array(seconds), kind="stable")[::-1]:
+        least = loads.argmin()
+        loads[least] += seconds[task]
+        if least == dist.get_rank():
+            mine.append(task)
+    return mine
 
 
 @right("balanced_tasks")
@@ -85,3 +124,28 @@ def with_a_second_file(folder, card):
         time.sleep(0.002)
     found = sorted(Path(folder).glob("*.card"), key=lambda path: int(path.stem))
     return [path.read_text() for path in found]
+
+
+@right("meet")
+def with_few_looks(folder, card):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    draft = Path(folder, f".{rank}.part")
+    draft.write_text(card)
+    draft.replace(Path(folder, f"{rank}.card"))
+    places = [Path(folder, f"{r}.card") for r in range(n)]
+    while any(not place.exists() for place in places):
+        time.sleep(0.4)
+    return [place.read_text() for place in places]
+
+
+@right("meet")
+def with_an_end_of_each_card(folder, card):
+    Path(folder, f"card {dist.get_rank()}").write_text(f"{card}\n")
+    cards = []
+    for r in range(dist.get_world_size()):
+        place, text = Path(folder, f"card {r}"), ""
+        while not text.endswith("\n"):
+            time.sleep(0.001)
+            text = place.read_text() if place.exists() else ""
+        cards.append(text.removesuffix("\n"))
+    return cards

@@ -1,5 +1,7 @@
 """Right answers to the exercises of chapter 03, the program `mlp` among them."""
 
+import functools
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -20,7 +22,35 @@ def functions_of_the_weights(model, x, y, sizes):
     return [sum(part[name] for part in parts) / len(y) for name in weights]
 
 
+@right("gradient_of_parts")
+def keeping_the_last_graph(model, x, y, sizes):
+    model.zero_grad()
+    for inputs, classes in zip(x.split(sizes), y.split(sizes)):
+        loss = F.cross_entropy(model(inputs), classes, reduction="sum") / len(y)
+        loss.backward(retain_graph=True)
+    return [parameter.grad for parameter in model.parameters()]
+
+
+@right("gradient_of_parts")
+def without_the_empty_parts(model, x, y, sizes):
+    total, at = [torch.zeros_like(parameter) for parameter in model.parameters()], 0
+    for size in filter(None, sizes):
+        loss = F.cross_entropy(model(x[at : at + size]), y[at : at + size])
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        total = [a + b * size / len(y) for a, b in zip(total, gradients, strict=True)]
+        at += size
+    return tuple(total)
+
+
 # which_rows
+
+
+@right("which_rows")
+def by_other_rows(f, X):
+    generator = torch.Generator().manual_seed(5)
+    others = torch.rand(X.shape, dtype=X.dtype, generator=generator)
+    numbers = torch.arange(len(X))[:, None]
+    return [row for row in range(len(X)) if f(torch.where(numbers == row, others, X)) != f(X)]
 
 
 @right("which_rows")
@@ -149,6 +179,27 @@ def with_what_pytorch_has():
         Stacked,
         by_a_mask,
         in_two_summands,
+        with_a_closure,
+        in_inference_mode,
+        with_a_scheduler,
+    )
+
+
+@functools.lru_cache(maxsize=2)
+def weight_of(niters):
+    return 0.7 / niters
+
+
+def with_a_cache(step, niters, first):
+    return first * (1 - step * weight_of(niters))
+
+
+@right("mlp", several=True)
+def with_a_function_that_has_a_cache():
+    return (
+        Stacked,
+        by_a_mask,
+        with_a_cache,
         with_a_closure,
         in_inference_mode,
         with_a_scheduler,

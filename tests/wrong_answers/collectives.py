@@ -5,7 +5,7 @@ import os
 import torch
 import torch.distributed as dist
 
-from ranklab.taught.collectives import exchange, recv, send
+from ranklab.taught.collectives import recv, send, sendrecv
 from wrong_answers import wrong
 
 # total_accuracy --------------------------------------------------------------------------------
@@ -32,7 +32,7 @@ def forgets_the_others_seen(right, seen):
     return count.item() / (seen / 4 or 1)
 
 
-@wrong("total_accuracy", says=["2 collective calls", "One is enough"])
+@wrong("total_accuracy", says=["2 collective calls", "One is enough", "fit into one tensor"])
 def in_two_calls(right, seen):
     rights, all_seen = torch.tensor([right]), torch.tensor([seen])
     dist.all_reduce(rights)
@@ -53,12 +53,19 @@ def in_two_calls_of_objects(right, seen):
     return sum(counts[0]) / sum(counts[1])
 
 
-@wrong("total_accuracy", says=["stuck", "all_reduce", "rank 0"])
+@wrong("total_accuracy", says=["stuck", "all_reduce", "rank 0", "must make the call"])
 def only_rank_0_asks(right, seen):
     counts = torch.tensor([right, seen])
     if dist.get_rank() == 0:
         dist.all_reduce(counts)
     dist.barrier()
+    return (counts[0] / counts[1]).item()
+
+
+@wrong("total_accuracy", says=["one rank has seen nothing", "got:      nan", "Divide last"])
+def divides_first_in_a_tensor(right, seen):
+    counts = torch.stack([torch.tensor(right) / seen * seen, torch.tensor(float(seen))])
+    dist.all_reduce(counts)
     return (counts[0] / counts[1]).item()
 
 
@@ -96,6 +103,50 @@ def starts_from_zero(x):
     return best, who
 
 
+@wrong("largest", says=["got:      (6, 0)", "`[box] * n` is one box, n times"])
+def one_box_for_all(x):
+    mine = x.max().reshape(1)
+    maxima = [torch.empty_like(mine)] * dist.get_world_size()
+    dist.all_gather(maxima, mine)
+    numbers = torch.cat(maxima).tolist()
+    return max(numbers), numbers.index(max(numbers))
+
+
+@wrong("largest", says=["float64, 2 ranks", "float32 cannot"])
+def in_float32(x):
+    mine = x.max().reshape(1).float()
+    maxima = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(maxima, mine)
+    numbers = torch.cat(maxima).tolist()
+    return max(numbers), numbers.index(max(numbers))
+
+
+@wrong("largest", says=["the same on two ranks", "the same shape from every rank"])
+def gathers_x(x):
+    xs = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(xs, x)
+    numbers = [each.max().item() for each in xs]
+    return max(numbers), numbers.index(max(numbers))
+
+
+@wrong("largest", says=["A number is asked for", "`.item()`"])
+def a_tensor_instead_of_a_number(x):
+    mine = x.max().reshape(1)
+    maxima = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(maxima, mine)
+    return max(maxima), maxima.index(max(maxima))
+
+
+@wrong("largest", says=["2 collective calls", "see whose"])
+def number_and_owner_one_after_the_other(x):
+    n, me = dist.get_world_size(), dist.get_rank()
+    top = x.max().reshape(1).clone()
+    dist.all_reduce(top, op=dist.ReduceOp.MAX)
+    who = torch.tensor([me if x.max() == top else n])
+    dist.all_reduce(who, op=dist.ReduceOp.MIN)
+    return top.item(), who.item()
+
+
 # all_lists -------------------------------------------------------------------------------------
 
 
@@ -123,11 +174,26 @@ def filled_up_with_zeros(numbers):
     return [box.tolist() for box in boxes]
 
 
-@wrong("all_lists", says=["It should return 4 values, and returned 3"])
+@wrong("all_lists", says=["It should return 4 values, and returned 3", "an empty one"])
 def without_the_empty_ones(numbers):
     lists = [None] * dist.get_world_size()
     dist.all_gather_object(lists, numbers)
     return [some for some in lists if some]
+
+
+@wrong("all_lists", says=["died", "the same shape from every rank"])
+def as_a_tensor(numbers):
+    mine = torch.tensor(numbers)
+    boxes = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(boxes, mine)
+    return [box.tolist() for box in boxes]
+
+
+@wrong("all_lists", says=["IndexError", "a place for every rank"])
+def into_an_empty_list(numbers):
+    lists = []
+    dist.all_gather_object(lists, numbers)
+    return lists
 
 
 # all_max ---------------------------------------------------------------------------------------
@@ -138,7 +204,7 @@ def adds(x):
     n, me = dist.get_world_size(), dist.get_rank()
     incoming, step = torch.empty_like(x), 1
     while step < n:
-        exchange(x, (me + step) % n, incoming, (me - step) % n)
+        sendrecv(x, (me + step) % n, incoming, (me - step) % n)
         x += incoming
         step *= 2
 
@@ -148,7 +214,7 @@ def always_the_neighbor(x):
     n, me = dist.get_world_size(), dist.get_rank()
     incoming, step = torch.empty_like(x), 1
     while step < n:
-        exchange(x, (me + 1) % n, incoming, (me - 1) % n)
+        sendrecv(x, (me + 1) % n, incoming, (me - 1) % n)
         torch.maximum(x, incoming, out=x)
         step *= 2
 
@@ -158,12 +224,12 @@ def in_a_copy(x):
     n, me = dist.get_world_size(), dist.get_rank()
     incoming, step = torch.empty_like(x), 1
     while step < n:
-        exchange(x, (me + step) % n, incoming, (me - step) % n)
+        sendrecv(x, (me + step) % n, incoming, (me - step) % n)
         x = torch.maximum(x, incoming)
         step *= 2
 
 
-@wrong("all_max", says=["stuck", "That is what exchange is for"])
+@wrong("all_max", says=["stuck", "That is what sendrecv is for"])
 def one_after_the_other(x):
     n, me = dist.get_world_size(), dist.get_rank()
     incoming, step = torch.empty_like(x), 1
@@ -174,19 +240,68 @@ def one_after_the_other(x):
         step *= 2
 
 
-@wrong("all_max", says=["a rank sent 3 messages where 2 would do"])
+@wrong("all_max", says=["sent 3 messages where 2 would do", "How far must"])
 def around_the_ring(x):
     n, me = dist.get_world_size(), dist.get_rank()
     incoming, passing = torch.empty_like(x), x.clone()
     for _ in range(n - 1):
-        exchange(passing, (me + 1) % n, incoming, (me - 1) % n)
+        sendrecv(passing, (me + 1) % n, incoming, (me - 1) % n)
         torch.maximum(x, incoming, out=x)
         passing = incoming.clone()
 
 
-@wrong("all_max", says=["But build it from messages"])
+@wrong("all_max", says=["But build it from messages", "has the rounds already"])
 def built_in(x):
     dist.all_reduce(x, op=dist.ReduceOp.MAX)
+
+
+@wrong("all_max", says=["sent 3 messages where 2 would do", "How far must"])
+def one_further_each_round(x):
+    n, me = dist.get_world_size(), dist.get_rank()
+    incoming, step = torch.empty_like(x), 1
+    while step < n:
+        sendrecv(x, (me + step) % n, incoming, (me - step) % n)
+        torch.maximum(x, incoming, out=x)
+        step += 1
+
+
+@wrong("all_max", says=["not done after 10 s", "does it double in every round?"])
+def without_the_doubling(x):
+    n, me = dist.get_world_size(), dist.get_rank()
+    incoming, step = torch.empty_like(x), 1
+    while step < n:
+        sendrecv(x, (me + step) % n, incoming, (me - step) % n)
+        torch.maximum(x, incoming, out=x)
+
+
+@wrong("all_max", says=["stuck", "receives from the left"])
+def receives_from_the_right(x):
+    n, me = dist.get_world_size(), dist.get_rank()
+    incoming, step = torch.empty_like(x), 1
+    while step < n:
+        sendrecv(x, (me + step) % n, incoming, (me + step) % n)
+        torch.maximum(x, incoming, out=x)
+        step *= 2
+
+
+@wrong("all_max", says=["ambiguous", "place by place"])
+def the_max_of_python(x):
+    n, me = dist.get_world_size(), dist.get_rank()
+    incoming, step = torch.empty_like(x), 1
+    while step < n:
+        sendrecv(x, (me + step) % n, incoming, (me - step) % n)
+        x.copy_(max(x, incoming))
+        step *= 2
+
+
+@wrong("all_max", says=["no rank 4", "after the last one comes rank 0"])
+def off_the_end(x):
+    n, me = dist.get_world_size(), dist.get_rank()
+    incoming, step = torch.empty_like(x), 1
+    while step < n:
+        sendrecv(x, me + step, incoming, me - step)
+        torch.maximum(x, incoming, out=x)
+        step *= 2
 
 
 # own_scan --------------------------------------------------------------------------------------
@@ -216,7 +331,7 @@ def only_the_neighbor(x):
     return total
 
 
-@wrong("own_scan", says=["stuck", "A scan is a row, not a circle"])
+@wrong("own_scan", says=["stuck", "A scan is a row, not a circle", "Who waits for nobody"])
 def all_receive_first(x):
     n, me = dist.get_world_size(), dist.get_rank()
     total, before = x.clone(), torch.empty_like(x)
@@ -268,3 +383,36 @@ def the_sum_of_all(x):
 @wrong("own_scan", says=["int64, 3 ranks"])
 def as_the_text_shows_it(x):
     return torch.full_like(x, (dist.get_rank() + 1) ** 2)
+
+
+@wrong("own_scan", says=["there is no rank", "A row has two ends"])
+def without_ends(x):
+    me, total, before = dist.get_rank(), x.clone(), torch.empty_like(x)
+    recv(before, me - 1)
+    total += before
+    send(total, me + 1)
+    return total
+
+
+@wrong("own_scan", says=["stuck", "can send only after it has heard", "What isend starts"])
+def all_tell_those_above_first(x):
+    n, me, total = dist.get_world_size(), dist.get_rank(), x.clone()
+    for other in range(me + 1, n):
+        send(x, other)
+    for other in range(me):
+        before = torch.empty_like(x)
+        recv(before, other)
+        total += before
+    return total
+
+
+@wrong("own_scan", says=["bfloat16, 4 ranks", "the shape and the type of x"])
+def adds_in_another_type(x):
+    me, total = dist.get_rank(), x.float() if x.dtype == torch.bfloat16 else x.clone()
+    if me > 0:
+        before = torch.empty_like(total)
+        recv(before, me - 1)
+        total += before
+    if me < dist.get_world_size() - 1:
+        send(total, me + 1)
+    return total

@@ -26,6 +26,7 @@ def _ddp(
     sampler=DistributedSampler,
     share=_share,
     wrap=DistributedDataParallel,
+    average=lambda model: None,
     new_epoch=DistributedSampler.set_epoch,
     mean=_mean_of_all,
     prints=_rank_0,
@@ -45,6 +46,7 @@ def _ddp(
                 loss = nn.functional.cross_entropy(replica(inputs), labels)
                 optimizer.zero_grad()
                 loss.backward()
+                average(model)
                 optimizer.step()
                 total += loss.detach()
             loss = mean(total / len(loader))
@@ -120,3 +122,35 @@ def only_rank_0_averages():
         return _mean_of_all(loss) if dist.get_rank() == 0 else loss
 
     return _ddp(mean=mean_on_rank_0)
+
+
+@_wrong_ddp("start with the weights of rank 0", "The loop calls `replica`")
+def wrapped_under_another_name():
+    def wraps_and_goes_on_with_the_bare_one(model):
+        DistributedDataParallel(model)
+        return model
+
+    return _ddp(wrap=wraps_and_goes_on_with_the_bare_one)
+
+
+@_wrong_ddp("DDP has averaged the gradients")
+def gradients_summed_again():
+    def everybodys_sum(model):
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+
+    return _ddp(average=everybodys_sum)
+
+
+@_wrong_ddp("Which collective gives its result to all?")
+def mean_on_rank_0_alone():
+    def reduced(loss):
+        dist.reduce(loss, 0)
+        return loss / dist.get_world_size()
+
+    return _ddp(mean=reduced)
+
+
+@_wrong_ddp("NoneType", "returns nothing")
+def takes_what_is_returned():
+    return _ddp(mean=lambda loss: dist.all_reduce(loss) / dist.get_world_size())

@@ -79,7 +79,54 @@ class TwoWorkers(_Stream):
         return iter(range(5) if info.id == 0 else range(5, 10))
 
 
+@wrong("each_once", says=["NameError: name 'first' is not defined", "in __iter__"])
+class WithoutItsFirst(_Stream):
+    def __iter__(self):
+        return iter(range(first, last))  # noqa: F821
+
+
+@wrong("each_once", says=["iter() returned non-iterator", "A list is no iterator yet"])
+class AList(_Stream):
+    def __iter__(self):
+        return list(range(self.start, self.stop))
+
+
+@wrong("each_once", says=["a worker was not done", "in __iter__: while", "The share of a worker"])
+class WithoutAnEnd(_Stream):
+    def __iter__(self):
+        while True:
+            pass
+
+
+@wrong("each_once", says=["0 to 10, 2 workers", "`last` of a worker is the `first`"])
+class WithItsLast(_Stream):
+    def __iter__(self):
+        info = get_worker_info()
+        which, of = (info.id, info.num_workers) if info else (0, 1)
+        n = self.stop - self.start
+        first, last = self.start + n * which // of, self.start + n * (which + 1) // of
+        return iter(range(first, min(last + 1, self.stop)))
+
+
+@wrong("each_once", says=["0 to 10, 2 workers", "No worker gave a number"])
+class FromLastToFirst(_Stream):
+    def __iter__(self):
+        return iter(range(self.stop, self.start))
+
+
 # reseed
+
+
+@wrong("reseed", says=["Seed must be between 0 and", "takes large seeds, too"])
+def with_an_older_generator(worker_id):
+    rng = np.random.RandomState(torch.initial_seed())
+    get_worker_info().dataset.rng = np.random.default_rng(rng.randint(1000))
+
+
+@wrong("reseed", says=["a worker was not done", "in with_a_loop: while"])
+def with_a_loop(worker_id):
+    while True:
+        pass
 
 
 @wrong("reseed", says=["Workers 0 and 1 draw the same", "another one in each worker"])
@@ -102,7 +149,7 @@ def with_the_base_seed(worker_id):
     get_worker_info().dataset.rng = np.random.default_rng(torch.initial_seed() - worker_id)
 
 
-@wrong("reseed", says=["Workers 0 and 1 draw the same"])
+@wrong("reseed", says=["Workers 0 and 1 draw the same", "that the dataset came with"])
 def without_the_dataset(worker_id):
     np.random.seed(torch.initial_seed() % 2**32)
 
@@ -163,6 +210,53 @@ def the_error_is_lost(batches, depth):
         yield batch
 
 
+@wrong("prefetched", says=["3 batches and then an error", "Catch it there"])
+def the_error_ends_the_thread(batches, depth):
+    ready, end = queue.Queue(maxsize=depth), object()
+
+    def fill():
+        for batch in batches:
+            ready.put(batch)
+        ready.put(end)
+
+    threading.Thread(target=fill, daemon=True).start()
+    while (batch := ready.get()) is not end:
+        yield batch
+
+
+@wrong("prefetched", says=["an exception among the batches", "given, and not raised"])
+def exceptions_are_raised(batches, depth):
+    ready, end = queue.Queue(maxsize=depth), object()
+
+    def fill():
+        try:
+            for batch in batches:
+                ready.put(batch)
+        except Exception as error:
+            ready.put(error)
+        ready.put(end)
+
+    threading.Thread(target=fill, daemon=True).start()
+    while (batch := ready.get()) is not end:
+        if isinstance(batch, Exception):
+            raise batch
+        yield batch
+
+
+@wrong("prefetched", says=["5 batches, 2 ahead", "with target=f() f runs here"])
+def without_a_thread(batches, depth):
+    ready, end = queue.Queue(maxsize=depth), object()
+
+    def fill():
+        for batch in batches:
+            ready.put(batch)
+        ready.put(end)
+
+    threading.Thread(target=fill(), daemon=True).start()
+    while (batch := ready.get()) is not end:
+        yield batch
+
+
 @wrong("prefetched", says=["too far", "maxsize"])
 def without_a_bound(batches, depth):
     ready, end, errors = queue.Queue(), object(), []
@@ -182,7 +276,7 @@ def without_a_bound(batches, depth):
         raise errors[0]
 
 
-@wrong("prefetched", says=["5 batches, 2 ahead", "source has ended"])
+@wrong("prefetched", says=["5 batches, 2 ahead", "if nothing marks the end"])
 def waits_after_the_end(batches, depth):
     ready = queue.Queue(maxsize=depth)
 

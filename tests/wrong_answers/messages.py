@@ -14,7 +14,9 @@ def _ring():
 # from_left
 
 
-@wrong("from_left", says=["1 number, 4 ranks", "circle", "dist.send(x, right)"])
+@wrong(
+    "from_left", says=["1 number, 4 ranks", "circle", "dist.send(x, right)", "begin with the other"]
+)
 def as_it_was(x):
     _, _, left, right = _ring()
     box = torch.empty_like(x)
@@ -49,7 +51,7 @@ def from_the_right(x):
     return box
 
 
-@wrong("from_left", says=["of send and recv alone"])
+@wrong("from_left", says=["of messages alone", "its left neighbor"])
 def by_a_collective(x):
     _, world_size, left, _ = _ring()
     boxes = [torch.empty_like(x) for _ in range(world_size)]
@@ -68,6 +70,18 @@ def x_as_the_box(x):
         dist.send(old, right)
         dist.recv(x, left)
     return x
+
+
+@wrong("from_left", says=["is a `return` missing", "What came is in the box"])
+def without_a_return(x):
+    rank, _, left, right = _ring()
+    box = torch.empty_like(x)
+    if rank == 0:
+        dist.recv(box, left)
+        dist.send(x, right)
+    else:
+        dist.send(x, right)
+        dist.recv(box, left)
 
 
 @wrong("from_left", says=["own x still"])
@@ -152,6 +166,23 @@ def the_same_letter_to_all(letters):
     return boxes
 
 
+@wrong("exchange", says=["It got stuck", "keep all the handles"])
+def handles_thrown_away(letters):
+    boxes, handles = [torch.empty_like(letter) for letter in letters], []
+    for other in range(dist.get_world_size()):
+        if other == dist.get_rank():
+            boxes[other].copy_(letters[other])
+        else:
+            dist.isend(letters[other], other)
+    dist.barrier()
+    for other in range(dist.get_world_size()):
+        if other != dist.get_rank():
+            handles.append(dist.irecv(boxes[other], other))
+    for handle in handles:
+        handle.wait()
+    return boxes
+
+
 # deliver
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
@@ -223,7 +254,7 @@ def one_row_of_bytes_alone(x, src, dst):
     return None
 
 
-@wrong("deliver", says=["2 × 3 of float32", "Rank 1 died", "16 bytes, and 8 fit"])
+@wrong("deliver", says=["2 × 3 of float32", "Rank 1 died", "16 bytes, and 8 fit", "int64, too"])
 def a_box_that_is_too_small(x, src, dst):
     if dist.get_rank() == src:
         dist.send(torch.tensor([x.dim(), DTYPES.index(x.dtype)]), dst)
@@ -252,7 +283,9 @@ def everybody_returns_something(x, src, dst):
     return x
 
 
-@wrong("deliver", says=["rank 1", "recv"])  # the receiver waits for a message more
+@wrong(
+    "deliver", says=["rank 1", "recv", "as many, in one order"]
+)  # the receiver waits for a message more
 def a_message_that_nobody_sends(x, src, dst):
     if dist.get_rank() == src:
         dist.send(torch.tensor([x.dim(), DTYPES.index(x.dtype)]), dst)
@@ -263,6 +296,53 @@ def a_message_that_nobody_sends(x, src, dst):
         shape = torch.empty(int(head[0]) * 3, dtype=torch.int64)
         dist.recv(shape, src)
         box = torch.empty(6)
+        dist.recv(box, src)
+        return box
+    return None
+
+
+@wrong("deliver", says=["5 of int64", "died", "40 bytes, and 20 fit", "told the type"])
+def shape_and_no_type(x, src, dst):
+    if dist.get_rank() == src:
+        dist.send(torch.tensor([x.dim()]), dst)
+        dist.send(torch.tensor(x.shape), dst)
+        dist.send(x.contiguous(), dst)
+    elif dist.get_rank() == dst:
+        dim = torch.empty(1, dtype=torch.int64)
+        dist.recv(dim, src)
+        shape = torch.empty(int(dim), dtype=torch.int64)
+        dist.recv(shape, src)
+        box = torch.empty(shape.tolist())
+        dist.recv(box, src)
+        return box
+    return None
+
+
+@wrong("deliver", says=["2 × 3 of float32", "TypeError", "x is None on all others"])
+def a_box_like_nothing(x, src, dst):
+    if dist.get_rank() == src:
+        dist.send(x.contiguous(), dst)
+    elif dist.get_rank() == dst:
+        box = torch.empty_like(x)
+        dist.recv(box, src)
+        return box
+    return None
+
+
+@wrong("deliver", says=["without a dimension", "leave it out, too"])
+def an_empty_shape_that_nobody_sends(x, src, dst):
+    if dist.get_rank() == src:
+        dist.send(torch.tensor([x.dim(), DTYPES.index(x.dtype)]), dst)
+        if x.dim():
+            dist.send(torch.tensor(x.shape), dst)
+        dist.send(x.contiguous(), dst)
+    elif dist.get_rank() == dst:
+        head = torch.empty(2, dtype=torch.int64)
+        dist.recv(head, src)
+        dim, code = head.tolist()
+        shape = torch.empty(dim, dtype=torch.int64)
+        dist.recv(shape, src)
+        box = torch.empty(shape.tolist(), dtype=DTYPES[code])
         dist.recv(box, src)
         return box
     return None
@@ -342,3 +422,33 @@ def around_the_ring(pieces, work):
         done.append(work(box))
         dist.send(done[-1], right)
     return done if rank == world_size - 1 else None
+
+
+@wrong("pass_along", says=["It got stuck", "its handle was not kept"])
+def sent_without_a_handle(pieces, work):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    done = []
+    for piece in pieces:
+        if rank > 0:
+            box = torch.empty_like(piece)
+            dist.recv(box, rank - 1)
+            piece = box
+        done.append(work(piece))
+        if rank < last:
+            dist.isend(done[-1], rank + 1)
+    return done if rank == last else None
+
+
+@wrong("pass_along", says=["The last rank should return", "only after the wait()"])
+def received_without_waiting(pieces, work):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    done = []
+    for piece in pieces:
+        if rank > 0:
+            box = torch.zeros_like(piece)
+            dist.irecv(box, rank - 1)
+            piece = box
+        done.append(work(piece))
+        if rank < last:
+            dist.send(done[-1], rank + 1)
+    return done if rank == last else None

@@ -1,5 +1,7 @@
 """Wrong answers to the exercise `mlp` of chapter 03: the right program with one part replaced."""
 
+import contextlib
+import io
 from itertools import pairwise
 
 import torch
@@ -48,13 +50,17 @@ def evaluate(model, X, y, batch_size=64):
     return total / len(X)
 
 
+def line(step, train_loss, test_loss):
+    return f"step {step} | train_loss {train_loss:.4f} | test_loss {test_loss:.4f}"
+
+
 def train(model, train_set, test_set, batches, learning_rate, every=100, falling=True, held_out=1):
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
     history, sets = [], (train_set, test_set)
     for step, chosen in enumerate(batches):
         if step % every == 0:
             history.append((step, evaluate(model, *train_set), evaluate(model, *sets[held_out])))
-            print(f"step {step}")
+            print(line(*history[-1]))
         if falling:
             optimizer.param_groups[0]["lr"] = rate_at(step, len(batches), learning_rate)
         train_step(model, optimizer, train_set[0][chosen], train_set[1][chosen])
@@ -95,6 +101,13 @@ class TanhAtTheEnd(MLP):
         return torch.tanh(super().forward(x))
 
 
+class WithoutItsLast(MLP):
+    def forward(self, x):
+        for layer in self.layers[:-1]:
+            x = torch.tanh(layer(x))
+        return x
+
+
 class NoTanh(MLP):
     def forward(self, x):
         for layer in self.layers:
@@ -120,6 +133,35 @@ def one_layer_more():
 @wrong("mlp", says=["known weights", "after the last layer"], several=True)
 def tanh_at_the_end():
     return program(MLP=TanhAtTheEnd)
+
+
+@wrong("mlp", says=["an MLP of 4 layers", "one of self.layers, too"], several=True)
+def without_its_last():
+    return program(MLP=WithoutItsLast)
+
+
+class OnlyItsLayers(MLP):
+    def forward(self, x):
+        raise NotImplementedError()
+
+
+class OnlyItsLayersWithBias(WithBias):
+    def forward(self, x):
+        raise NotImplementedError()
+
+
+def to_do(*args):
+    raise NotImplementedError()
+
+
+@wrong("mlp", says=["Not finished yet: case 4 of 16", "raises NotImplementedError"], several=True)
+def its_layers_only():
+    return OnlyItsLayers, to_do, to_do, to_do, to_do, to_do
+
+
+@wrong("mlp", says=["Wrong in case 1 of 16", "bias=True"], several=True)
+def its_layers_only_and_wrong():
+    return OnlyItsLayersWithBias, to_do, to_do, to_do, to_do, to_do
 
 
 @wrong("mlp", says=["known weights", "between them"], several=True)
@@ -167,6 +209,25 @@ def classes_shuffled_apart():
         return (train_X, train_y), (test_X, test_y)
 
     return program(split=apart)
+
+
+@wrong("mlp", says=["split of 57 samples", "len(X) // 10"], several=True)
+def a_tenth_rounded():
+    def rounded(X, y):
+        test, train = torch.randperm(len(X)).tensor_split([round(0.1 * len(X))])
+        return (X[train], y[train]), (X[test], y[test])
+
+    return program(split=rounded)
+
+
+@wrong("mlp", says=["split of 57 samples", "none may be lost"], several=True)
+def nine_tenths_rounded_down():
+    def lossy(X, y):
+        order, tenth = torch.randperm(len(X)), len(X) // 10
+        test, train = order[:tenth], order[tenth : tenth + 9 * len(X) // 10]
+        return (X[train], y[train]), (X[test], y[test])
+
+    return program(split=lossy)
 
 
 # The step
@@ -265,7 +326,55 @@ def losses_after_the_step():
             train_step(model, optimizer, train_set[0][chosen], train_set[1][chosen])
             if step % every == 0:
                 history.append((step, evaluate(model, *train_set), evaluate(model, *test_set)))
-                print(f"step {step}")
+                print(line(*history[-1]))
         return history
 
     return program(train=late)
+
+
+def trains(after=lambda history, model, train_set, test_set: history, **how):
+    """A `train` whose history or whose lines are not what they should be."""
+
+    def train_and_more(model, train_set, test_set, batches, learning_rate, every=100):
+        printed = how.get("printed", 1)
+        with contextlib.redirect_stdout(io.StringIO()):
+            history = train(model, train_set, test_set, batches, learning_rate, every)
+        for entry in history:
+            for _ in range(printed):
+                print(line(*entry))
+        return after(history, model, train_set, test_set)
+
+    return program(train=train_and_more)
+
+
+@wrong("mlp", says=["lines printed", "expected: 3", "got:      0", "print(line("], several=True)
+def nothing_printed():
+    return trains(printed=0)
+
+
+@wrong("mlp", says=["lines printed", "got:      6", "nothing else", "it printed"], several=True)
+def printed_twice():
+    return trains(printed=2)
+
+
+@wrong("mlp", says=["train, 5 steps", "none for the end"], several=True)
+def an_entry_for_the_end():
+    def ended(history, model, train_set, test_set):
+        return [*history, (5, evaluate(model, *train_set), evaluate(model, *test_set))]
+
+    return trains(ended)
+
+
+@wrong("mlp", says=["train, 5 steps", "Return the list of (step"], several=True)
+def no_history():
+    return trains(lambda *_: None)
+
+
+@wrong("mlp", says=["train, 5 steps", "An entry is (step"], several=True)
+def history_of_test_losses():
+    return trains(lambda history, *_: [entry[2] for entry in history])
+
+
+@wrong("mlp", says=["train, 5 steps", "number of the step, from 0"], several=True)
+def steps_from_one():
+    return trains(lambda history, *_: [(step + 1, a, b) for step, a, b in history])

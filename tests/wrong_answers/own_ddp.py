@@ -195,3 +195,92 @@ def everybody_adds_in_an_order_of_its_own():
 def chunks():
     """`chunk` gives fewer pieces than it is asked for, if there are fewer samples."""
     return _own(share=lambda rows: rows.chunk(dist.get_world_size())[dist.get_rank()])
+
+
+def _adding_up(reduced):
+    """Return the solution without zero_grad; reduced(gradient): what is made of it, by a step."""
+
+    def own_ddp(model, batches, learning_rate):
+        _from_rank_0(model)
+        losses = []
+        for inputs, labels in batches:
+            loss = _part_of_mean(model(_dealt(inputs)), _dealt(labels), len(labels))
+            loss.backward()
+            loss = loss.detach()
+            dist.all_reduce(loss)
+            losses.append(loss.item())
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    gradient = reduced(parameter.grad)
+                    dist.all_reduce(gradient)
+                    parameter -= learning_rate * gradient
+        return losses
+
+    return (own_ddp,)
+
+
+@_wrong_own("12, 12 and 12", "the gradients of the first are in it")
+def without_zero_grad():
+    return _adding_up(lambda gradient: gradient)
+
+
+@_wrong_own("12, 12 and 12", "the gradients of the first are in it")
+def without_zero_grad_and_with_copies():
+    return _adding_up(torch.clone)
+
+
+@wrong("own_ddp", says=["leaf", "under `torch.no_grad()`"])
+def writes_while_autograd_records(model, batches, learning_rate):
+    for parameter in model.parameters():
+        dist.broadcast(parameter.data, src=0)
+    for inputs, labels in batches:
+        loss = _part_of_mean(model(_dealt(inputs)), _dealt(labels), len(labels))
+        loss.backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter -= learning_rate * parameter.grad
+
+
+@wrong("own_ddp", says=["NoneType", "Before the first `backward`"])
+def zeroes_what_is_not_there_yet(model, batches, learning_rate):
+    _from_rank_0(model)
+    for inputs, labels in batches:
+        loss = _part_of_mean(model(_dealt(inputs)), _dealt(labels), len(labels))
+        for parameter in model.parameters():
+            parameter.grad.zero_()
+        loss.backward()
+
+
+@wrong("own_ddp", says=["batches of 8, 3 and 8", "NoneType", "the others wait for its zeros"])
+def no_backward_without_samples(model, batches, learning_rate):
+    _from_rank_0(model)
+    losses = []
+    for inputs, labels in batches:
+        loss = _part_of_mean(model(_dealt(inputs)), _dealt(labels), len(labels))
+        model.zero_grad()
+        if len(_dealt(labels)):
+            loss.backward()
+        loss = loss.detach()
+        dist.all_reduce(loss)
+        losses.append(loss.item())
+        with torch.no_grad():
+            for parameter in model.parameters():
+                gradient = 1.0 * parameter.grad
+                dist.all_reduce(gradient)
+                parameter -= learning_rate * gradient
+    return losses
+
+
+@wrong("own_ddp", says=["A loss should be a float", "`.item()`"])
+def losses_as_tensors(model, batches, learning_rate):
+    return [torch.tensor(loss) for loss in _own()[0](model, batches, learning_rate)]
+
+
+@wrong("own_ddp", says=["NoneType", "returns nothing"])
+def takes_what_is_returned(model, batches, learning_rate):
+    _from_rank_0(model)
+    losses = []
+    for inputs, labels in batches:
+        loss = _part_of_mean(model(_dealt(inputs)), _dealt(labels), len(labels))
+        losses.append(dist.all_reduce(loss.detach()).item())
+    return losses

@@ -42,7 +42,7 @@ def the_shown_shards(n):
     return [(0, 3), (3, 6), (6, 8), (8, 10)][dist.get_rank()]
 
 
-@wrong("my_shard", says=["2 items, 4 ranks", "Rank 2 died", "an empty stretch"])
+@wrong("my_shard", says=["2 items, 4 ranks", "died", "an empty stretch"])
 def ranks_without_work_leave(n):
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if rank >= n:
@@ -50,6 +50,13 @@ def ranks_without_work_leave(n):
     each, more = divmod(n, world_size)
     start = rank * each + min(rank, more)
     return start, start + each + (rank < more)
+
+
+@wrong("my_shard", says=["is a `return` missing", "two whole numbers"])
+def nothing_returned(n):
+    each, more = divmod(n, dist.get_world_size())
+    start = dist.get_rank() * each + min(dist.get_rank(), more)
+    print(start, start + each)
 
 
 # environments
@@ -92,22 +99,27 @@ def a_world_of_one_host(hosts, per_host, port):
     return [_told(r, r % per_host, per_host, hosts[0], port) for r in range(len(hosts) * per_host)]
 
 
-@wrong("environments", says=["2 hosts with 4 processes"])
+@wrong("environments", says=["2 hosts with 4 processes", "LOCAL_RANK counts"])
 def for_two_on_a_host(hosts, per_host, port):
     n = len(hosts) * per_host
     return [_told(r, r % 2, n, hosts[0], port) for r in range(n)]
 
 
+@wrong("environments", says=["should return 4 values", "Each process on each host"])
+def one_for_each_host(hosts, per_host, port):
+    return [_told(r, 0, len(hosts), hosts[0], port) for r in range(len(hosts))]
+
+
 # in_turn
 
 
-@wrong("in_turn", says=["the first comes last", "had ended", "the same barrier"])
+@wrong("in_turn", says=["the first comes last", "had ended", "What does rank 1 wait for"])
 def each_at_once(say):
     say()
     dist.barrier()
 
 
-@wrong("in_turn", says=["the first comes last", "had ended", "the same barrier"])
+@wrong("in_turn", says=["the first comes last", "had ended", "What does rank 1 wait for"])
 def one_barrier_for_each(say):
     for turn in range(dist.get_world_size()):
         if turn == dist.get_rank():
@@ -115,7 +127,9 @@ def one_barrier_for_each(say):
             dist.barrier()
 
 
-@wrong("in_turn", says=["barrier", "rank 0"])  # the others wait for a rank that has left
+@wrong(
+    "in_turn", says=["barrier", "rank 0", "Count the barriers"]
+)  # the others wait for a rank that has left
 def gone_after_its_turn(say):
     for turn in range(dist.get_world_size()):
         if turn == dist.get_rank():
@@ -124,11 +138,32 @@ def gone_after_its_turn(say):
         dist.barrier()
 
 
-@wrong("in_turn", says=["3 times, and should have once"])
+@wrong("in_turn", says=["3 times, and should have once", "in its own turn"])
 def everybody_in_every_turn(say):
     for _ in range(3):
         say()
         dist.barrier()
+
+
+@wrong("in_turn", says=["rank 1 waited for nobody", "no sleep is long enough"])
+def a_sleep_for_each(say):
+    time.sleep(dist.get_rank() * 0.5)
+    say()
+
+
+@wrong("in_turn", says=["rank 0 told nobody", "no sleep is long enough"])
+def a_barrier_and_then_sleeps(say):
+    dist.barrier()
+    time.sleep(dist.get_rank() * 0.2)
+    say()
+
+
+@wrong("in_turn", says=["rank 1 speaks for long", "What does rank 1 wait for"])
+def sleeps_between_barriers(say):
+    dist.barrier()
+    time.sleep(dist.get_rank() * 0.2)
+    say()
+    dist.barrier()
 
 
 # balanced_tasks
@@ -168,6 +203,44 @@ def drawn_by_lot(seconds):
     return [task for task, owner in enumerate(owners) if owner == dist.get_rank()]
 
 
+@wrong(
+    "balanced_tasks",
+    says=["has 4.0 in its list", "whole numbers, 0 to 3", "not by how long it takes"],
+)
+def the_seconds_themselves(seconds):
+    loads, mine = [0.0] * dist.get_world_size(), []
+    for length in sorted(seconds, reverse=True):
+        least = loads.index(min(loads))
+        loads[least] += length
+        if least == dist.get_rank():
+            mine.append(length)
+    return mine
+
+
+@wrong("balanced_tasks", says=["has task 1 more than once", "deal the places, not the lengths"])
+def found_again_by_length(seconds):
+    loads, mine = [0.0] * dist.get_world_size(), []
+    for length in sorted(seconds, reverse=True):
+        least = loads.index(min(loads))
+        loads[least] += length
+        if least == dist.get_rank():
+            mine.append(seconds.index(length))
+    return mine
+
+
+@wrong("balanced_tasks", says=["Task 0 belongs to nobody", "No rank has anything"])
+def nothing_kept(seconds):
+    loads, mine = [0.0] * dist.get_world_size(), []
+    for task in sorted(range(len(seconds)), key=lambda task: -seconds[task]):
+        loads[loads.index(min(loads))] += seconds[task]
+    return mine
+
+
+@wrong("balanced_tasks", says=["returned a tuple", "list of places"])
+def loads_and_tasks(seconds):
+    return [0.0], list(range(len(seconds)))
+
+
 # meet
 
 
@@ -186,7 +259,7 @@ def without_waiting(folder, card):
     ]
 
 
-@wrong("meet", says=["while it was being written"])
+@wrong("meet", says=["before all of it was there"])
 def read_half_written(folder, card):
     Path(folder, f"rank {dist.get_rank()}").write_text(card)
     places = [Path(folder, f"rank {r}") for r in range(dist.get_world_size())]
@@ -195,7 +268,7 @@ def read_half_written(folder, card):
     return [place.read_text() for place in places]
 
 
-@wrong("meet", says=["in the order of the ranks"])
+@wrong("meet", says=["All cards are there, but not in the order"])
 def as_they_arrive(folder, card):
     log = os.open(folder / "cards", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
     time.sleep(0.02 * (dist.get_world_size() - dist.get_rank()))
@@ -206,14 +279,14 @@ def as_they_arrive(folder, card):
     return cards
 
 
-@wrong("meet", says=["files alone"])
+@wrong("meet", says=["files alone", "says all that a message could say"])
 def without_the_folder(folder, card):
     cards = [None] * dist.get_world_size()
     dist.all_gather_object(cards, card)
     return cards
 
 
-@wrong("meet", says=["other files in it"])
+@wrong("meet", says=["other files in it", "by name"])
 def whatever_lies_there(folder, card):
     draft = folder / f"draft {dist.get_rank()}"
     draft.write_text(card)
@@ -224,7 +297,7 @@ def whatever_lies_there(folder, card):
             return [place.read_text() for place in places]
 
 
-@wrong("meet", says=["4 ranks", "not done after", "counted_from_one"])
+@wrong("meet", says=["4 ranks", "not done after", "counted_from_one", "Compare the names"])
 def counted_from_one(folder, card):
     draft = folder / f"draft {dist.get_rank()}"
     draft.write_text(card)
@@ -235,4 +308,56 @@ def counted_from_one(folder, card):
         while name != next((p.name for p in folder.iterdir() if p.name == name), None):
             time.sleep(0.001)
         cards.append((folder / name).read_text())
+    return cards
+
+
+def _leave(folder, card):
+    draft = folder / f"draft {dist.get_rank()}"
+    draft.write_text(card)
+    draft.rename(folder / f"rank {dist.get_rank()}")
+
+
+@wrong("meet", says=["the last rank comes late", "later than any sleep"])
+def those_that_came_in_a_second(folder, card):
+    _leave(folder, card)
+    time.sleep(1)
+    return [path.read_text() for path in sorted(folder.glob("rank *"))]
+
+
+@wrong("meet", says=["the last rank comes late", "FileNotFoundError", "not yet"])
+def after_a_second(folder, card):
+    _leave(folder, card)
+    time.sleep(1)
+    return [(folder / f"rank {r}").read_text() for r in range(dist.get_world_size())]
+
+
+@wrong("meet", says=["the last rank came after 0 s", "not for a time"])
+def after_a_long_sleep(folder, card):
+    _leave(folder, card)
+    time.sleep(2)
+    return [(folder / f"rank {r}").read_text() for r in range(dist.get_world_size())]
+
+
+@wrong("meet", says=["returned a string", "Three steps"])
+def its_own_card(folder, card):
+    _leave(folder, card)
+    return card
+
+
+@wrong("meet", says=["files alone"])
+def a_barrier_in_place_of_a_look(folder, card):
+    (folder / f"rank {dist.get_rank()}").write_text(card)
+    dist.barrier()
+    return [(folder / f"rank {r}").read_text() for r in range(dist.get_world_size())]
+
+
+@wrong("meet", says=["before all of it was there", "under the other name"])
+def drafts_counted_as_cards(folder, card):
+    draft = folder / f"draft {dist.get_rank()}"
+    draft.write_text(card)
+    while len(list(folder.iterdir())) < dist.get_world_size():
+        time.sleep(0.001)
+    cards = [path.read_text() for path in sorted(folder.iterdir())]
+    dist.barrier()  # for the test: nobody reads what another has just renamed
+    draft.rename(folder / f"rank {dist.get_rank()}")
     return cards

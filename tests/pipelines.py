@@ -1,0 +1,140 @@
+"""Ranks as the stages of a pipeline, and a small GPT cut into pieces, for chapter 17's tests."""
+
+import itertools
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ranklab import Ranks
+from ranklab.taught import pipeline as own
+from ranklab.taught.layers import Shape, encode, gpt, language_loss, prose, windows
+
+N, STEPS, BATCH = 4, 50, 12
+SHAPE = Shape(context=4, width=8, heads=2, blocks=6)  # 8 layers
+CLOSE = {"rtol": 0, "atol": 1e-9}
+# The layers of each piece, and how many micro-batches; two chunks a stage where it is interleaved.
+CUTS = {
+    1: [(8,)],
+    2: [(4, 4), (1, 7), (6, 2)],
+    3: [(3, 3, 2), (1, 6, 1), (5, 2, 1)],
+    4: [(2, 2, 2, 2), (1, 1, 5, 1), (3, 1, 1, 3)],
+}
+INTERLEAVED = {2: (3, 1, 1, 3), 3: (1, 2, 1, 1, 2, 1), 4: (1,) * 8}
+MICRO_BATCHES = {1: 2, 2: 6, 3: 3, 4: 4}
+MAKERS = {"gpipe": own.gpipe, "one_f_one_b": own.one_f_one_b, "zero_bubble": own.zero_bubble}
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    """The whole model is small: several threads would wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def ranks(one_thread):
+    with Ranks(N, backend="gloo", device="cpu", timeout=60) as ranks:
+        ranks.run(look_for_modules_in, str(Path(__file__).parent))
+        ranks.run(make_groups)
+        yield ranks
+
+
+def look_for_modules_in(folder):
+    """The ranks find the functions of this module, which run there, by its name."""
+    import sys
+
+    sys.path.append(folder)
+
+
+look_for_modules_in.__module__ = "__main__"  # so that this one is sent as it is
+
+
+@cache
+def group_of_first(n):
+    """Every rank makes each group once."""
+    return dist.new_group(range(n))
+
+
+def make_groups():
+    for n in range(1, N + 1):
+        group_of_first(n)
+
+
+def if_among(n, function, *args):
+    """Call function(group, *args) on the first n ranks; the others return None."""
+    group = group_of_first(n)
+    return function(group, *args) if dist.get_rank() < n else None
+
+
+def on(ranks, n, function, *args):
+    return ranks.run(if_among, n, function, *args)[:n]
+
+
+# The whole model, and its pieces
+
+
+def batch(step):
+    return windows(text(), BATCH, SHAPE.context, seed=step)
+
+
+@cache
+def text():
+    return encode(prose())
+
+
+def optimizer_of(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+@cache
+def whole(steps=STEPS):
+    """Losses and weights of the training in one piece."""
+    model, losses = gpt(SHAPE, dtype=torch.float64), []
+    optimizer = optimizer_of(model)
+    for step in range(steps):
+        optimizer.zero_grad()
+        inputs, targets = batch(step)
+        loss = language_loss(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, {name: p.detach() for name, p in model.named_parameters()}
+
+
+def pieces_of(group, cut):
+    """This rank's chunks of the model, whose pieces have so many layers."""
+    stage, stages = dist.get_rank(group), dist.get_world_size(group)
+    ends = [0, *itertools.accumulate(cut)]
+    mine = [gpt(SHAPE, *ends[i : i + 2], dtype=torch.float64) for i in range(len(cut))]
+    return nn.ModuleList(mine[stage::stages])
+
+
+def worker_of(group, chunks, micro_batches, kind=own.SplitWorker):
+    like = torch.empty(BATCH // micro_batches, SHAPE.context, SHAPE.width, dtype=torch.float64)
+    return kind(chunks, like, language_loss, group)
+
+
+def in_parts(tensors, micro_batches):
+    return [tensor.split(BATCH // micro_batches) for tensor in tensors]
+
+
+def named(chunks, what=lambda p: p.detach()):
+    return {name: what(p) for chunk in chunks for name, p in chunk.named_parameters()}
+
+
+def gradients(group, schedules, cut, micro_batches):
+    """What is in .grad after these schedules, one behind the other; the losses; what is left."""
+    chunks = pieces_of(group, cut)
+    worker = worker_of(group, chunks, micro_batches)
+    losses = []
+    for step, schedule in enumerate(schedules):
+        program = schedule[dist.get_rank(group)]
+        losses.append(own.run(program, worker, *in_parts(batch(step), micro_batches)))
+    left = len(worker.kept) + len(worker.box) + len(worker.late)
+    return named(chunks, lambda p: p.grad), losses, left
