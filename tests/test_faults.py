@@ -1,10 +1,11 @@
 """The table of faults, provoked with ranklab: what the reader is told, how soon, and the way back.
 
 The book promises how long each takes on a machine that has nothing else to do. Here they may take
-some times as long, as other tests run beside these; what was measured stands, with what is promised,
-at the end of the tests' output.
+some times as long, as other tests run beside these; what was measured stands, with what is
+promised, at the end of the tests' output.
 """
 
+import os
 import statistics
 import time
 
