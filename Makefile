@@ -13,6 +13,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 # Nothing of ours ends up in the reader's home folder.
 export IPYTHONDIR := $(CURDIR)/_build/ipython
 export JUPYTER_CONFIG_DIR := $(CURDIR)/_build/jupyter
+export JUPYTER_DATA_DIR := $(CURDIR)/_build/jupyter/data
 export MPLCONFIGDIR := $(CURDIR)/_build/matplotlib
 
 .PHONY: book test lab forms bench soak lint clean
