@@ -1,8 +1,9 @@
 # Two commands: `make book` and `make test`. The rest is for those who write the book.
 
 PYTHON ?= python3
-# How many processes run the tests, a file in each: `make test TESTERS=3`. 0: one after another.
-TESTERS ?= 0
+# How many processes run the tests, a file in each: many tests wait more than they compute.
+# 0: one after another.
+TESTERS ?= 3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PY     := $(BIN)/python

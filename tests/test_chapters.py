@@ -11,12 +11,24 @@ from launch import results_in, run_script
 from ranklab.forms.manuscript import read
 from ranklab.site.execute import execute, starts
 
-# Pages and scripts show what things took, and some claim a factor: nothing runs beside them.
-pytestmark = pytest.mark.alone
-
 ROOT = Path(__file__).parent.parent
 SCRIPTS = ROOT / "scripts"
 CHAPTERS = sorted((ROOT / "book").glob("[0-9][0-9]_*.md"))
+# They claim factors of time, which nothing that runs beside them may change.
+TIMED = {"04_feeding", "06_messages", "12_own_ddp", "17_pipeline", "18_tensor"}
+
+
+def of_each(*rows):
+    """Parametrize a test with rows that begin with a chapter, those that are timed marked so."""
+    return [
+        pytest.param(*row, marks=[pytest.mark.alone] if row[0].stem in TIMED else [])
+        for row in rows
+    ]
+
+
+def in_words(part):
+    """The name of a chapter, or what else a test is given."""
+    return getattr(part, "stem", str(part))
 
 
 def results_of(notebook):
@@ -36,8 +48,9 @@ def page(chapter, ranks):
     return results_of(nbformat.read(execute(chapter, ranks=ranks), as_version=4))
 
 
-@pytest.mark.parametrize("ranks", [4, 2])
-@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "chapter, ranks", of_each(*itertools.product(CHAPTERS, [4, 2])), ids=in_words
+)
 def test_a_page_has_results(chapter, ranks):
     assert fixed(page(chapter, ranks)), "no result that can be compared"
 
@@ -48,8 +61,8 @@ WAYS = itertools.cycle([("alone", 4), ("torchrun", 2), ("alone", 2), ("mpiexec",
 
 @pytest.mark.parametrize(
     "chapter, launcher, ranks",
-    [(path, *way) for path, way in zip(CHAPTERS, WAYS)],
-    ids=lambda part: getattr(part, "stem", str(part)),
+    of_each(*((path, *way) for path, way in zip(CHAPTERS, WAYS))),
+    ids=in_words,
 )
 def test_the_script_says_what_the_page_says(chapter, launcher, ranks, tmp_path):
     script = SCRIPTS / f"{chapter.stem}.py"

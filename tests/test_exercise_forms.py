@@ -243,7 +243,9 @@ def test_a_script_has_the_exercises_when_asked(book):
 @each_manuscript
 def test_every_chapters_script_can_have_its_exercises(path):
     nb = manuscript.read(path)
-    script, text = to_script(nb), to_script(nb, exercises=True)
+    committed = HERE.root / "scripts" / f"{path.stem}.py"
+    script = committed.read_text() if committed.exists() else to_script(nb)
+    text = to_script(nb, exercises=True)
     assert text.startswith(script)
     added = text.removeprefix(script)
     ast.parse(added)

@@ -1,12 +1,9 @@
 """The script exporter beyond its table: control flow, text, prose, random numbers, chapters."""
 
 import ast
-import os
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
 from nbformat import v4
@@ -273,37 +270,15 @@ def test_generated_cells_are_no_part_of_it():
 
 
 MANUSCRIPTS = HERE.chapters()
+SCRIPTS = [HERE.root / "scripts" / f"{path.stem}.py" for path in MANUSCRIPTS]
 
 
-@cache
-def script_of(path):
-    return to_script(manuscript.read(path))
+# The scripts that are committed are those of the chapters: test_forms.py.
 
 
-def test_the_same_whatever_the_hash_seed():
-    """In a process with another seed than this one."""
-    program = dedent("""
-        import sys
-        from ranklab.forms.manuscript import read
-        from ranklab.forms.script import to_script
-        print(*(to_script(read(path)) for path in sys.argv[1:]), sep="\\0", end="")
-    """)
-    run = subprocess.run(
-        [sys.executable, "-c", program, *MANUSCRIPTS],
-        env={**os.environ, "PYTHONHASHSEED": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=100,
-    )
-    assert run.stdout.split("\0") == [script_of(path) for path in MANUSCRIPTS]
-
-
-def test_ruff_finds_nothing_in_the_chapters_scripts(tmp_path):
-    for path in MANUSCRIPTS:
-        (tmp_path / f"{path.stem}.py").write_text(script_of(path))
+def test_ruff_finds_nothing_in_the_chapters_scripts():
     ruff = [Path(sys.executable).with_name("ruff"), "check", "--isolated", "--select", "E9,F"]
-    checked = subprocess.run([*ruff, tmp_path], capture_output=True, text=True, timeout=60)
+    checked = subprocess.run([*ruff, *SCRIPTS], capture_output=True, text=True, timeout=60)
     assert checked.returncode == 0, checked.stdout
 
 
@@ -327,12 +302,11 @@ def test_new_processes_do_not_run_the_script_again():
     assert text.index("SCRIPT = Path(__file__)") < text.index("del __file__")
 
 
-@pytest.mark.parametrize("path", MANUSCRIPTS, ids=lambda p: p.stem)
-def test_a_chapters_notebook_gives_the_chapters_script(path):
-    chapter = manuscript.read(path)
-    form = notebook_form.to_notebook(chapter)
+@pytest.mark.parametrize("path, expected", list(zip(MANUSCRIPTS, SCRIPTS)), ids=lambda p: p.stem)
+def test_a_chapters_notebook_gives_the_chapters_script(path, expected):
+    form = notebook_form.to_notebook(manuscript.read(path))
     script, resources = ScriptExporter().from_notebook_node(form)
-    assert script == script_of(path)
+    assert script == expected.read_text()
     assert resources["output_extension"] == ".py"
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from markdown_it import MarkdownIt
@@ -116,16 +117,20 @@ def plain(text: str) -> str:
     return whole.strip("\n")
 
 
-def _special(text: str):
+@lru_cache(maxsize=4096)  # the forms of a manuscript ask for the same text again and again
+def _special(text: str) -> list[tuple]:
     """(kind, line range, nested) of every block that is not text, in order."""
+    found = []
     for token in _parser().parse(text):
         opens_directive = _OPENER.fullmatch((token.markup + token.info).strip())
         if token.type in ("colon_fence", "fence") and opens_directive:
-            yield "directive", token.map, token.level > 0
+            found.append(("directive", token.map, token.level > 0))
         elif token.type in _VERBATIM or token.type == "colon_fence":
-            yield "verbatim", token.map, False
+            found.append(("verbatim", token.map, False))
+    return found
 
 
+@cache
 def _parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark").enable("table").use(colon_fence_plugin)
     return parser.use(dollarmath_plugin).disable("inline", True)

@@ -2,8 +2,10 @@
 
 import ast
 import symtable
+from functools import lru_cache
 
 
+@lru_cache(maxsize=8192)  # each check of a script asks for the same statements again
 def table(source: str) -> symtable.SymbolTable:
     """The symbol table of the module ``source``, in which every comprehension is a scope.
 

@@ -18,10 +18,12 @@ def check(cells: list[Cell], lab: Lab, read: set[str]) -> None:
     the kernel and the ranks have builtins of their own each.
     """
     functions = [n for c in cells if not c.on_ranks for n in c.tree.body if _defines(n)]
+    by_ranks = _read([c.tree for c in cells if c.on_ranks])
+    by_kernel = _read([c.tree for c in cells if not c.on_ranks])
+    sent = _read(functions)
     for cell in cells:
-        others = [c.tree for c in cells if c.on_ranks != cell.on_ranks]
-        sent = [] if cell.on_ranks else functions
-        taken = (read | _read(others + sent if lab.has_ranks else [])) - _OF_INTERACTION
+        others = by_kernel if cell.on_ranks else by_ranks | sent
+        taken = (read | (others if lab.has_ranks else set())) - _OF_INTERACTION
         for node in cell.tree.body:
             names = names_in(node)
             bound = names.binds | names.later_binds | _pushed(cell, node, lab)

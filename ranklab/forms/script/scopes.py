@@ -35,7 +35,7 @@ class Names:
 def names_in(*nodes: ast.stmt | ast.expr) -> Names:
     """The module-level names that statements or expressions bind and read, builtins left out."""
     statements = [n if isinstance(n, ast.stmt) else ast.Expr(n) for n in nodes]
-    text = ast.unparse(ast.fix_missing_locations(ast.Module(statements, [])))
+    text = ast.unparse(ast.Module(statements, []))
     names = Names()
     _collect(symbols.table(text), names, top=True, later=False)
     names.binds |= {n.target.id for n in _outer_nodes(statements) if _adds_to_a_name(n)}
