@@ -56,8 +56,9 @@ def values(ranks, result, first_line=None, limit=None, signal="SIGINT"):
         ranks.broken |= vigil.freed or any(failure.kind == "waited" for failure in failures)
         names = _names_in_kernel()
         account = vigil.account()  # who is seen in a circle is not there for an old reason
+        broken_before &= not account
         raise error_from(
-            failures, ranks.name, names, account, broken_before and not account
+            failures, ranks.name, names, account, broken_before, ranks.restarted
         ) from None
     if interrupt:  # the ranks were done when it reached them
         raise interrupt

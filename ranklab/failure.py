@@ -11,6 +11,10 @@ LONGEST_MESSAGE = 2000  # characters
 LACKING = re.compile(
     r"NameError: name '(\w+)' is not defined|Can't get attribute '(\w+)' on <module '__main__'"
 )
+# What PyTorch says of a group whose process group was ended.
+OUTLIVED = re.compile(
+    r"Group .* is not registered, please create group|is not initialized in the world group map"
+)
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
 # What a rank says when it waited in vain, or when the other end of its connection went away.
 WAITED = re.compile(
@@ -104,11 +108,14 @@ def named(ranks):
     return f"ranks {', '.join(most)} and {last}" if most else f"rank {last}"
 
 
-def error_from(failures, name, names_in_kernel=(), account=None, broken_before=False):
+def error_from(
+    failures, name, names_in_kernel=(), account=None, broken_before=False, restarted=False
+):
     """Make one RankError of what happened; `name` is what the reader calls the Ranks object.
 
     account: a vigil's Account of what the ranks waited for, where they were seen to be stuck.
-    broken_before: did the process group break in an earlier cell?
+    broken_before: did the process group break in an earlier cell? restarted: are the ranks not
+    the first processes of this object?
     """
     told = account.tells_of if account else ()  # these need no paragraph of their own
     paragraphs = []
@@ -136,7 +143,7 @@ def error_from(failures, name, names_in_kernel=(), account=None, broken_before=F
     waited = [f.error for f in failures if f.kind == "waited" and f.rank in told]
     if waited and not account.freed:
         paragraphs.append(f"PyTorch's own words: {_most_telling(waited)}")
-    paragraphs.append(elsewhere(failures, name, names_in_kernel))
+    paragraphs.append(elsewhere(failures, name, names_in_kernel, restarted))
     kinds = {failure.kind for failure in failures}
     if account and (account.freed or account.diagnosis.waiting):
         kinds.add("waited")
@@ -170,13 +177,21 @@ def _paragraph(kind, group):
     return "\n".join(filter(None, [f"{who} {SAYS[kind]}{':' if place else '.'}", place, error]))
 
 
-def elsewhere(failures, name, names_in_kernel):
-    """Say so where the ranks lack a name that the kernel has, or the kernel one of theirs."""
+def elsewhere(failures, name, names_in_kernel, restarted=False):
+    """Say so where the ranks lack what is there in the kernel, or was there before, or vice versa.
+
+    restarted: are they fresh processes, without the variables of those before?
+    """
     for failure in failures:
         if "Default process group has not been initialized" in failure.error:
             return f"The lab makes the process group: call {name}.reset() for a new one."
         if "initialize the default process group twice" in failure.error:
             return "The lab has made the process group already: leave this call out."
+        if OUTLIVED.search(failure.error):
+            return (
+                f"This group was made before {name}.reset() or {name}.restart(), which ended it: "
+                "make it again with dist.new_group."
+            )
         lacking = LACKING.search(failure.error)
         if not lacking:
             continue
@@ -193,6 +208,11 @@ def elsewhere(failures, name, names_in_kernel):
             return (
                 f"`{what}` is there in this notebook, but not on the ranks, which are other "
                 f'processes. Define it in a %%px cell, or send a value: {name}["{what}"] = {what}'
+            )
+        if restarted:
+            return (
+                f"If an earlier cell made `{what}`: {name}.restart() started fresh processes, "
+                "without the variables of those before. Run that cell again, and what it needs."
             )
     return ""
 

@@ -55,6 +55,7 @@ class Ranks:
     """
 
     def __init__(self, n=4, *, backend=None, device=None, timeout=20.0, debug=False, engines=None):
+        self.restarted = False
         replaced = _current.world_size if _current else 0
         self._plan = arguments.plan(n, backend, device, timeout, debug, engines, replaced)
         _replace_current(self)
@@ -180,6 +181,7 @@ class Ranks:
         """Start fresh processes in place of these. Variables are gone; `%%px` stays valid."""
         self.close()
         _replace_current(self)
+        self.restarted = True
         self._start()
 
     def close(self):

@@ -186,6 +186,20 @@ def test_a_rank_that_is_killed_ends_the_cell_and_restart_goes_on(working):
     assert working.value("ranks['rank']") == [0, 1]
 
 
+def test_what_went_with_a_restart_is_told_so(working):
+    working.run("%%px\nmade_early = 1")
+    assert working.run("ranks.restart()")[1] is None
+    _, error = working.run("%%px\nmade_early + 1")
+    assert "If an earlier cell made `made_early`: ranks.restart() started fresh processes" in error
+
+
+def test_a_group_of_an_ended_process_group_is_told_so(working):
+    working.run("%%px\nboth = dist.new_group([0, 1])")
+    assert working.run("ranks.reset()")[1] is None
+    _, error = working.run("%%px\ndist.broadcast(torch.ones(1), 0, group=both)")
+    assert "This group was made before ranks.reset() or ranks.restart(), which ended it" in error
+
+
 def test_an_object_of_a_class_that_only_the_ranks_have(working):
     working.run("%%px\nclass Net:\n    pass\nnet = Net()")
     _, error = working.run("ranks['net']", timeout=20)
