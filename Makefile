@@ -23,8 +23,8 @@ book: $(VENV)/.installed  ## execute every chapter, build the site into _build/h
 	@$(PY) -m ranklab.site
 
 test: $(VENV)/.installed lint  ## everything: forms, ranks, scripts, pages, browser
-	@$(PY) -m pytest -m alone
-	@$(PY) -m pytest -m "not alone" --numprocesses $(TESTERS) --dist loadfile
+	@$(PY) -m pytest -m alone $(shell grep -l "mark.alone" tests/test_*.py)
+	@$(PY) -m pytest -m "not alone" --numprocesses $(TESTERS) --dist loadfile --no-loadscope-reorder
 
 lab: $(VENV)/.installed  ## JupyterLab on the notebooks; saving one updates its manuscript
 	@$(BIN)/jupyter lab --config=ranklab/forms/jupyter_config.py --notebook-dir=notebooks $(AS_ROOT) $(ARGS)
