@@ -17,7 +17,7 @@ export JUPYTER_CONFIG_DIR := $(CURDIR)/_build/jupyter
 export JUPYTER_DATA_DIR := $(CURDIR)/_build/jupyter/data
 export MPLCONFIGDIR := $(CURDIR)/_build/matplotlib
 
-.PHONY: book test lab forms bench soak lint clean
+.PHONY: book test ways lab forms bench soak lint clean
 
 book: $(VENV)/.installed  ## execute every chapter, build the site into _build/html
 	@$(PY) -m ranklab.site
@@ -25,6 +25,9 @@ book: $(VENV)/.installed  ## execute every chapter, build the site into _build/h
 test: $(VENV)/.installed lint  ## everything: forms, ranks, scripts, pages, browser
 	@$(PY) -m pytest -m alone $(shell grep -l "mark.alone" tests/test_*.py)
 	@$(PY) -m pytest -m "not alone" --numprocesses $(TESTERS) --dist loadfile --no-loadscope-reorder
+
+ways: $(VENV)/.installed  ## every chapter's page with 4 and 2 ranks, its script by every launcher (half an hour)
+	@WAYS=all $(PY) -m pytest tests/test_chapters.py
 
 lab: $(VENV)/.installed  ## JupyterLab on the notebooks; saving one updates its manuscript
 	@$(BIN)/jupyter lab --config=ranklab/forms/jupyter_config.py --notebook-dir=notebooks $(AS_ROOT) $(ARGS)
