@@ -25,6 +25,15 @@ def private_folders(tmp_path_factory):
     os.environ["MPLCONFIGDIR"] = str(tmp_path_factory.mktemp("matplotlib"))
 
 
+@pytest.fixture(scope="module")
+def four():
+    """Four ranks, for all tests of a file."""
+    from on_ranks import started  # with torch: only where it is wanted
+
+    with started() as ranks:
+        yield ranks
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
     outcome = yield

@@ -2,14 +2,13 @@
 
 import itertools
 from functools import cache
-from pathlib import Path
 
+import on_ranks
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from ranklab import Ranks
 from ranklab.taught import pipeline as own
 from ranklab.taught.layers import Shape, encode, gpt, language_loss, prose, windows
 
@@ -29,51 +28,15 @@ MAKERS = {"gpipe": own.gpipe, "one_f_one_b": own.one_f_one_b, "zero_bubble": own
 
 
 @pytest.fixture(scope="module")
-def one_thread():
-    """The whole model is small: several threads would wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def ranks(one_thread):
-    with Ranks(N, backend="gloo", device="cpu", timeout=60) as ranks:
-        ranks.run(look_for_modules_in, str(Path(__file__).parent))
-        ranks.run(make_groups)
+def ranks():
+    with on_ranks.started(N) as ranks:
+        ranks.run(on_ranks.make_groups)
         yield ranks
 
 
-def look_for_modules_in(folder):
-    """The ranks find the functions of this module, which run there, by its name."""
-    import sys
-
-    sys.path.append(folder)
-
-
-look_for_modules_in.__module__ = "__main__"  # so that this one is sent as it is
-
-
-@cache
-def group_of_first(n):
-    """Every rank makes each group once."""
-    return dist.new_group(range(n))
-
-
-def make_groups():
-    for n in range(1, N + 1):
-        group_of_first(n)
-
-
-def if_among(n, function, *args):
-    """Call function(group, *args) on the first n ranks; the others return None."""
-    group = group_of_first(n)
-    return function(group, *args) if dist.get_rank() < n else None
-
-
 def on(ranks, n, function, *args):
-    return ranks.run(if_among, n, function, *args)[:n]
+    """What function(group, *args) returns on the first n ranks."""
+    return on_ranks.on(ranks, range(n), function, *args)
 
 
 # The whole model, and its pieces

@@ -3,15 +3,9 @@
 The ranks import it, too, as they import the tests' own functions.
 """
 
-import contextlib
-from functools import cache
-from pathlib import Path
-
 import pytest
 import torch
-import torch.distributed as dist
 
-from ranklab import Ranks
 from ranklab.taught import layers as whole
 from ranklab.taught import tensor as own
 
@@ -25,47 +19,6 @@ of_groups = pytest.mark.parametrize("members", GROUPS, ids=str)
 of_first_ranks = pytest.mark.parametrize("members", FIRST, ids=str)
 of_shapes = pytest.mark.parametrize("shape", [EVEN, UNEVEN], ids=["even", "uneven"])
 both_ways = pytest.mark.parametrize("sequence", [False, True], ids=["features", "sequence"])
-
-
-@contextlib.contextmanager
-def started():
-    """Four ranks that find these modules; one thread here, too, for the twins."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with Ranks(4, backend="gloo", device="cpu", timeout=60) as ranks:
-            ranks.run(look_for_modules_in, str(Path(__file__).parent))
-            yield ranks
-    finally:
-        torch.set_num_threads(before)
-
-
-def look_for_modules_in(folder):
-    """The ranks find the functions of this module, which run there, by its name."""
-    import sys
-
-    sys.path.append(folder)
-
-
-look_for_modules_in.__module__ = "__main__"  # so that this one is sent as it is
-
-
-@cache
-def group_of(*members):
-    """Every rank makes each group once."""
-    return dist.new_group(members)
-
-
-def if_member(members, function, *args):
-    """Call function(group, *args) on these ranks; the others return None."""
-    group = group_of(*members)
-    return function(group, *args) if dist.get_rank() in members else None
-
-
-def on(ranks, members, function, *args):
-    """What function(group, *args) returns on these ranks."""
-    found = ranks.run(if_member, tuple(members), function, *args)
-    return [found[r] for r in members]
 
 
 def numbers(*shape, seed=0, dtype=torch.float64):

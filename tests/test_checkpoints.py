@@ -3,14 +3,13 @@
 import contextlib
 import os
 import time
-from functools import cache
 from pathlib import Path
 from unittest import mock
 
 import pytest
 import torch.distributed as dist
+from on_ranks import group_of, started
 
-from ranklab import Ranks
 from ranklab.checks._failing_disk import killed_everywhere
 from ranklab.taught import ddp
 
@@ -19,25 +18,8 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture(scope="module")
 def ranks():
-    with Ranks(4, backend="gloo", device="cpu", timeout=60) as ranks:
-        ranks.run(look_for_modules_in, str(Path(__file__).parent))
+    with started() as ranks:
         yield ranks
-
-
-def look_for_modules_in(folder):
-    """The ranks find the functions of this module, which run there, by its name."""
-    import sys
-
-    sys.path.append(folder)
-
-
-look_for_modules_in.__module__ = "__main__"  # so that this one is sent as it is
-
-
-@cache
-def group_of(*members):
-    """Every rank makes each group once."""
-    return dist.new_group(members)
 
 
 @pytest.mark.parametrize("old", [None, b"what was there before"])

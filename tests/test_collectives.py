@@ -4,14 +4,14 @@ import re
 import time
 from dataclasses import dataclass
 from itertools import chain, product
-from pathlib import Path
 
 import matplotlib.colors
 import pytest
 import torch
 import torch.distributed as dist
+from on_ranks import started
 
-from ranklab import Ranks, trace, traffic
+from ranklab import trace, traffic
 from ranklab.plots import RANK_COLORS, holdings, marks_in, pale
 from ranklab.taught import collectives as own
 
@@ -24,19 +24,8 @@ LAYOUTS = "contiguous", "strided", "transposed"
 
 @pytest.fixture(scope="module")
 def eight():
-    with Ranks(8, backend="gloo", device="cpu", timeout=60) as ranks:
-        ranks.run(look_for_modules_in, str(Path(__file__).parent))
+    with started(8) as ranks:
         yield ranks
-
-
-def look_for_modules_in(folder):
-    """The ranks find the functions of this module, which run there, by its name."""
-    import sys
-
-    sys.path.append(folder)
-
-
-look_for_modules_in.__module__ = "__main__"  # so that this one is sent as it is
 
 
 @dataclass

@@ -2,13 +2,12 @@
 
 import itertools
 import random
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from on_ranks import group_of
 
-from ranklab import Ranks
 from ranklab.taught import layers as own
 
 pytestmark = pytest.mark.timeout(150)
@@ -25,25 +24,7 @@ def cuts(n_layers, n):
     return [[0, *middle, n_layers] for middle in between]
 
 
-GROUPS = {}  # on each rank
 CUTS = [bounds for n in range(1, 5) for bounds in cuts(LAYERS, n)]
-
-
-@pytest.fixture(scope="module")
-def four():
-    with Ranks(4, backend="gloo", device="cpu", timeout=60) as ranks:
-        ranks.run(look_for_modules_in, str(Path(__file__).parent))
-        yield ranks
-
-
-def look_for_modules_in(folder):
-    """The ranks find the functions of this module, which run there, by its name."""
-    import sys
-
-    sys.path.append(folder)
-
-
-look_for_modules_in.__module__ = "__main__"  # so that this one is sent as it is
 
 
 def text():
@@ -55,10 +36,8 @@ def optimizer_of(parameters):
 
 
 def of_the_first(n):
-    """A group of the first n ranks; every rank calls it."""
-    if n not in GROUPS:
-        GROUPS[n] = dist.new_group(list(range(n)))
-    return GROUPS[n]
+    """The group of the first n ranks; every rank calls it."""
+    return group_of(*range(n))
 
 
 def train_whole(shape, tie=False):

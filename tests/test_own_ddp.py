@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from on_ranks import group_of
 from torch import nn
 from wrappers import (
     CLOSE,
@@ -14,7 +15,6 @@ from wrappers import (
     Recomputed,
     Two,
     gradients_of_all,
-    group_of,
     loss_of,
     my_batch,
     started,

@@ -9,12 +9,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from happens_before import at_random, drawn, played
-from pipelines import MAKERS, N, on, one_thread, ranks
+from pipelines import MAKERS, N, on, ranks
 from torch import nn
 
 from ranklab.taught import pipeline as own
 
-__all__ = ["one_thread", "ranks"]  # fixtures
+__all__ = ["ranks"]  # a fixture
 
 pytestmark = pytest.mark.timeout(150)
 

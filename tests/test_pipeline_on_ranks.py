@@ -18,7 +18,6 @@ from pipelines import (
     in_parts,
     named,
     on,
-    one_thread,
     optimizer_of,
     pieces_of,
     ranks,
@@ -29,7 +28,7 @@ from pipelines import (
 from ranklab.taught import pipeline as own
 from ranklab.taught.layers import gpt, language_loss
 
-__all__ = ["one_thread", "ranks"]  # fixtures
+__all__ = ["ranks"]  # a fixture
 
 pytestmark = pytest.mark.timeout(150)
 

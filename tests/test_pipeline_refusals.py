@@ -10,7 +10,6 @@ from pipelines import (
     in_parts,
     named,
     on,
-    one_thread,
     pieces_of,
     ranks,
     worker_of,
@@ -19,7 +18,7 @@ from torch import nn
 
 from ranklab.taught import pipeline as own
 
-__all__ = ["one_thread", "ranks"]  # fixtures
+__all__ = ["ranks"]  # a fixture
 
 pytestmark = pytest.mark.timeout(150)
 

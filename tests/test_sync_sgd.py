@@ -2,15 +2,14 @@
 
 from functools import cache
 from itertools import accumulate, chain, pairwise
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from on_ranks import on
 from torch import nn
 from torch.utils.data import DistributedSampler
 
-from ranklab import Ranks
 from ranklab.taught import sync_sgd as own
 from ranklab.taught.training import evaluate, samples_of_step
 
@@ -21,41 +20,6 @@ SHARDS = [  # the sizes of the ranks' shards
     (24,), (12, 12), (23, 1), (8, 8, 8), (3, 13, 8), (5, 5, 5, 5), (7, 8, 7, 8), (1, 2, 3, 30),
     (9, 0, 4), (0, 6, 0, 2),
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def four():
-    with Ranks(4, backend="gloo", device="cpu", timeout=60) as ranks:
-        ranks.run(look_for_modules_in, str(Path(__file__).parent))
-        yield ranks
-
-
-def look_for_modules_in(folder):
-    """The ranks find the functions of this module, which run there, by its name."""
-    import sys
-
-    sys.path.append(folder)
-
-
-look_for_modules_in.__module__ = "__main__"  # so that this one is sent as it is
-
-
-@cache
-def group_of(*members):
-    """Every rank makes each group once."""
-    return dist.new_group(members)
-
-
-def if_member(members, function, *args, **how):
-    """Call function(group, *args, **how) on these ranks; the others return None."""
-    group = group_of(*members)
-    return function(group, *args, **how) if dist.get_rank() in members else None
-
-
-def on(ranks, members, function, *args, **how):
-    """What function(group, *args, **how) returns on these ranks."""
-    found = ranks.run(if_member, tuple(members), function, *args, **how)
-    return [found[r] for r in members]
 
 
 def flat_gradient(model):
@@ -226,15 +190,6 @@ def by_hand(steps, momentum=0.9, seed=0):
     return torch.tensor(losses)
 
 
-@pytest.fixture
-def one_thread():
-    """As on the ranks: with more, they get into each other's way on a small machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def assert_losses(results, twin):
     for losses, _, drift in results:
         assert (torch.tensor(losses) - twin).abs().max() < 1e-10
@@ -242,7 +197,7 @@ def assert_losses(results, twin):
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
-def test_the_losses_are_those_of_one_process(four, one_thread, k):
+def test_the_losses_are_those_of_one_process(four, k):
     assert_losses(on(four, range(k), training, 60, torch.float64), by_hand(60))
 
 
@@ -251,7 +206,7 @@ def test_the_losses_are_those_of_one_process(four, one_thread, k):
     [{"momentum": 0.0}, {"momentum": 0.5}, {"seed": 1}, {"seed": 2, "momentum": 0.8}],
     ids=str,
 )
-def test_so_they_are_with_another_momentum_or_seed_in_a_group_without_rank_0(four, one_thread, how):
+def test_so_they_are_with_another_momentum_or_seed_in_a_group_without_rank_0(four, how):
     assert_losses(on(four, (1, 3), training, 15, torch.float64, **how), by_hand(15, **how))
 
 

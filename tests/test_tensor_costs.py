@@ -1,19 +1,14 @@
 """What chapter 18's split layers send and hold, and the splits that cannot be."""
 
 import pytest
-from split import EVEN, FIRST, numbers, of_shapes, on, said, started, text
+from on_ranks import on
+from split import EVEN, FIRST, numbers, of_shapes, said, text
 
 from ranklab import trace, traffic
 from ranklab.taught import layers as whole
 from ranklab.taught import tensor as own
 
 pytestmark = pytest.mark.timeout(150)
-
-
-@pytest.fixture(scope="module")
-def four():
-    with started() as ranks:
-        yield ranks
 
 
 def traced_step(group, shape, sequence):

@@ -3,19 +3,14 @@
 import pytest
 import torch
 import torch.distributed as dist
-from split import assert_close, its_part, numbers, of_groups, on, started
+from on_ranks import on
+from split import assert_close, its_part, numbers, of_groups
 from torch import nn
 from torch.autograd import gradcheck, gradgradcheck
 
 from ranklab.taught import tensor as own
 
 pytestmark = pytest.mark.timeout(150)
-
-
-@pytest.fixture(scope="module")
-def four():
-    with started() as ranks:
-        yield ranks
 
 
 def crossings(group):

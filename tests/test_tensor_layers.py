@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from on_ranks import on
 from split import (
     as_whole,
     assert_close,
@@ -11,8 +12,6 @@ from split import (
     numbers,
     of_groups,
     of_shapes,
-    on,
-    started,
 )
 from torch import nn
 
@@ -20,12 +19,6 @@ from ranklab.taught import layers as whole
 from ranklab.taught import tensor as own
 
 pytestmark = pytest.mark.timeout(150)
-
-
-@pytest.fixture(scope="module")
-def four():
-    with started() as ranks:
-        yield ranks
 
 
 def compared(split, layer, x, take=lambda t: t, give=lambda t: t):

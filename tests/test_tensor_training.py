@@ -7,6 +7,7 @@ from functools import cache
 import pytest
 import torch
 import torch.distributed as dist
+from on_ranks import on
 from split import (
     EVEN,
     FIRST,
@@ -19,9 +20,7 @@ from split import (
     of_first_ranks,
     of_groups,
     of_shapes,
-    on,
     said,
-    started,
     text,
 )
 from torch import nn
@@ -32,12 +31,6 @@ from ranklab.taught import tensor as own
 STEPS, FOLLOWS = 50, 1e-6  # a split model follows the whole one so long, and so closely
 
 pytestmark = pytest.mark.timeout(150)
-
-
-@pytest.fixture(scope="module")
-def four():
-    with started() as ranks:
-        yield ranks
 
 
 def train(model, forward, norm_of, after=lambda: None):

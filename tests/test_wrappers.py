@@ -10,6 +10,7 @@ import functools
 import pytest
 import torch
 import torch.distributed as dist
+from on_ranks import group_of
 from torch import nn
 from wrappers import (
     BOTH,
@@ -21,7 +22,6 @@ from wrappers import (
     Two,
     batch,
     gradients_of_all,
-    group_of,
     loss_of,
     my_batch,
     started,

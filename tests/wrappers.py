@@ -4,9 +4,8 @@ The ranks import it, too, as they import the tests' own functions.
 """
 
 import contextlib
-from functools import cache
-from pathlib import Path
 
+import on_ranks
 import pytest
 import torch
 import torch.distributed as dist
@@ -14,7 +13,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from ranklab import Ranks
 from ranklab.taught import own_ddp as own
 
 N = 4
@@ -25,33 +23,10 @@ CLOSE = {"rtol": 0, "atol": 1e-12}
 
 @contextlib.contextmanager
 def started(n=N, timeout=60):
-    """Ranks that find these modules."""
-    with Ranks(n, backend="gloo", device="cpu", timeout=timeout) as ranks:
-        ranks.run(look_for_modules_in, str(Path(__file__).parent))
-        ranks.run(make_groups)
+    """Ranks that have made the groups of the first of them."""
+    with on_ranks.started(n, timeout) as ranks:
+        ranks.run(on_ranks.make_groups)
         yield ranks
-
-
-def look_for_modules_in(folder):
-    """The ranks find the functions of the tests, which run there, by their modules' names."""
-    import sys
-
-    sys.path.append(folder)
-
-
-look_for_modules_in.__module__ = "__main__"  # so that this one is sent as it is
-
-
-@cache
-def group_of(*members):
-    """Every rank makes each group once, all of them in the same order."""
-    return dist.new_group(members)
-
-
-def make_groups():
-    """Those of the first ranks; here, so that later only the members need ask for one."""
-    for size in range(1, dist.get_world_size() + 1):
-        group_of(*range(size))
 
 
 def wrap(kind, module, group=None, unused=True, **options):

@@ -1,0 +1,61 @@
+"""Ranks for the tests of taught code: they find the tests' own functions, and make groups once.
+
+The ranks import this, too, as they import the modules of the tests.
+"""
+
+import contextlib
+from functools import cache
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from ranklab import Ranks
+
+
+@contextlib.contextmanager
+def started(n=4, timeout=60):
+    """n ranks that find the functions of the tests; one thread here, too, as on each of them.
+
+    The twins of what they train are small: several threads would wait for each other.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with Ranks(n, backend="gloo", device="cpu", timeout=timeout) as ranks:
+            ranks.run(_look_for_modules_in, str(Path(__file__).parent))
+            yield ranks
+    finally:
+        torch.set_num_threads(before)
+
+
+def _look_for_modules_in(folder):
+    import sys
+
+    sys.path.append(folder)
+
+
+_look_for_modules_in.__module__ = "__main__"  # so that this one is sent as it is
+
+
+@cache
+def group_of(*members):
+    """The group of these ranks; every rank makes each group once, and all in the same order."""
+    return dist.new_group(members)
+
+
+def make_groups():
+    """Make those of the first ranks; here, so that later only the members need ask for one."""
+    for size in range(1, dist.get_world_size() + 1):
+        group_of(*range(size))
+
+
+def on(ranks, members, function, *args, **how):
+    """What function(group, *args, **how) returns on these ranks, whose group it gets."""
+    found = ranks.run(_if_member, tuple(members), function, *args, **how)
+    return [found[r] for r in members]
+
+
+def _if_member(members, function, *args, **how):
+    group = group_of(*members)
+    return function(group, *args, **how) if dist.get_rank() in members else None
