@@ -54,4 +54,5 @@ $(VENV)/.installed: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "This book needs Python 3.11 or newer; $(PYTHON) is %s. Try: make PYTHON=python3.12" % sys.version.split()[0])'
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --requirement requirements.txt
+	@mkdir -p _build  # where IPython is to keep its files
 	@touch $@
