@@ -1151,11 +1151,11 @@ if rank == 0:
     result("predicted_ratio", by_model[-1] / clock[0], varies=True)
 
 # With (owners) owners it takes (clock_ratio) times as long as with one, where the model
-# says (predicted_ratio). The rest is what the model leaves out: the processor time of
-# sending and receiving, colder caches, noise. (On a machine that is busy with other
-# things the clock can come out anywhere. The crosses, what the ranks compute one after
-# the other, added up, are then the better judge.) So n ranks have about the speed of
-# one.
+# says (predicted_ratio). The difference is what the model leaves out: the processor
+# time of sending and receiving, colder caches, noise. (On a machine that is busy with
+# other things the clock can come out anywhere. The crosses, what the ranks compute one
+# after the other, added up, are then the better judge.) So n ranks have about the speed
+# of one.
 #
 # And the messages? Data parallelism sends the gradients of all parameters in each step;
 # this sends an activation and its gradient over each seam, however many parameters lie
