@@ -16,6 +16,9 @@ FOREIGN = (
 for name in FOREIGN:
     os.environ.pop(name, None)
 os.environ.update(ANSWER)
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Beside other testers, several threads would only wait for each other: a third more time.
+    os.environ["OMP_NUM_THREADS"] = "1"
 
 
 @pytest.fixture(autouse=True, scope="session")

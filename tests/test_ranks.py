@@ -372,6 +372,7 @@ def test_the_environment_may_replace_the_number(monkeypatch):
     ],
 )
 def test_threads_are_one_or_what_the_reader_sets(monkeypatch, set_by_reader, given):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # as testers side by side have it
     for name, value in set_by_reader.items():
         monkeypatch.setenv(name, value)
     plan = arguments.plan(1, None, "cpu", 20, False, None)
