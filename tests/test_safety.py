@@ -25,7 +25,7 @@ from ranklab import Ranks, guardian, launcher
 from ranklab.failure import RankError
 from ranklab.guardian import belonging_to, has_ended
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.alone]
+pytestmark = pytest.mark.timeout(120)
 
 N = 3
 LOOPBACK = {"127.0.0.1", "::1"}
@@ -63,7 +63,7 @@ def ranks():
     """Ranks that were started by somebody whose files are open to everybody."""
     before = os.umask(0)
     try:
-        with Ranks(N, timeout=5) as ranks:
+        with Ranks(N, timeout=20) as ranks:
             assert ranks.run(summed) == [N] * N
             yield ranks
     finally:

@@ -10,7 +10,7 @@ import psutil
 
 from ranklab.guardian import has_ended
 
-GRACE = 4.0  # seconds in which what is ending may end
+GRACE = 10.0  # seconds in which what is ending may end
 
 
 class Ledger:
