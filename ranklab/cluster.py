@@ -179,7 +179,9 @@ def _end_of(engines, pid):
     for engine in getattr(engines, "all_launchers", ()):
         if engine.pid == pid:
             with contextlib.suppress(AttributeError, psutil.Error):
-                return engine.process.wait(1), engine.get_output()
+                # The system tells the code once: to a thread of ipyparallel's, which waits for it.
+                engine._wait_thread.join(1)
+                return engine.process.wait(0), engine.get_output()
     return None, ""
 
 
