@@ -1,5 +1,6 @@
 """Ranks, driven from an ordinary process: values, calls, failures, and the end."""
 
+import ctypes
 import os
 import signal
 import stat
@@ -398,6 +399,15 @@ def test_a_killed_rank_is_named_and_restart_brings_it_back(ranks):
     assert not set(before) & set(ranks.pids)
     assert all_ended(everybody)
     assert not os.path.exists(folder)
+
+
+def test_a_fault_in_none_of_the_readers_lines_is_told_with_those_of_python(ranks):
+    ranks.client[1].apply_async(ctypes.string_at, 0)
+    with pytest.raises(
+        RankError, match=r"^rank 1 died: .*SIGSEGV\)\.\s+Python was in string_at \("
+    ):
+        ranks.run(summed)
+    ranks.restart()
 
 
 def test_close_leaves_nothing_even_where_a_step_of_it_fails(ranks):

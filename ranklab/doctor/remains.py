@@ -64,7 +64,19 @@ def _readers_frames(text):
 def cause_of_death(ranks, rank, report):
     """Say what ended the process of `rank`; report: its last words."""
     cause = cluster.cause_of_death(ranks.cluster, ranks.pids[rank])
-    return mismatch.why_aborted(cause, report) or cause
+    if said := mismatch.why_aborted(cause, report):
+        return said
+    lines = [] if report.place else _last_lines(ranks, ranks.pids[rank])
+    return f"{cause}\nPython was in {', called by '.join(lines)}." if cause and lines else cause
+
+
+def _last_lines(ranks, pid, most=3):
+    """Return the innermost lines of Python, of torch and the lab, at a fault such as SIGSEGV."""
+    with contextlib.suppress(OSError), open(os.path.join(ranks.folder, f"stack-{pid}")) as file:
+        text = file.read().rpartition("Fatal Python error")[2].partition("Current thread")[2]
+        frames = FRAME.findall(text.partition("\n\n")[0])[:most]
+        return [f"{function} ({os.path.basename(f)}, line {n})" for f, n, function in frames]
+    return []
 
 
 def last_words(ranks, rank):
