@@ -71,12 +71,17 @@ def cause_of_death(ranks, rank, report):
 
 
 def _last_lines(ranks, pid, most=3):
-    """Return the innermost lines of Python, of torch and the lab, at a fault such as SIGSEGV."""
+    """Return the last lines of Python at a fault, innermost first, whoever wrote them."""
+    of_the_thread = _at_the_fault(ranks, pid).partition("Current thread")[2].partition("\n\n")[0]
+    frames = FRAME.findall(of_the_thread)[:most]
+    return [f"{name} ({os.path.basename(file)}, line {line})" for file, line, name in frames]
+
+
+def _at_the_fault(ranks, pid):
+    """Return the stacks that `faulthandler` wrote at a fault such as SIGSEGV; "" without one."""
     with contextlib.suppress(OSError), open(os.path.join(ranks.folder, f"stack-{pid}")) as file:
-        text = file.read().rpartition("Fatal Python error")[2].partition("Current thread")[2]
-        frames = FRAME.findall(text.partition("\n\n")[0])[:most]
-        return [f"{function} ({os.path.basename(f)}, line {n})" for f, n, function in frames]
-    return []
+        return file.read().rpartition("Fatal Python error")[2]
+    return ""
 
 
 def last_words(ranks, rank):
@@ -88,9 +93,7 @@ def last_words(ranks, rank):
     except (OSError, ValueError):
         said = {}
     frames, recent = said.get("places", ()), tuple(said.get("recent", ()))
-    if not frames:  # a fault such as SIGSEGV: faulthandler wrote the stack
-        with contextlib.suppress(OSError), open(os.path.join(ranks.folder, f"stack-{pid}")) as file:
-            frames = _readers_frames(file.read().rpartition("Fatal Python error")[2])
+    frames = frames or _readers_frames(_at_the_fault(ranks, pid))
     return Report(
         rank, "died", places.in_frames(frames, ranks.cell), said.get("call"), recent=recent
     )
