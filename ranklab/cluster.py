@@ -13,7 +13,7 @@ from traitlets.config import Config
 
 from . import launcher
 from .arguments import ONE_MACHINE, mpiexec
-from .failure import RankError
+from .failure import RankError, named
 from .guardian import has_ended
 
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -30,6 +30,8 @@ import os
 if os.environ.get({SAFE_PATH!r}) == "ranklab":
     del os.environ[{SAFE_PATH!r}]
 """
+
+ASK_AGAIN = 2  # seconds until an engine that has not answered its first message gets another
 
 # What every rank imports, once for all of them where they are forked.
 PRELOAD = ["torch", "torch.distributed", "ranklab.doctor.witness", "ranklab.traces.recording"]
@@ -65,7 +67,7 @@ def start(plan, folder):
         client = cluster.connect_client_sync()
         patience = 600 if batch else 60  # a queue takes its time
         _wait_for_engines(cluster, client, patience)
-        _end_safe_path(client)
+        _end_safe_path(client, patience=60)
     except BaseException as error:  # Ctrl-C, too: a job must not stay in the queue
         if client is not None:
             client.close(linger=0)
@@ -91,10 +93,32 @@ def _wait_for_engines(cluster, client, patience):
                 raise RuntimeError(f"they were not there after {patience} s.") from None
 
 
-def _end_safe_path(client):
-    done = client[:].apply_async(exec, SAFE_PATH_IS_OVER, {})
-    done.get(timeout=60)
-    client.purge_local_results(done)
+def _end_safe_path(client, patience):
+    """End it on every engine, and return when all have answered: from now on, none is missed.
+
+    An engine counts as there when its heart beats, which has connections of its own. What is sent
+    to it before the one for messages has come up is dropped, and nobody is told. So whoever does
+    not answer is asked again.
+    """
+    deadline = time.monotonic() + patience
+    sent = {rank: [] for rank in client.ids}
+    while silent := [rank for rank in sent if not any(r.ready() for r in sent[rank])]:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"nothing came from {named(silent)} for {patience} s.")
+        for rank in silent:
+            sent[rank].append(client[rank].apply_async(exec, SAFE_PATH_IS_OVER, {}))
+        client.wait([sent[rank][-1] for rank in silent], ASK_AGAIN)
+    for results in sent.values():
+        _take_last(client, results)
+
+
+def _take_last(client, results):
+    """Wait for the last answer of an engine; what it did not answer before that was dropped."""
+    results[-1].get(timeout=60)  # messages to one engine keep their order
+    lost = {request for result in results if not result.ready() for request in result.msg_ids}
+    for waited_for in (client.outstanding, *client._outstanding_dict.values()):
+        waited_for.difference_update(lost)
+    client.purge_local_results(results)
 
 
 def let_go(cluster):

@@ -458,6 +458,44 @@ def test_mpi_needs_an_mpiexec(monkeypatch):
         arguments.plan(2, None, None, 20, False, "mpi")
 
 
+def dropping_the_first_message_to_rank_1(first_messages, arrives_again):
+    """What the scheduler has no connection for, it drops: here it is for a name that nobody has."""
+
+    def send(client, patience):
+        wait, name = client.wait, client._engines[1]
+        client._engines[1] = "nobody"
+        answered = []
+
+        def wait_and_connect(results, timeout):
+            answered.append(wait(results, timeout))
+            if arrives_again:
+                client._engines[1] = name
+            return answered[-1]
+
+        client.wait = wait_and_connect
+        first_messages(client, patience if arrives_again else 0.1)
+        del client.wait
+        assert answered == [False, True]
+
+    return send
+
+
+def test_a_first_message_that_is_dropped_is_sent_again(monkeypatch):
+    send = dropping_the_first_message_to_rank_1(cluster._end_safe_path, arrives_again=True)
+    monkeypatch.setattr(cluster, "_end_safe_path", send)
+    with Ranks(2) as ranks:
+        assert ranks.run(os.getenv, cluster.SAFE_PATH) == [None, None]
+        assert not ranks.client.outstanding
+        assert not any(ranks.client._outstanding_dict.values())
+
+
+def test_an_engine_that_never_answers_is_named(monkeypatch):
+    send = dropping_the_first_message_to_rank_1(cluster._end_safe_path, arrives_again=False)
+    monkeypatch.setattr(cluster, "_end_safe_path", send)
+    with pytest.raises(RankError, match=r"did not start: nothing came from rank 1 for 0\.1 s\."):
+        Ranks(2)
+
+
 def test_a_start_that_fails_leaves_nothing(monkeypatch):
     folders = []
 
