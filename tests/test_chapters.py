@@ -17,14 +17,21 @@ CHAPTERS = sorted((ROOT / "book").glob("[0-9][0-9]_*.md"))
 # They claim factors of time, which nothing that runs beside them may change.
 TIMED = {"04_feeding", "12_own_ddp", "17_pipeline", "18_tensor"}
 # What a script does about its launcher is the same in all of them, to the letter: they take turns.
-# With WAYS=all (`make ways`), every script is run in all of these ways.
-WAYS = [("alone", 4), ("torchrun", 2), ("alone", 2), ("mpiexec", 4)]
-# The timed ones come last, so that few of them, which hold everybody up, have two pages.
-RUNS = [
-    (chapter, *way)
-    for number, chapter in enumerate(sorted(CHAPTERS, key=lambda path: path.stem in TIMED))
-    for way in (WAYS if os.environ.get("WAYS") == "all" else [WAYS[number % len(WAYS)]])
-]
+TURNS = ["alone", "torchrun", "mpiexec"]
+# With 2 ranks is run what has none, so that its page is the same, and what is short.
+WITH_TWO = {"02_graphs", "03_training", "04_feeding", "07_collectives"}
+# With WAYS=all (`make ways`), every script is run in all of these.
+ALL_WAYS = [("alone", 4), ("torchrun", 2), ("alone", 2), ("mpiexec", 4)]
+
+
+def ways(number, chapter):
+    """How the script of a chapter is started here: [(launcher, ranks), ...]."""
+    if os.environ.get("WAYS") == "all":
+        return ALL_WAYS
+    return [(TURNS[number % len(TURNS)], 2 if chapter.stem in WITH_TWO else 4)]
+
+
+RUNS = [(path, *way) for number, path in enumerate(CHAPTERS) for way in ways(number, path)]
 # The site has every page with 4 ranks. With 2, a page is what a script is compared with.
 PAGES = sorted({(chapter, 4) for chapter in CHAPTERS} | {(path, n) for path, _, n in RUNS})
 
