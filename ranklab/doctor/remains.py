@@ -14,6 +14,8 @@ from . import mismatch
 from .diagnosis import Report
 
 FOR_A_STACK = 0.3  # seconds that `faulthandler` has to write
+SURE = 0.25  # seconds of computing, or of rest, in which Python would have let the witness answer
+FOR_A_LOOK = 1.0  # seconds to see that; on a busy machine a process may get none of them
 FRAME = re.compile(r'  File "(.+)", line (\d+) in (.+)')
 
 
@@ -27,9 +29,36 @@ def of_silent(ranks, rank):
     if status == psutil.STATUS_STOPPED:
         note = "    its process is stopped (SIGSTOP); SIGCONT lets it go on"
         return Report(rank, "silent", note=note)
-    frames = _stack(ranks, pid) if status else []
+    frames = _stack(ranks, pid) if status and _in_one_call(pid) else []
     note = "    a long call that lets nothing else of Python run" if frames else ""
     return Report(rank, "silent", places.in_frames(frames, ranks.cell), note=note)
+
+
+def _in_one_call(pid):
+    """Is a process that does not answer in one long call, or has it only had no time to answer?
+
+    Who runs Python hands on its lock every 5 ms, and the witness would get it. And who runs Python
+    must not be asked for its stack: the signal may come when `faulthandler` finds no valid frame
+    (CPython 3.11.7, kept busy, ended of a SIGSEGV after 1,281 to 10,622 of them).
+    """
+    try:
+        process = psutil.Process(pid)
+        began, before = time.monotonic(), _computed(process)
+        while (waited := time.monotonic() - began) < FOR_A_LOOK:
+            time.sleep(0.02)
+            computed = _computed(process) - before
+            rests = not computed and process.status() != psutil.STATUS_RUNNING
+            if computed > SURE or (rests and waited > SURE):
+                return True
+    except psutil.Error:
+        pass  # it has ended
+    return False
+
+
+def _computed(process):
+    """Seconds of processor time that a process has used."""
+    times = process.cpu_times()
+    return times.user + times.system
 
 
 def _stack(ranks, pid):
