@@ -35,7 +35,8 @@ def values(ranks, result, first_line=None, limit=None, signal="SIGINT"):
     """
     vigil, broken_before, interrupt = Vigil(ranks, result), ranks.broken, None
     try:
-        _wait(ranks, result, limit, vigil)
+        with _pressed_once():
+            _wait(ranks, result, limit, vigil)
     except KeyboardInterrupt as error:
         interrupt = error
         with _deaf_to_ctrl_c():  # who is impatient presses twice
@@ -109,6 +110,21 @@ def _check_collectives(result, answers):
     reports = [Report(r, "finished", recent=made) for r, made in zip(result._targets, made)]
     if said := mismatch.sentences(reports):
         raise RankError("\n\n".join([*said, "Gloo did not notice: the results are wrong."]))
+
+
+@contextlib.contextmanager
+def _pressed_once():
+    """Let two Ctrl-C in a row be one.
+
+    Where the second comes while the first is leaving `threading.Condition.wait`, Python gives up a
+    lock that it does not hold, and all that it tells is a RuntimeError.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise error.__context__ from None
+        raise
 
 
 @contextlib.contextmanager

@@ -25,7 +25,11 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 def private_folders(tmp_path_factory):
     """Nothing of the tests ends up in the home folder of whoever runs them."""
     os.environ["IPYTHONDIR"] = str(tmp_path_factory.mktemp("ipython"))
-    os.environ["MPLCONFIGDIR"] = str(tmp_path_factory.mktemp("matplotlib"))
+    # One for all testers: what matplotlib knows of the fonts takes it seconds to find out.
+    everybodys = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        everybodys = everybodys.parent
+    os.environ["MPLCONFIGDIR"] = str(everybodys / "matplotlib")
 
 
 @pytest.fixture(scope="module")

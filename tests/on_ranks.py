@@ -6,11 +6,15 @@ The ranks import this, too, as they import the modules of the tests.
 import contextlib
 from functools import cache
 from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 
-from ranklab import Ranks
+from ranklab import Ranks, cluster
+
+# The first optimizer imports it, and DDP does: a second on every rank, or once for all of them.
+PRELOAD = [*cluster.PRELOAD, "torch._dynamo"]
 
 
 @contextlib.contextmanager
@@ -22,7 +26,9 @@ def started(n=4, timeout=60):
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with Ranks(n, backend="gloo", device="cpu", timeout=timeout) as ranks:
+        with mock.patch.object(cluster, "PRELOAD", PRELOAD):
+            ranks = Ranks(n, backend="gloo", device="cpu", timeout=timeout)
+        with ranks:
             ranks.run(_look_for_modules_in, str(Path(__file__).parent))
             yield ranks
     finally:

@@ -6,6 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
@@ -243,6 +244,17 @@ class LatePart:
     def ready(self):
         before, self.arrived = self.arrived, True
         return before
+
+
+def test_two_ctrl_c_in_a_row_are_one():
+    """What `threading` tells of a second one that comes in the way out of a lock."""
+    with pytest.raises(KeyboardInterrupt), answers._pressed_once():
+        try:
+            raise KeyboardInterrupt
+        finally:
+            threading.Lock().release()
+    with pytest.raises(RuntimeError, match="unlocked"), answers._pressed_once():
+        threading.Lock().release()
 
 
 def test_an_answer_that_comes_too_late_is_no_none(monkeypatch):

@@ -44,9 +44,7 @@ def expected(ranks):
     }
 
 
-@pytest.mark.parametrize(
-    ("launcher", "ranks"), [("alone", 2), ("torchrun", 2), ("torchrun", 4), ("mpiexec", 4)]
-)
+@pytest.mark.parametrize(("launcher", "ranks"), [("alone", 2), ("torchrun", 2), ("mpiexec", 4)])
 def test_every_way_of_starting_it(darts, launcher, ranks, tmp_path):
     text = run_script(darts, launcher, ranks, tmp_path, limit=100)
     assert results_in(text) == expected(ranks)

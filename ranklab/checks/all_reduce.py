@@ -270,7 +270,7 @@ sum_and_max = Exercise(
     expected=_sums_and_maxima,
     judge=_by_messages,
     trace=True,
-    limit=5.0,
+    limit=3.0,
     hints=[
         Hint(
             lambda seen: breaks_a_rule(seen) and any(seen.collectives),

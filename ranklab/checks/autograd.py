@@ -118,7 +118,7 @@ scale_rows = Exercise(
     cases=[_rows(2, 3), _rows(3, 3), _rows(1, 4), _rows(4, 1), _rows(5, 2, times=2), _rows(1, 1)],
     expected=_torch_rows,
     drive=_drive_rows,
-    limit=5.0,
+    limit=3.0,
     hints=[
         called_as("scale_rows(a, s)"),
         Hint(lambda seen: True, "Does every loop come to its end?", when=("slow",)),
@@ -314,7 +314,7 @@ checkpoint = Exercise(
     ],
     expected=_torch_checkpoint,
     drive=_drive_checkpoint,
-    limit=5.0,
+    limit=3.0,
     hints=[
         called_as("checkpoint(f, a)"),
         Hint(

@@ -96,7 +96,7 @@ blocked_product = Exercise(
     ],
     expected=_by_blocks,
     drive=_with_blocks,
-    limit=5.0,
+    limit=3.0,
     hints=[
         called_as("blocked_product(A, B, b, multiply)"),
         _TWO_BLOCKS,
@@ -202,7 +202,7 @@ any_strassen = Exercise(
     ],
     expected=_seven_each_level,
     drive=_with_blocks,
-    limit=5.0,
+    limit=3.0,
     hints=[
         called_as("any_strassen(A, B, leaf, multiply)"),
         _TWO_BLOCKS,

@@ -125,7 +125,7 @@ first_wrong = Exercise(
     expected=None,
     drive=_first_of_each,
     judge=_judge_first,
-    limit=5.0,
+    limit=3.0,
     hints=[
         called_as("first_wrong(program)"),
         Hint(lambda seen: True, "Keep what was done in a set of your own.", when=("changed",)),

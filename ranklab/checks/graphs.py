@@ -89,7 +89,7 @@ earliest_end = Exercise(
         _timed_graph("no operation at all", {}, {}),
     ],
     expected=_earliest,
-    limit=5.0,
+    limit=3.0,
     hints=[
         called_as("earliest_end(graph, seconds)"),
         Hint(
@@ -213,7 +213,7 @@ largest_batch = Exercise(
     ],
     expected=_largest,
     judge=_a_float,
-    limit=5.0,
+    limit=3.0,
     hints=[
         Hint(
             lambda seen: True,

@@ -76,7 +76,7 @@ work_and_span = Exercise(
     ],
     expected=_counted,
     judge=_not_whole,
-    limit=5.0,
+    limit=3.0,
     hints=[
         Hint(
             lambda seen: True,
@@ -188,7 +188,7 @@ partial_products = Exercise(
     ],
     expected=_shared,
     drive=_in_numpy,
-    limit=5.0,
+    limit=3.0,
     hints=[
         called_as("partial_products(A, B, workers)"),
         Hint(lambda seen: True, "Does every loop come to its end?", when=("slow",)),

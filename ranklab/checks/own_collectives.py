@@ -58,7 +58,7 @@ all_max = Exercise(
         * len(inputs)
     ),
     in_place=True,
-    limit=5.0,
+    limit=3.0,
     hints=[
         Hint(
             lambda seen: True,

@@ -94,7 +94,7 @@ warm_program = Exercise(
     ],
     expected=None,
     judge=_judge_warm,
-    limit=5.0,
+    limit=3.0,
     hints=[
         called_as("warm_program(stage, stages, micro_batches)"),
         Hint(

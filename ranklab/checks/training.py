@@ -142,7 +142,7 @@ gradient_of_parts = Exercise(
     expected=_whole,
     drive=_drive_parts,
     tolerance=(1e-9, 1e-12),
-    limit=5.0,
+    limit=3.0,
     hints=[
         Hint(
             lambda seen: not seen.results[0]["no part too large"],

@@ -136,7 +136,7 @@ within_limit = Exercise(
     ],
     expected=None,
     judge=_judge_limit,
-    limit=5.0,
+    limit=3.0,
     hints=[
         called_as("within_limit(stages, micro_batches, limit)"),
         Hint(

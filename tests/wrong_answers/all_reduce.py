@@ -348,7 +348,7 @@ def in_float32(x):
     return _beyond_a_power_of_two(x, cast=torch.Tensor.float)
 
 
-@wrong("sum_and_max", says=["not done after 5 s", "The distance doubles"])
+@wrong("sum_and_max", says=["not done after 3 s", "The distance doubles"])
 def forgets_to_double(x):
     both = torch.stack([x, x])
     while dist.get_world_size() > 1:

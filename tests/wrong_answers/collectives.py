@@ -265,7 +265,7 @@ def one_further_each_round(x):
         step += 1
 
 
-@wrong("all_max", says=["not done after 5 s", "does it double in every round?"])
+@wrong("all_max", says=["not done after 3 s", "does it double in every round?"])
 def without_the_doubling(x):
     n, me = dist.get_world_size(), dist.get_rank()
     incoming, step = torch.empty_like(x), 1
