@@ -158,7 +158,7 @@ def _names_in_kernel():
 
 
 def _wait(ranks, result, limit, vigil):
-    deadline = limit and time.monotonic() + limit
+    began = time.monotonic()
     while not result.wait(vigil.until_next_look()):
         if not cluster.controller_runs(ranks.cluster):
             raise RankError(
@@ -166,9 +166,9 @@ def _wait(ranks, result, limit, vigil):
                 f"gone. Call {ranks.name}.restart(): it starts fresh processes."
             )
         vigil.look()
-        if vigil.freed and deadline is None:
-            deadline = time.monotonic() + MARGIN
-        if deadline is not None and time.monotonic() > deadline:
+        if vigil.freed and limit is None:
+            began, limit = time.monotonic(), MARGIN
+        if limit is not None and vigil.is_over(began, limit):
             vigil.give_up()
             return
 

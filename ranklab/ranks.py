@@ -33,7 +33,6 @@ from IPython import get_ipython
 
 from . import answers, arguments, cluster, engine, magics, places, replies
 from .doctor import rounds
-from .doctor.diagnosis import ENDED
 from .failure import ArgumentError, MissingOnRanks, RankError, named, what_next
 from .guardian import Guardian
 
@@ -161,12 +160,11 @@ class Ranks:
 
     def _busy(self, patience):
         """Return what is known of ranks that still run something after `patience` seconds."""
-        deadline = time.monotonic() + patience
+        began = time.monotonic()
         while True:
             diagnosis = rounds.where(self)
-            busy = [r for r, report in diagnosis.reports.items() if report.state not in ENDED]
-            if not busy or time.monotonic() > deadline:
-                return diagnosis.paragraphs(busy)
+            if not diagnosis.unfinished or diagnosis.is_over(began, patience):
+                return diagnosis.paragraphs(diagnosis.unfinished)
             time.sleep(0.02)
 
     def _still_runs(self, where):

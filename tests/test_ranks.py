@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from kernels import wait_until
 
 from ranklab import Ranks, answers, arguments, cluster
 from ranklab.failure import Failure, MissingOnRanks, RankError
@@ -233,6 +234,43 @@ def test_reset_says_so_when_a_rank_does_not_come_back(ranks):
             ranks.reset()
     finally:
         busy.wait(20)
+
+
+# An error that IPython writes for two seconds, which no interrupt ends: a machine may be that slow.
+WRITES_FOR_LONG = """
+class Long(Exception):
+    def _render_traceback_(self):
+        import signal, time
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        time.sleep(2)
+        signal.signal(signal.SIGINT, before)
+        return ["Long"]
+"""
+
+
+def test_reset_waits_for_an_error_that_is_being_written(ranks, monkeypatch):
+    monkeypatch.setattr(answers, "MARGIN", 0.3)
+    failing = ranks.view.execute(f"{WRITES_FOR_LONG}\nif rank == 1: raise Long", block=False)
+    wait_until(lambda: "rank 1 has failed, and still writes its error" in str(ranks.where()), 20)
+    ranks.reset()
+    assert failing.ready()
+    assert ranks.run(summed) == [[3.0] * 3] * N
+
+
+def test_a_rank_that_was_freed_has_the_time_to_write_its_error(ranks, monkeypatch):
+    monkeypatch.setattr(answers, "MARGIN", 0.3)
+    cell = f"""{WRITES_FOR_LONG}
+if rank == 1: raise ValueError("no good")
+try: dist.recv(torch.ones(1), src=1)
+except RuntimeError: raise Long
+"""
+    with pytest.raises(RankError, match="rank 1 failed") as caught:
+        answers.values(ranks, ranks.view.execute(cell, block=False))
+    assert "were freed" in str(caught.value)
+    assert {r: text.strip() for r, text in caught.value.tracebacks.items() if r != 1} == {
+        0: "Long",
+        2: "Long",
+    }
 
 
 class LatePart:

@@ -6,6 +6,7 @@ it waits for (the wait-for graph; E. Knapp, "Deadlock Detection in Distributed D
 Computing Surveys 19(4), 1987).
 """
 
+import time
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -16,6 +17,8 @@ STUCK = 1.0  # seconds in one communication after which a rank counts as stuck
 # Seconds after which nothing is on its way any more. The ranks are asked one after another: of two
 # that only take turns, either may be seen to wait for the other.
 SETTLED = 0.25
+TO_WRITE = 30.0  # seconds for an error: IPython reads and parses the files of all its frames
+UNDER_WAY = {"running": "runs", "failing": "has failed, and still writes its error"}
 ENDED = {  # the gravest first
     "died": "has died",
     "failed": "has failed",
@@ -26,7 +29,7 @@ ENDED = {  # the gravest first
 
 @dataclass(frozen=True)
 class Report:
-    """What is known of one rank. `state`: "running", "silent", or a key of ENDED.
+    """What is known of one rank. `state`: "silent", or a key of UNDER_WAY or of ENDED.
 
     place: "    line 3: y = f(x)", one line for each function of the reader that it is in.
     call: the communication that it waits in, as calls.current gives it, or None.
@@ -74,6 +77,15 @@ class Diagnosis:
     def unfinished(self):
         """The ranks that have not ended the cell."""
         return [rank for rank, report in self.reports.items() if report.state not in ENDED]
+
+    def is_over(self, began, seconds):
+        """Is the time over that ranks were given to end something: `seconds` since `began`?
+
+        Who has failed, and writes the error, is about to end, and gets the time for it.
+        """
+        about_to_end = {self.reports[rank].state for rank in self.unfinished} == {"failing"}
+        given = max(seconds, TO_WRITE) if about_to_end else seconds
+        return time.monotonic() - began > given
 
     @property
     def silent(self):
@@ -268,9 +280,7 @@ class Diagnosis:
 def _state(report):
     if report.call and report.state not in ENDED:
         return wait(report.call)
-    if report.state == "running":
-        return "runs"
-    return ENDED.get(report.state, "does not answer")
+    return {**UNDER_WAY, **ENDED}.get(report.state, "does not answer")
 
 
 def _plural(state):

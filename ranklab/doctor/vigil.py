@@ -156,6 +156,11 @@ class Vigil:
         if self._diagnosis is None:
             self._diagnosis = self._ask(rounds.where)
 
+    def is_over(self, began, seconds):
+        """Is the time over that the ranks were given: `seconds` since `began`?"""
+        late = time.monotonic() - began > seconds
+        return late and self._ask(rounds.where).is_over(began, seconds)
+
     def give_up(self):
         """Note where the ranks are that still have not answered."""
         if self._diagnosis is None:

@@ -40,6 +40,7 @@ from ..places import NOT_THE_READERS
 from . import REQUEST, calls, tracebacks
 
 RUNS_CODE = ("run_code", "do_apply")  # the frames in which IPython runs a cell, ipyparallel a call
+TELLS = "showtraceback"  # the frame in which IPython writes the error that a cell ended in
 STANDS_STILL = 0.8  # seconds
 SAMPLE = 0.5  # seconds between two looks at whether the main thread has moved
 
@@ -102,7 +103,7 @@ class Witness:
         frames = self._frames()
         self._sample(frames)
         made = self._collectives()
-        said = {"state": "running" if frames else "idle", "recent": self._recent(made)}
+        said = {"state": _state(frames), "recent": self._recent(made)}
         said["numbers"] = {one["group"]: one["number"] for one in made}
         if frames:
             said["places"] = [_place(f) for f in reversed(frames) if _is_readers(f)]
@@ -264,6 +265,14 @@ def _send_nothing(to, group_name, tag):
         if name == group_name:
             empty = torch.empty(0, dtype=torch.uint8)
             group.send([empty], dist.get_group_rank(group, to), tag)
+
+
+def _state(frames):
+    """Say what a rank does whose main thread is in `frames`, of a cell or a call."""
+    if not frames:
+        return "idle"
+    tells = any(frame.f_code.co_name == TELLS and not _is_readers(frame) for frame in frames)
+    return "failing" if tells else "running"
 
 
 def _is_readers(frame):
