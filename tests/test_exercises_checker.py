@@ -1,6 +1,7 @@
 """The process that checks: it dies, hangs, cannot start, and leaves nothing behind."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -96,14 +97,38 @@ def waits_and_does_not_take_no(x, src):
             waits_in_a_circle(x, src)
 
 
-def test_only_ranks_that_had_to_be_interrupted_are_replaced():
-    assert check("spread", broadcast)
+def is_even(x):
+    return x % 2 == 0
+
+
+def loops(x):
+    while True:
+        x = x + 2
+
+
+def decodes(x):
+    while True:
+        json.JSONDecoder().decode("[1, 2, 3]")
+
+
+@pytest.mark.parametrize(
+    "name, right, wrong, said, replaced",
+    [
+        ("spread", broadcast, waits_in_a_circle, "wait in a circle", False),
+        ("spread", broadcast, waits_and_does_not_take_no, "wait in a circle", True),
+        ("even", is_even, loops, "not done after 2 s", False),
+        ("even", is_even, decodes, "not done after 2 s", True),
+    ],
+)
+def test_ranks_are_replaced_only_where_they_were_interrupted_in_what_an_answer_called(
+    name, right, wrong, said, replaced
+):
+    assert check(name, right)
     checker = checkers(os.getpid())[0]
     folder = folder_of(checker)
-    for answer, replaced in ((waits_in_a_circle, False), (waits_and_does_not_take_no, True)):
-        assert "wait in a circle" in str(check("spread", answer))
-        assert check("spread", broadcast)
-        assert (folder_of(checker) != folder) == replaced
+    assert said in str(check(name, wrong))
+    assert check(name, right)
+    assert (folder_of(checker) != folder) == replaced
 
 
 def test_nothing_is_left_on_disk(tmp_path):

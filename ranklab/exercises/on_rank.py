@@ -114,8 +114,12 @@ def _trace():
 
 
 def _described(error):
-    """Return an exception as plain data, with the reader's lines, outermost first."""
-    message, frames = str(error).strip(), _frames(error.__traceback__)
+    """Return an exception as plain data, with the reader's lines, outermost first.
+
+    own: was it raised in one of these lines, and in nothing that they call?
+    """
+    message, frames = str(error).strip(), list(_frames(error.__traceback__))
+    own = bool(frames) and not NOT_THE_READERS.search(frames[-1]["file"])
     if isinstance(error, SyntaxError):
         message = " ".join(message.split())
     if IN_A_WORKER.match(message):
@@ -126,6 +130,7 @@ def _described(error):
         "type": type(error).__name__,
         "message": message,
         "from_torch": isinstance(error, RuntimeError) and type(error).__module__ != "__main__",
+        "own": own,
         "places": [one for one in frames if not NOT_THE_READERS.search(one["file"])],
     }
 

@@ -92,7 +92,7 @@ class Bench:
     def _watch(self, result, outcome, limit):
         """Wait for the end of the case, and end it where it does not end by itself."""
         began = since = time.monotonic()
-        before = None
+        before, interrupted = None, []
         while not result.wait(LOOK):
             now, ended = time.monotonic(), self._ended(result)
             diagnosis = self._where(ended, result)
@@ -102,26 +102,24 @@ class Bench:
             if how := _how_it_ends(ended, stuck_for=now - since, left=began + limit - now):
                 outcome.ended, outcome.diagnosis = how, diagnosis
                 outcome.failed = {rank for rank, what in ended.items() if what == "failed"}
-                self._lost = self._end(result)
+                interrupted = self._end(result)
                 break
-        self._collect(result, outcome)
+        self._collect(result, outcome, interrupted)
+        self._lost = not all(_in_own_lines(outcome.returned.get(r)) for r in interrupted)
 
     def _end(self, result):
-        """End the case on all ranks; return whether some cannot be relied on after that.
-
-        Who had to be interrupted may have been anywhere, in an import, say.
-        """
+        """End the case on all ranks; return those that had to be interrupted."""
         rounds.free(self.ranks, self._ended(result))
         if result.wait(TO_END / 2):
-            return False
+            return []
         there = [r for r, part in replies.parts(result) if not part.ready()]
         there = [r for r in there if r not in self.ranks.gone()]
         if there:
             self.ranks.client.send_signal("SIGINT", targets=there, block=False)
             result.wait(TO_END / 2)
-        return bool(there)
+        return there
 
-    def _collect(self, result, outcome):
+    def _collect(self, result, outcome, interrupted):
         for rank, part in replies.parts(result):
             said = replies.answer(part) if part.ready() else None
             if isinstance(said, tuple):
@@ -129,7 +127,7 @@ class Bench:
             elif rank in self.ranks.gone() or getattr(said, "ename", "") == "EngineError":
                 outcome.ended = "died"
                 outcome.died[rank] = self._last_report(rank)
-            elif said is not None and not (self._lost and said.ename == "KeyboardInterrupt"):
+            elif said is not None and not (interrupted and said.ename == "KeyboardInterrupt"):
                 # The interrupt that `_end` sends may come when the answer itself has just ended.
                 raise RankError(f"rank {rank}: {said.ename}: {said.evalue}")
         replies.forget(self.ranks, result)
@@ -208,6 +206,15 @@ def _how_it_ends(ended, stuck_for, left):
 def _moved(before, now):
     """Is some rank somewhere else than it was?"""
     return any(before.reports[r].place != report.place for r, report in now.reports.items())
+
+
+def _in_own_lines(said):
+    """Did the interrupt reach a rank in the answer's own lines, as any exception might?
+
+    Elsewhere, in an import, say, it may have left something half done that others rely on.
+    """
+    error = said.get("error", {}) if said else {}
+    return error.get("type") == "KeyboardInterrupt" and error["own"]
 
 
 def _is_consequence(error):

@@ -103,6 +103,7 @@ even = Exercise(
     cases=[Case(f"x = {x}", lambda rank, world_size, x=x: (x,), ranks=1) for x in (0, 1, 2, 3, 5)],
     expected=lambda inputs: [inputs[0][0] % 2 == 0],
     hint="%",
+    limit=2.0,
 )
 
 _runs = itertools.count()
