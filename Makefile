@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 # How many processes run the tests, a file in each: many tests wait more than they compute.
-# 0: one after another. Side by side, a thread that waits for others must not spin meanwhile.
+# 0: one after another.
 TESTERS ?= 3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -24,7 +24,7 @@ book: $(VENV)/.installed  ## execute every chapter, build the site into _build/h
 
 test: $(VENV)/.installed lint  ## everything: forms, ranks, scripts, pages, browser
 	@$(PY) -m pytest -m alone $(shell grep -l "mark.alone" tests/test_*.py)
-	@OMP_WAIT_POLICY=passive $(PY) -m pytest -m "not alone" --numprocesses $(TESTERS) --dist loadfile --no-loadscope-reorder
+	@$(PY) -m pytest -m "not alone" --numprocesses $(TESTERS) --dist loadfile --no-loadscope-reorder
 
 ways: $(VENV)/.installed  ## every chapter's page with 4 and 2 ranks, its script by every launcher (half an hour)
 	@WAYS=all $(PY) -m pytest tests/test_chapters.py
