@@ -109,8 +109,8 @@ class Bench:
 
     def _end(self, result):
         """End the case on all ranks; return those that had to be interrupted."""
-        rounds.free(self.ranks, self._ended(result))
-        if result.wait(TO_END / 2):
+        seen = rounds.free(self.ranks, self._ended(result))
+        if result.wait(TO_END / 2 if seen.waiting else 0):
             return []
         there = [r for r, part in replies.parts(result) if not part.ready()]
         there = [r for r in there if r not in self.ranks.gone()]
