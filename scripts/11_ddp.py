@@ -1697,7 +1697,7 @@ def launch(name, *launcher, **told):
 
 def end_well(**programs):
     """Wait for the end of programs; say what one printed if it failed. None is left behind."""
-    until = time.monotonic() + 100
+    until = time.monotonic() + 200
     try:
         for name, program in programs.items():
             ended = program.wait(timeout=max(1, until - time.monotonic()))

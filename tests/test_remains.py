@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 
-import psutil
 import pytest
 
 from ranklab.doctor import remains
@@ -42,5 +41,6 @@ def test_a_process_that_has_no_time_to_answer_is_not():
 
 
 def test_a_process_that_is_gone_is_not():
-    gone = max(psutil.pids()) + 1
-    assert not remains._in_one_call(gone)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    assert not remains._in_one_call(gone.pid)

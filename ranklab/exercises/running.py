@@ -103,8 +103,9 @@ class Bench:
                 outcome.ended, outcome.diagnosis = how, diagnosis
                 outcome.failed = {rank for rank, what in ended.items() if what == "failed"}
                 interrupted = self._end(result)
+                self._lost = bool(interrupted)  # until it is known where that was
                 break
-        self._collect(result, outcome, interrupted)
+        self._collect(result, outcome)
         self._lost = not all(_in_own_lines(outcome.returned.get(r)) for r in interrupted)
 
     def _end(self, result):
@@ -119,7 +120,7 @@ class Bench:
             result.wait(TO_END / 2)
         return there
 
-    def _collect(self, result, outcome, interrupted):
+    def _collect(self, result, outcome):
         for rank, part in replies.parts(result):
             said = replies.answer(part) if part.ready() else None
             if isinstance(said, tuple):
@@ -127,7 +128,7 @@ class Bench:
             elif rank in self.ranks.gone() or getattr(said, "ename", "") == "EngineError":
                 outcome.ended = "died"
                 outcome.died[rank] = self._last_report(rank)
-            elif said is not None and not (interrupted and said.ename == "KeyboardInterrupt"):
+            elif said is not None and not (self._lost and said.ename == "KeyboardInterrupt"):
                 # The interrupt that `_end` sends may come when the answer itself has just ended.
                 raise RankError(f"rank {rank}: {said.ename}: {said.evalue}")
         replies.forget(self.ranks, result)
