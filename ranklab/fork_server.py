@@ -43,8 +43,9 @@ def main(order):
     for name in (*ALWAYS, *order["preload"]):
         _import(name)
     _wait_for_the_controller(order["connection_file"])
-    gc.collect()
-    gc.freeze()  # a collection would write to pages that the engines share
+    # A collection would write to pages that the engines share. What is garbage stays, too: to find
+    # it takes 0.2 s, and of 317,000 objects it is 7,000.
+    gc.freeze()
     gc.enable()
     server = ForkServer(order)
     me = server.fork()

@@ -1,6 +1,7 @@
 """What all tests share: an environment of their own, and the ranks' places when time runs out."""
 
 import os
+import sys
 
 import pytest
 from places import ANSWER, places
@@ -16,6 +17,9 @@ FOREIGN = (
 for name in FOREIGN:
     os.environ.pop(name, None)
 os.environ.update(ANSWER)
+# Where it is there, jsonschema (and so nbformat) compiles grammars of addresses with it when it is
+# imported: 1.5 s of each tester, for a check that nobody asks for.
+sys.modules.setdefault("rfc3987_syntax", None)
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Beside other testers, several threads would only wait for each other: a third more time.
     os.environ["OMP_NUM_THREADS"] = "1"

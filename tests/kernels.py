@@ -27,7 +27,8 @@ class Notebook:
         self.pid = self.manager.provisioner.process.pid
 
     def start(self, code):
-        return self.client.execute(code)
+        # A cell that fails takes those with it that wait behind it, unless it is told not to.
+        return self.client.execute(code, stop_on_error=False)
 
     def outputs(self, message_id, timeout=60, until=None):
         """Return (all that was shown as text, the error as "name: value" or None).

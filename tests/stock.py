@@ -2,6 +2,10 @@
 
 What the reader would not do is freed here by a thread on each rank: the connections of a group that
 hangs are shut, so that the next fault can be provoked in the same processes.
+
+Many engines may be forked from one process, as ranklab's launcher does it: what is seen of a fault
+is the same, and each does not have to import torch by itself. With WAYS=all (`make ways`) they are
+started as stock ipyparallel starts them.
 """
 
 import os
@@ -52,12 +56,14 @@ dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
 class Stock:
     """A notebook with a stock cluster, whose engines can be joined to several groups."""
 
-    def __init__(self, engines, folder):
-        """folder: where the groups meet."""
+    def __init__(self, engines, folder, forked=False):
+        """folder: where the groups meet. forked: are the engines to be forked from one process?"""
         self.folder, self.joined = folder, 0
         self.notebook = Notebook(**{"IPP_NONINTERACTIVE": "", MARK: str(folder)})
         self.must("import ipyparallel as ipp, os, time")
-        self.must(f"cluster = ipp.Cluster(n={engines})")
+        forked = forked and os.environ.get("WAYS") != "all"
+        how = ", engines='ranklab'" if forked else ""
+        self.must(f"cluster = ipp.Cluster(n={engines}{how})")
         self.must("rc = cluster.start_and_connect_sync(); rc.activate()", 150)
         self.must(
             f"for i in rc.ids: rc[i].push(dict(engine=i, folder={str(folder)!r}), block=True)"
