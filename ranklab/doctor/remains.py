@@ -13,7 +13,7 @@ from .. import cluster, places
 from . import mismatch
 from .diagnosis import Report
 
-FOR_A_STACK = 1.0  # seconds that `faulthandler` has to write, which takes it a millisecond or two
+FOR_A_STACK = 1.0  # seconds that `faulthandler` has to write, which takes it 0.2 ms of computing
 SURE = 0.25  # seconds of computing, or of rest, in which Python would have let the witness answer
 FOR_A_LOOK = 2.0  # seconds to see that; on a busy machine a process may get little of them
 FRAME = re.compile(r'  File "(.+)", line (\d+) in (.+)')
