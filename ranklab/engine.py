@@ -31,7 +31,7 @@ def prepare(folder):
 
         witness.testify(folder if os.path.isdir(folder) else None)
 
-    gc.freeze()  # what stays loaded for good need not be searched by `join`
+    gc.freeze()  # what stays loaded for good need not be searched by `leave`
     return socket.gethostname(), os.getpid()
 
 
@@ -47,15 +47,12 @@ def free_address():
 
 @runs_on_rank
 def join(my_rank, size, backend, devices, meeting_point, seconds, loopback):
-    """Join a process group of ranks 0 to size-1, in place of the one there is, working or broken.
+    """Join the process group and put `rank`, `world_size`, `device`, `torch`, `dist` in place.
 
-    A rank beyond these has none then. The others have `rank`, `world_size`, `device`, `torch` and
-    `dist` in place. `devices` names the device of each rank. `meeting_point` is where they find one
-    another: the path of a file, or (host, port). `seconds` is the time after which a rank that
-    waits for another one gives up. `loopback` names the network interface, or is None for several
-    hosts.
+    `devices` names the device of each rank. `meeting_point` is where the ranks find each other: the
+    path of a file, or (host, port). `seconds` is the time after which a rank that waits for another
+    one gives up. `loopback` names the network interface to use, or is None for several hosts.
     """
-    import gc
     import os
     import sys
     from datetime import timedelta
@@ -64,11 +61,6 @@ def join(my_rank, size, backend, devices, meeting_point, seconds, loopback):
     import torch
     import torch.distributed as dist
 
-    if dist.is_initialized():
-        dist.destroy_process_group()
-    gc.collect()  # the traceback of a failed call holds the group, with its threads and open files
-    if my_rank >= size:
-        return
     rank, world_size, device = my_rank, size, torch.device(devices[my_rank])
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -92,3 +84,15 @@ def join(my_rank, size, backend, devices, meeting_point, seconds, loopback):
     store.set(f"here/{rank}", "")
     store.wait([f"here/{other}" for other in range(size)])
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
+
+
+@runs_on_rank
+def leave():
+    """Take the process group down, working or broken."""
+    import gc
+
+    import torch.distributed
+
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    gc.collect()  # the traceback of a failed call holds the group, with its threads and open files

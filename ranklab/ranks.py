@@ -110,7 +110,7 @@ class Ranks:
             processes = self._on_all(engine.prepare, self.folder, limit=120)
             self.pids = [pid for _, pid in processes]
             self.one_host = {host for host, _ in processes} == {socket.gethostname()}
-            self._regroup()
+            self._join()
         except KeyboardInterrupt:
             self.close()
             raise RankError(
@@ -125,12 +125,8 @@ class Ranks:
         self._seconds = time.perf_counter() - began
         print(self)
 
-    def _regroup(self, size=None):
-        """Make one process group of all ranks (or the first `size`), in place of the one there is.
-
-        They meet at a fresh place.
-        """
-        self.check_alive()
+    def _join(self, size=None):
+        """Make one process group of all ranks (or the first `size`), at a fresh meeting point."""
         size = size or len(self)
         if self.one_host:
             self.meeting = os.path.join(self.folder, f"meeting-{next(self._meetings)}")
@@ -139,7 +135,7 @@ class Ranks:
             self.meeting = answers.values(self, asked, limit=60)[0]
         plan, loopback = self._plan, LOOPBACK if self.one_host else None
         group = (size, plan.backend, plan.devices, self.meeting, plan.timeout, loopback)
-        results = [self.client[r].apply_async(engine.join, r, *group) for r in range(len(self))]
+        results = [self.client[r].apply_async(engine.join, r, *group) for r in range(size)]
         self._values(ipyparallel.AsyncResult.join(*results), limit=90)
         self.broken = False
 
@@ -156,6 +152,11 @@ class Ranks:
         if busy := self._busy(patience=answers.MARGIN):
             raise RankError(self._still_runs(busy))
         self._regroup()
+
+    def _regroup(self, size=None):
+        """Take the process group down; make a new one of all ranks, or of the first `size`."""
+        self._on_all(engine.leave, limit=self.timeout + answers.MARGIN)
+        self._join(size)
 
     def _busy(self, patience):
         """Return what is known of ranks that still run something after `patience` seconds."""

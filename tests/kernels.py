@@ -27,7 +27,8 @@ class Notebook:
         self.pid = self.manager.provisioner.process.pid
 
     def start(self, code):
-        # A cell that fails takes those with it that wait behind it, unless it is told not to.
+        # A cell that fails drops those that wait behind it, unless it is told not to; a test that
+        # goes on after another one's failure has its next cell waiting there.
         return self.client.execute(code, stop_on_error=False)
 
     def outputs(self, message_id, timeout=60, until=None):

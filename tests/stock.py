@@ -4,8 +4,7 @@ What the reader would not do is freed here by a thread on each rank: the connect
 hangs are shut, so that the next fault can be provoked in the same processes.
 
 Many engines may be forked from one process, as ranklab's launcher does it: what is seen of a fault
-is the same, and each does not have to import torch by itself. With WAYS=all (`make ways`) they are
-started as stock ipyparallel starts them.
+is the same while none of them dies, and each does not have to import torch by itself.
 """
 
 import os
@@ -61,7 +60,6 @@ class Stock:
         self.folder, self.joined = folder, 0
         self.notebook = Notebook(**{"IPP_NONINTERACTIVE": "", MARK: str(folder)})
         self.must("import ipyparallel as ipp, os, time")
-        forked = forked and os.environ.get("WAYS") != "all"
         how = ", engines='ranklab'" if forked else ""
         self.must(f"cluster = ipp.Cluster(n={engines}{how})")
         self.must("rc = cluster.start_and_connect_sync(); rc.activate()", 150)
@@ -114,19 +112,29 @@ class Stock:
 
         Those that hang are freed, unless that is `final`.
         """
-        for i, (group, cell) in enumerate(cells):
-            self.must(f"r{i} = rc[{group}].execute({cell!r}, block=False)")
-        results = ", ".join(f"r{i}" for i in range(len(cells)))
-        self.must(f"end = time.time() + {PATIENCE}")
-        self.must(f"for r in [{results}]: r.wait(max(0, end - time.time()))")
-        said = self.value(
-            f"[r.ready() and repr(r.get(return_exceptions=True)) for r in [{results}]]"
-        )
+        self.must("results = []")
+        for group, cell in cells:
+            self.must(f"results.append(rc[{group}].execute({cell!r}, block=False))")
+        self._wait(PATIENCE)
+        said = self.value("[r.ready() and repr(r.get(return_exceptions=True)) for r in results]")
         if not final:
-            for group, _ in cells:
-                self.free(group)
-            self.must(f"for r in [{results}]: assert r.wait(20)", 200)
+            self._end_all([group for group, _ in cells])
         return [text or None for text in said]
+
+    def _wait(self, seconds):
+        self.must(f"end = time.time() + {seconds}")
+        self.must("for r in results: r.wait(max(0, end - time.time()))")
+
+    def _end_all(self, groups):
+        """Free the groups until each has ended its cell."""
+        for _ in range(6):  # an interrupt may come when nobody hears it
+            running = self.value("[i for i, r in enumerate(results) if not r.ready()]")
+            if not running:
+                return
+            for i in running:
+                self.free(groups[i])
+            self._wait(10)
+        raise AssertionError(f"these cannot be freed: {[groups[i] for i in running]}")
 
     def processes(self):
         """Return all processes that belong to this notebook, as far as they are alive."""

@@ -130,23 +130,6 @@ def test_ranks_are_replaced_only_where_they_were_interrupted_in_what_an_answer_c
     assert (folder_of(checker) != folder) == replaced
 
 
-def ends_its_group(x):
-    dist.destroy_process_group()
-    return is_even(x)
-
-
-def test_a_rank_alone_keeps_its_group_unless_an_answer_ends_it():
-    def meeting_places():
-        return set(Path(folder_of(checkers(os.getpid())[0])).glob("meeting-*"))
-
-    assert check("even", is_even)
-    before = meeting_places()
-    assert check("even", is_even)
-    assert meeting_places() == before
-    assert check("even", ends_its_group)  # in each of its cases
-    assert meeting_places() != before
-
-
 def test_nothing_is_left_on_disk(tmp_path):
     mark = tmp_path / "mark"
 

@@ -20,28 +20,38 @@ DEADLY = ["other_size", "other_bytes", "small_box", "os_exit", "sigkill", "segfa
 # What hangs in these does not let go of its processes.
 FINAL = ["subgroup", "new_group_by_one", "no_such_rank", "from_anyone", "long_c_call"]
 OTHERS = [fault.name for fault in CELLS if fault.name not in (*DEADLY, *FINAL)]
-ENGINES = 18
 OF_THREE = [list(range(first, first + 3)) for first in range(0, 18, 3)]
-POOL, OF_FINAL = list(range(8)), [[first, first + 1] for first in range(8, 18, 2)]
-READERS = [0, 1]
+OF_FINAL = [[first, first + 1] for first in range(0, 10, 2)]
+POOL, READERS = list(range(8)), [8, 9]
 
 
 @pytest.fixture(scope="module")
-def stock(tmp_path_factory):
-    stock = Stock(ENGINES, tmp_path_factory.mktemp("stock"), forked=True)
+def forked(tmp_path_factory):
+    """Engines of which none is to die."""
+    stock = Stock(18, tmp_path_factory.mktemp("forked"), forked=True)
     yield stock
     stock.close()
 
 
 @pytest.fixture(scope="module")
-def seen(stock):
+def stock(tmp_path_factory):
+    stock = Stock(10, tmp_path_factory.mktemp("stock"))
+    yield stock
+    stock.close()
+
+
+@pytest.fixture(scope="module")
+def seen(forked, stock):
     """{fault: what was shown, or None if it hung} for every cell of the table."""
     seen = {}
     for first in range(0, len(OTHERS), len(OF_THREE)):
         names = OTHERS[first : first + len(OF_THREE)]
-        stock.join(*OF_THREE[: len(names)])
+        forked.join(*OF_THREE[: len(names)])
         cells = [(group, BY_NAME[name].cell) for name, group in zip(names, OF_THREE)]
-        seen |= zip(names, stock.see_at_once(cells))
+        seen |= zip(names, forked.see_at_once(cells))
+    forked.join(*OF_FINAL)
+    cells = [(group, BY_NAME[name].cell) for name, group in zip(FINAL, OF_FINAL)]
+    seen |= zip(FINAL, forked.see_at_once(cells, final=True))
     alive = list(POOL)
     for name in [*DEADLY, "out_of_memory"]:
         stock.join(alive[:2])
@@ -51,9 +61,6 @@ def seen(stock):
         else:
             seen[name] = stock.see(alive[:2], BY_NAME[name].cell)
         alive = stock.value(f"[i for i in rc.ids if i in {alive}]")
-    stock.join(*OF_FINAL)
-    cells = [(group, BY_NAME[name].cell) for name, group in zip(FINAL, OF_FINAL)]
-    seen |= zip(FINAL, stock.see_at_once(cells, final=True))
     return seen
 
 
@@ -83,19 +90,16 @@ def test_out_of_memory(seen):
 
 
 @pytest.fixture(scope="module")
-def stuck(tmp_path_factory):
-    """Two ranks that receive from each other, the cell interrupted."""
-    stock = Stock(len(READERS), tmp_path_factory.mktemp("stuck"))
-    try:
-        stock.join(READERS)
-        message = stock.notebook.start(f"%%px\n{BY_NAME['two_receive'].cell}")
-        with pytest.raises(TimeoutError):
-            stock.notebook.outputs(message, 3)
-        stock.notebook.manager.interrupt_kernel()
-        stock.interrupted = stock.notebook.outputs(message, 20)
-        yield stock
-    finally:
-        stock.close()
+def stuck(stock, seen):
+    """Two ranks that receive from each other, the cell interrupted: once for all of these."""
+    stock.join(READERS)
+    targets = ",".join(map(str, READERS))
+    message = stock.notebook.start(f"%%px --targets {targets}\n{BY_NAME['two_receive'].cell}")
+    with pytest.raises(TimeoutError):
+        stock.notebook.outputs(message, 3)
+    stock.notebook.manager.interrupt_kernel()
+    stock.interrupted = stock.notebook.outputs(message, 20)
+    return stock
 
 
 def test_interrupt(stuck):
@@ -115,7 +119,7 @@ def test_kernel_killed(stuck):
     stuck.notebook.manager.provisioner.process.wait(10)
     with pytest.raises(TimeoutError):
         stuck.notebook.outputs("", 10)
-    assert set(stuck.pids) <= {process.pid for process in stuck.processes()}
+    assert {stuck.pids[r] for r in READERS} <= {process.pid for process in stuck.processes()}
 
 
 def test_closed(tmp_path):

@@ -27,7 +27,7 @@ def python(program):
 )
 def test_a_process_in_a_long_call_is_asked(program):
     with python(program) as process:
-        assert remains._in_one_call(process.pid)
+        assert remains._computing_or_at_rest({process.pid}) == {process.pid}
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="only Linux keeps others waiting so")
@@ -37,10 +37,10 @@ def test_a_process_that_has_no_time_to_answer_is_not():
         os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
         for one in (process, other):
             os.sched_setaffinity(one.pid, cpu)
-        assert not remains._in_one_call(process.pid)
+        assert not remains._computing_or_at_rest({process.pid})
 
 
 def test_a_process_that_is_gone_is_not():
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    assert not remains._in_one_call(gone.pid)
+    assert not remains._computing_or_at_rest({gone.pid})

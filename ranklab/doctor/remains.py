@@ -16,43 +16,69 @@ from .diagnosis import Report
 FOR_A_STACK = 1.0  # seconds that `faulthandler` has to write, which takes it 0.2 ms of computing
 SURE = 0.25  # seconds of computing, or of rest, in which Python would have let the witness answer
 FOR_A_LOOK = 2.0  # seconds to see that; on a busy machine a process may get little of them
+# The last that it writes: where Python began to run the engine, or that there is more.
+STACKS_END = re.compile(r"in _run_module_as_main|^  \.\.\.$", re.MULTILINE)
 FRAME = re.compile(r'  File "(.+)", line (\d+) in (.+)')
 
 
-def of_silent(ranks, rank):
-    """Say what can be known of a rank whose process is there and does not answer."""
-    pid = ranks.pids[rank] if rank < len(ranks.pids) else None
-    try:
-        status = psutil.Process(pid).status() if pid and ranks.one_host else None
-    except psutil.Error:
-        status = None
-    if status == psutil.STATUS_STOPPED:
+def of_silent(ranks, rank, in_one_call):
+    """Say what can be known of a rank whose process is there and does not answer.
+
+    in_one_call: is it one of those that `in_one_call` found?
+    """
+    if _status(ranks, rank) == psutil.STATUS_STOPPED:
         note = "    its process is stopped (SIGSTOP); SIGCONT lets it go on"
         return Report(rank, "silent", note=note)
-    frames = _stack(ranks, pid) if status and _in_one_call(pid) else []
+    frames = _stack(ranks, ranks.pids[rank]) if in_one_call else []
     note = "    a long call that lets nothing else of Python run" if frames else ""
     return Report(rank, "silent", places.in_frames(frames, ranks.cell), note=note)
 
 
-def _in_one_call(pid):
-    """Is a process that does not answer in one long call, or has it only had no time to answer?
-
-    Who runs Python hands on its lock every 5 ms, and the witness would get it. And who runs Python
-    must not be asked for its stack: the signal may come when `faulthandler` finds no valid frame
-    (CPython 3.11.7, kept busy, ended of a SIGSEGV after 1,281 to 10,622 of them).
-    """
+def _status(ranks, rank):
+    """Return the state of a rank's process, as psutil names it; None where it is out of reach."""
     try:
-        process = psutil.Process(pid)
-        began, before = time.monotonic(), _computed(process)
-        while (waited := time.monotonic() - began) < FOR_A_LOOK:
-            time.sleep(0.02)
-            computed = _computed(process) - before
-            rests = not computed and process.status() != psutil.STATUS_RUNNING
-            if computed > SURE or (rests and waited > SURE):
-                return True
-    except psutil.Error:
-        pass  # it has ended
-    return False
+        return psutil.Process(ranks.pids[rank]).status() if ranks.one_host else None
+    except (psutil.Error, IndexError):
+        return None
+
+
+def in_one_call(ranks, silent):
+    """Return those of the ranks in `silent` that are in one long call.
+
+    The others have only had no time to answer. Who runs Python hands on its lock every 5 ms, and
+    the witness would get it. And who runs Python must not be asked for its stack: the signal may
+    come when `faulthandler` finds no valid frame (CPython 3.11.7, kept busy, ended of a SIGSEGV
+    after 1,281 to 10,622 of them).
+    """
+    known = {rank: _status(ranks, rank) for rank in silent}
+    reached = [r for r, status in known.items() if status not in (None, psutil.STATUS_STOPPED)]
+    found = _computing_or_at_rest({ranks.pids[rank] for rank in reached})
+    return {rank for rank in reached if ranks.pids[rank] in found}
+
+
+def _computing_or_at_rest(pids):
+    """Return those of the processes that are seen to compute, or to rest, for long enough."""
+    found, processes = set(), {}
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):  # it has ended
+            process = psutil.Process(pid)
+            processes[pid] = process, _computed(process)
+    began = time.monotonic()
+    while (left := processes.keys() - found) and time.monotonic() - began < FOR_A_LOOK:
+        time.sleep(0.02)
+        for pid in left:
+            try:
+                if _is_seen(*processes[pid], time.monotonic() - began):
+                    found.add(pid)
+            except psutil.Error:
+                del processes[pid]
+    return found
+
+
+def _is_seen(process, before, waited):
+    computed = _computed(process) - before
+    rests = not computed and process.status() != psutil.STATUS_RUNNING
+    return computed > SURE or (rests and waited > SURE)
 
 
 def _computed(process):
@@ -71,7 +97,7 @@ def _stack(ranks, pid):
         return []
     deadline = time.monotonic() + FOR_A_STACK
     text = ""
-    while "(most recent call first)" not in text and time.monotonic() < deadline:
+    while not STACKS_END.search(text) and time.monotonic() < deadline:
         time.sleep(0.02)
         with open(path) as file:
             file.seek(before)

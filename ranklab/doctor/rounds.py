@@ -25,7 +25,11 @@ def where(ranks, ended=None, patience=PATIENCE, but=()):
     ended = dict(ended or {})
     ended.update((rank, "died") for rank in ranks.gone())
     asked = [r for r in range(len(ranks)) if ended.get(r) != "died" and r not in but]
-    said = _ask(ranks, "where", asked, patience)
+    waiting = _send(ranks.client, "where", asked)
+    said = _answers(waiting, patience)
+    in_one_call = remains.in_one_call(ranks, [r for r in asked if r not in {**said, **ended}])
+    said = _answers(waiting, 0)  # whoever was only late has answered meanwhile
+    _forget(ranks, waiting)
     reports = []
     for rank in range(len(ranks)):
         if ended.get(rank) == "died":
@@ -33,7 +37,8 @@ def where(ranks, ended=None, patience=PATIENCE, but=()):
             cause = remains.cause_of_death(ranks, rank, report)
             reports.append(replace(report, note=f"    {cause}".rstrip()))
         else:
-            reports.append(_report(ranks, rank, said.get(rank), ended.get(rank)))
+            deaf = rank in in_one_call
+            reports.append(_report(ranks, rank, said.get(rank), ended.get(rank), deaf))
     return Diagnosis(reports, patience=min(STUCK, ranks.timeout / 3))
 
 
@@ -102,15 +107,24 @@ def _interrupt_meeting(meeting):
 def _ask(ranks, what, targets, patience, **more):
     """Return {rank: its reply}, from those that answer in time."""
     waiting = _send(ranks.client, what, targets, **more)
-    deadline = time.monotonic() + patience
-    said = {}
-    for rank, future in waiting.items():
-        future.wait(max(0.0, deadline - time.monotonic()))
-        if future.done():
-            said[rank] = future.result()["content"]
-        else:
-            ranks.client._futures.pop(future.msg_id, None)  # its answer may never come
+    said = _answers(waiting, patience)
+    _forget(ranks, waiting)
     return said
+
+
+def _answers(waiting, patience):
+    """Return {rank: its reply}, of those in {rank: the future of its reply} that come in time."""
+    deadline = time.monotonic() + patience
+    for future in waiting.values():
+        future.wait(max(0.0, deadline - time.monotonic()))
+    return {rank: future.result()["content"] for rank, future in waiting.items() if future.done()}
+
+
+def _forget(ranks, waiting):
+    """Wait no more for replies that may never come."""
+    for future in waiting.values():
+        if not future.done():
+            ranks.client._futures.pop(future.msg_id, None)
 
 
 def _send(client, what, targets, **more):
@@ -128,9 +142,9 @@ def _send(client, what, targets, **more):
     }
 
 
-def _report(ranks, rank, said, ended):
+def _report(ranks, rank, said, ended, in_one_call):
     if said is None:
-        return Report(rank, ended) if ended else remains.of_silent(ranks, rank)
+        return Report(rank, ended) if ended else remains.of_silent(ranks, rank, in_one_call)
     if "error" in said:
         return Report(rank, ended or "silent", note=f"    the lab's own error: {said['error']}")
     recent = tuple(said.get("recent", ()))

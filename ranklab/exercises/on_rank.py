@@ -1,6 +1,5 @@
 """What runs on a rank: one case of an exercise, from packed answer to packed result."""
 
-import gc
 import io
 import linecache
 import os
@@ -32,12 +31,11 @@ def run(order, args, printed):
 
     printed: the path of the file that takes what the answer prints, so that it is there also after
     the death of this process. What came is a packed dict: "result", packed by itself, or "error" as
-    `_described` gives it; "changed": which arguments the answer changed; "seconds"; "trace"; and
-    "kept_group": is the process group the one that was there before?
+    `_described` gives it; "changed": which arguments the answer changed; "seconds"; "trace".
     """
     order = pickle.loads(order)
     _make_ready(order)
-    said, group = {}, torch.distributed.group.WORLD
+    said = {}
     with (
         open(printed, "w", encoding="utf-8") as file,
         redirect_stdout(_Output(file)),
@@ -52,7 +50,6 @@ def run(order, args, printed):
             said["changed"] = [
                 i for i, pair in enumerate(zip(before, given)) if i >= kept and not same(*pair)
             ]
-            said["kept_group"] = group is not None and torch.distributed.group.WORLD is group
             return False, cloudpickle.dumps(said)
         except BaseException as error:  # SystemExit, and the interrupt of an endless loop
             described = _described(error)
@@ -80,7 +77,6 @@ def _packed(result):
 
 def _make_ready(order):
     """Put this process into a state that does not depend on the answers before."""
-    gc.collect()
     os.chdir(order.folder)
     sys.path += [entry for entry in order.path if entry not in sys.path]
     remember(order.sources)

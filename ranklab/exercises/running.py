@@ -65,7 +65,6 @@ class Bench:
         self.ranks = Ranks(size, backend="gloo", device="cpu", timeout=TIMEOUT)
         self._cases = itertools.count()
         self._lost = False
-        self._unused = 0  # the size of the process group, if no case has left anything in it
 
     def run(self, order, inputs, limit):
         """Run one case on ranks that are ready; return its Outcome.
@@ -81,14 +80,12 @@ class Bench:
             self.ranks.client[r].apply_async(on_rank.run, packed, args, file)
             for r, (args, file) in enumerate(zip(inputs, files))
         ]
-        outcome, self._unused = Outcome(), 0
+        outcome = Outcome()
         self.ranks.watched += 1  # whoever waits for a dead one is freed here, after a look at them
         try:
             self._watch(ipyparallel.AsyncResult.join(*parts), outcome, limit)
         finally:
             self.ranks.watched -= 1
-        if len(inputs) == 1 and outcome.returned.get(0, {}).get("kept_group"):
-            self._unused = 1  # who is alone has nobody to leave a message for
         outcome.printed = {r: text for r, file in enumerate(files) if (text := _taken(file))}
         return outcome
 
@@ -167,8 +164,6 @@ class Bench:
             self.ranks.close()
             self._start(max(size, len(self.ranks)), training)
         self.repair()
-        if size == self._unused:
-            return
         try:
             self.ranks._regroup(size)
         except RankError:  # the last answer left more behind than could be seen
@@ -178,7 +173,6 @@ class Bench:
     def repair(self):
         """Have fresh processes where a rank died, or cannot be relied on any more."""
         if self._lost or self.ranks.gone():
-            self._unused = 0
             self.ranks.restart()
         self._lost = False
 
