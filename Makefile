@@ -3,7 +3,7 @@
 PYTHON ?= python3
 # How many processes run the tests, a file in each: many tests wait more than they compute.
 # 0: one after another.
-TESTERS ?= 4
+TESTERS ?= 3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PY     := $(BIN)/python
