@@ -15,6 +15,13 @@ class Notebook:
 
     def __init__(self, **environment):
         self.on_screen = {}  # {display: its text}, of those that may be replaced
+        try:
+            self._start(environment)
+        except RuntimeError:  # its ports were free when they were chosen, and not when it asked
+            self._start(environment)
+        self.pid = self.manager.provisioner.process.pid
+
+    def _start(self, environment):
         self.manager = KernelManager(kernel_name="python3")
         self.manager.start_kernel(env={**os.environ, **environment})
         self.client = self.manager.client()
@@ -24,7 +31,6 @@ class Notebook:
         except BaseException:
             self.close()
             raise
-        self.pid = self.manager.provisioner.process.pid
 
     def start(self, code):
         # A cell that fails drops those that wait behind it, unless it is told not to; a test that

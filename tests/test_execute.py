@@ -268,6 +268,29 @@ if not answer:
     assert two != own and "world 2" in two.read_text() and "world None" in own.read_text()
 
 
+DIES_ONCE = """
+import os, runpy, sys
+if not os.path.exists({mark!r}):
+    open({mark!r}, "w").close()
+    sys.exit(1)
+runpy.run_module("ipykernel_launcher", run_name="__main__")
+"""
+
+
+def test_a_kernel_that_dies_before_it_begins_is_started_again(book, tmp_path, monkeypatch):
+    usual = module._ThisInterpreter.get_kernel_spec
+
+    def dies_once(self, name):
+        spec = usual(self, name)
+        program = DIES_ONCE.format(mark=str(tmp_path / "died"))
+        spec.argv = [sys.executable, "-c", program, "-f", "{connection_file}"]
+        return spec
+
+    monkeypatch.setattr(module._ThisInterpreter, "get_kernel_spec", dies_once)
+    module.execute(write(book, "01_good", GOOD), folders=book)
+    assert (tmp_path / "died").exists()
+
+
 def test_a_chapter_finds_an_empty_folder(book):
     cell = """
 ```{code-cell} ipython3

@@ -137,8 +137,13 @@ def starts(notebook: NotebookNode) -> int | None:
     return None
 
 
-def _run(notebook: NotebookNode, folder: Path, ranks: int | None, timeout: float) -> None:
-    """Execute the notebook in place, in a fresh kernel that works in `folder`, emptied first."""
+def _run(
+    notebook: NotebookNode, folder: Path, ranks: int | None, timeout: float, *, again: bool = True
+) -> None:
+    """Execute the notebook in place, in a fresh kernel that works in `folder`, emptied first.
+
+    again: is another kernel to be started if this one dies before it begins?
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     started = []
@@ -165,6 +170,9 @@ def _run(notebook: NotebookNode, folder: Path, ranks: int | None, timeout: float
         if hasattr(client, "_async_cleanup_kernel_future"):
             raise KeyboardInterrupt from None
         if not started:  # no kernel, and no cell to blame
+            # Its ports are free when they are chosen, and may be somebody else's when it asks.
+            if again and isinstance(error, RuntimeError):
+                return _run(notebook, folder, ranks, timeout, again=False)
             raise
         cell = started[-1]
         raise _Failure(_explain(notebook, cell, _what(error, cell, timeout, log))) from None
