@@ -4,8 +4,10 @@ import contextlib
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+from kernels import wait_until
 
 from ranklab.doctor import remains
 
@@ -17,9 +19,11 @@ def python(program):
     """A process that runs `program` in Python, once it has begun."""
     command = [sys.executable, "-c", f"import ctypes; print(flush=True)\n{program}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        process.stdout.readline()
-        yield process
-        process.kill()
+        try:
+            process.stdout.readline()
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize(
@@ -44,3 +48,23 @@ def test_a_process_that_is_gone_is_not():
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     assert not remains._computing_or_at_rest({gone.pid})
+
+
+WRITES_SLOWLY = """
+import os, signal, time
+def write(*_):
+    print("Stack (most recent call first):", file=file, flush=True)
+    time.sleep(0.2)
+    print('  File "/tmp/cell.py", line 3 in <module>', file=file)
+    print('  File "<frozen runpy>", line 198 in _run_module_as_main', file=file, flush=True)
+signal.signal(signal.SIGUSR1, write)
+file = open(f"{folder}/stack-{{os.getpid()}}", "a")
+time.sleep(60)
+"""
+
+
+def test_a_stack_is_read_to_its_end(tmp_path):
+    with python(WRITES_SLOWLY.format(folder=tmp_path)) as process:
+        wait_until((tmp_path / f"stack-{process.pid}").exists, 20)
+        (frame,) = remains._stack(SimpleNamespace(folder=tmp_path), process.pid)
+    assert (frame["file"], frame["line"]) == ("/tmp/cell.py", 3)

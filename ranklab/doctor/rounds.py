@@ -27,7 +27,8 @@ def where(ranks, ended=None, patience=PATIENCE, but=()):
     asked = [r for r in range(len(ranks)) if ended.get(r) != "died" and r not in but]
     waiting = _send(ranks.client, "where", asked)
     said = _answers(waiting, patience)
-    in_one_call = remains.in_one_call(ranks, [r for r in asked if r not in {**said, **ended}])
+    silent = set(range(len(ranks))) - said.keys() - ended.keys()
+    in_one_call = remains.in_one_call(ranks, silent)
     said = _answers(waiting, 0)  # whoever was only late has answered meanwhile
     _forget(ranks, waiting)
     reports = []
