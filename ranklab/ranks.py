@@ -93,6 +93,7 @@ class Ranks:
         began = time.perf_counter()
         self.cluster = self.client = self.view = None
         self.pids = []
+        self.one_host = False  # until all have said where they are
         self.watched = 0  # by how many vigils
         self.cell = places.LastCell()
         self.last_result = self.earlier_result = None  # of the last two %%px

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from kernels import wait_until
 
-from ranklab import Ranks, answers, arguments, cluster
+from ranklab import Ranks, answers, arguments, cluster, engine
 from ranklab.failure import Failure, MissingOnRanks, RankError
 from ranklab.guardian import belonging_to, has_ended
 from ranklab.ranks import LOOPBACK
@@ -506,6 +506,21 @@ def test_mpi_needs_an_mpiexec(monkeypatch):
     monkeypatch.setattr(arguments, "mpiexec", lambda: None)
     with pytest.raises(ValueError, match="needs mpiexec"):
         arguments.plan(2, None, None, 20, False, "mpi")
+
+
+def test_ranks_that_do_not_answer_while_they_get_ready_are_waited_for(monkeypatch):
+    def prepare(folder):
+        import ctypes
+
+        from ranklab import engine
+
+        ctypes.PyDLL(None).sleep(2)  # nothing else of Python runs, as in an import of C code
+        return engine.prepare(folder)
+
+    prepare.__module__ = "__main__"
+    monkeypatch.setattr(engine, "prepare", prepare)
+    with Ranks(2, timeout=3) as ranks:
+        assert ranks["rank"] == [0, 1]
 
 
 def dropping_the_first_message_to_rank_1(first_messages, arrives_again):
