@@ -2,22 +2,23 @@
 
 import ast
 import builtins
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 
 from ranklab.forms import symbols
 
 BUILTINS = frozenset(dir(builtins)) | {"__name__", "__doc__", "__builtins__"}
 
 
-@dataclass
+@dataclass(frozen=True)
 class Names:
     """binds: bound when the code runs. reads: read when it runs. later: read only when a
     function that it defines is called; later_binds: bound then (``global``)."""
 
-    binds: set[str] = field(default_factory=set)
-    reads: set[str] = field(default_factory=set)
-    later: set[str] = field(default_factory=set)
-    later_binds: set[str] = field(default_factory=set)
+    binds: frozenset[str] = frozenset()
+    reads: frozenset[str] = frozenset()
+    later: frozenset[str] = frozenset()
+    later_binds: frozenset[str] = frozenset()
 
     def __or__(self, other: "Names") -> "Names":
         return Names(
@@ -28,34 +29,34 @@ class Names:
         )
 
     @property
-    def all(self) -> set[str]:
+    def all(self) -> frozenset[str]:
         return self.binds | self.reads | self.later | self.later_binds
 
 
 def names_in(*nodes: ast.stmt | ast.expr) -> Names:
     """The module-level names that statements or expressions bind and read, builtins left out."""
     statements = [n if isinstance(n, ast.stmt) else ast.Expr(n) for n in nodes]
-    text = ast.unparse(ast.Module(statements, []))
-    names = Names()
-    _collect(symbols.table(text), names, top=True, later=False)
-    names.binds |= {n.target.id for n in _outer_nodes(statements) if _adds_to_a_name(n)}
-    names.reads -= BUILTINS - names.binds
-    names.later -= BUILTINS - names.binds
-    return names
+    return _names_in(ast.unparse(ast.Module(statements, [])))
 
 
-def _collect(table, names: Names, top: bool, later: bool) -> None:
-    for symbol in table.get_symbols():
-        if not (top or symbol.is_global()):
-            continue
-        bound = symbol.is_assigned() or symbol.is_imported()
-        if bound:
-            (names.later_binds if later else names.binds).add(symbol.get_name())
-        if symbol.is_referenced():
-            (names.later if later else names.reads).add(symbol.get_name())
+@lru_cache(maxsize=8192)  # each check of a script asks for the same statements again
+def _names_in(source: str) -> Names:
+    names = _names_of(symbols.table(source), top=True, later=False)
+    outer = _outer_nodes(ast.parse(source).body)
+    binds = names.binds | {n.target.id for n in outer if _adds_to_a_name(n)}
+    builtin = BUILTINS - binds
+    return Names(binds, names.reads - builtin, names.later - builtin, names.later_binds)
+
+
+def _names_of(table, top: bool, later: bool) -> Names:
+    own = [symbol for symbol in table.get_symbols() if top or symbol.is_global()]
+    bound = frozenset(s.get_name() for s in own if s.is_assigned() or s.is_imported())
+    read = frozenset(s.get_name() for s in own if s.is_referenced())
+    names = Names(later=read, later_binds=bound) if later else Names(bound, read)
     for child in table.get_children():
         delayed = child.get_type() == "function" and child.get_name() != "genexpr"
-        _collect(child, names, top=False, later=later or delayed)
+        names |= _names_of(child, top=False, later=later or delayed)
+    return names
 
 
 def _adds_to_a_name(node: ast.AST) -> bool:
