@@ -86,6 +86,8 @@ def _wait_for_engines(cluster, client, patience):
     while True:
         try:
             return client.wait_for_engines(cluster.n, timeout=1, interactive=False)
+        except ipyparallel.EngineError:  # where it is told so first
+            raise RuntimeError("a process has ended.") from None
         except TimeoutError:
             if not _runs(cluster.engine_set) or _ended(cluster.engine_set):
                 raise RuntimeError("a process has ended.") from None
@@ -155,7 +157,7 @@ def _config(plan):
         environment["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
     return Config(
         BaseLauncher={"environment": environment},
-        RankEngineSetLauncher={"preload": PRELOAD},
+        RankEngineSetLauncher={"preload": PRELOAD, "keep_importer": True},
         LocalEngineSetLauncher={"delay": 0.0},
         MPILauncher={"mpi_cmd": [mpiexec() or "mpiexec"]},
     )

@@ -1,12 +1,16 @@
-"""The process that imports once, forks the engines, and looks after them.
+"""The processes that import once, fork the engines, and look after them.
 
-    python -m ranklab.fork_server ORDER     what launcher.py calls; ORDER is a JSON object
+    python -m ranklab.fork_server NAMES     what importer.py calls; NAMES: modules, as a JSON list
 
-It goes through three states. First it imports, on one thread and without a ZeroMQ context, for
-neither threads nor sockets survive a fork. Then it forks the engines. From then on it is their
-nanny: it relays what comes for them on the control channel and answers requests for signals itself
-(so that a stopped or a stuck engine gets its signal), reports how each of them ended, and tells the
-hub at once. It ends with the last engine; and the engines end with it.
+There are two of them. The **importer** imports, on one thread and without a ZeroMQ context, for
+neither threads nor sockets survive a fork. Then it reads orders from its standard input, JSON
+objects, a line each. For each it forks a fork server, and prints its process id. It ends with its
+input.
+
+The **fork server** forks the engines that were ordered. From then on it is their nanny: it relays
+what comes for them on the control channel and answers requests for signals itself (so that a
+stopped or a stuck engine gets its signal), reports how each of them ended, and tells the hub at
+once. It ends with the last engine; and the engines end with it.
 """
 
 import asyncio
@@ -36,17 +40,37 @@ ALWAYS = (
 )
 
 
-def main(order):
-    """Import, fork, and be the nanny of the engines; in each engine, be the engine."""
+def main(names):
+    """Import; then fork a fork server for each order. In that, and in each engine, be that."""
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a module prints when it is imported is no reply
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # as an engine does
     gc.disable()  # next to nothing of what is imported is ever thrown away
-    for name in (*ALWAYS, *order["preload"]):
+    for name in (*ALWAYS, *names):
         _import(name)
-    _wait_for_the_controller(order["connection_file"])
     # A collection would write to pages that the engines share. What is garbage stays, too: to find
     # it takes 0.2 s, and it is 2 % of all objects.
     gc.freeze()
     gc.enable()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the fork servers, once ended, are not kept
+    for line in sys.stdin:
+        if server := os.fork():
+            print(server, file=replies, flush=True)
+        else:
+            replies.close()
+            return _serve(json.loads(line))
+    return 0
+
+
+def _serve(order):
+    """Be a fork server, just forked, until its last engine has ended; return its exit code."""
+    os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    _write_to(order["output"])
+    os.environ.update(order["environment"])
+    _wait_for_the_controller(order["connection_file"])
     server = ForkServer(order)
     me = server.fork()
     if me is None:
@@ -80,15 +104,20 @@ def _be_engine(output, server, arguments):
     """Become an engine in this process, just forked; return when it is told to end."""
     from ranklab.forked_engine import ForkedEngine
 
-    log = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
+    _write_to(output)
     _seed_anew()
     sys.argv = ["ipengine", *arguments]
     engine = ForkedEngine.instance(server=server)
     engine.initialize(arguments)
     engine.start()
+
+
+def _write_to(file):
+    """Have what this process prints at the end of `file`."""
+    log = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
 
 
 def _seed_anew():

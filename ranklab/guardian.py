@@ -63,19 +63,32 @@ def has_ended(process):
         return True
 
 
-def clean(folder, patience=10.0):
-    """Kill all that belongs to `folder` and remove it; give up after `patience` seconds."""
+def end_all(folder, patience=10.0, but=()):
+    """Kill all that belongs to `folder`, but for the process ids in `but`; return whether it ended.
+
+    patience: seconds that it has to.
+    """
     deadline = time.monotonic() + patience
     dying = []
     # A process that is being killed loses its environment before it is gone: wait for it, too.
-    while (found := belonging_to(folder)) or not all(map(has_ended, dying)):
+    while (found := _others(folder, but)) or not all(map(has_ended, dying)):
         for process in found:
             with contextlib.suppress(psutil.Error):
                 process.kill()  # psutil kills nobody who was given the same id later
         dying += found
         if time.monotonic() > deadline:
-            break
+            return False
         time.sleep(0.02)
+    return True
+
+
+def _others(folder, but):
+    return [process for process in belonging_to(folder) if process.pid not in but]
+
+
+def clean(folder):
+    """Kill all that belongs to `folder` and remove it."""
+    end_all(folder)
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -147,6 +160,21 @@ class Guardian:
             cwd=os.path.dirname(self.folder),
             start_new_session=True,  # Ctrl-C in the terminal of the kernel is not for the guardian
         )
+
+    def clear(self, but):
+        """End what belongs to the folder, remove what is in it; return whether that was possible.
+
+        but: the process ids of those that stay.
+        """
+        elsewhere = os.path.dirname(self.folder) != tempfile.gettempdir()  # if the reader wants so
+        if elsewhere or self._process.poll() is not None or not end_all(self.folder, but=but):
+            return False
+        for entry in list(os.scandir(self.folder)):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            elif entry.name != LOCK:
+                os.unlink(entry.path)
+        return True
 
     def end(self):
         """Have everything that belongs to the folder killed and removed; return when it is."""

@@ -1,9 +1,9 @@
 """An ipyparallel launcher that imports once and forks: `ipyparallel.Cluster(engines="ranklab")`.
 
 The stock launcher starts every engine as a Python of its own, and each of them imports torch by
-itself. This one starts a single process, the fork server (fork_server.py), which imports what the
-engines need and then forks them. They share the memory of what was imported, and the fork server is
-at the same time what ipyparallel calls the nanny of each engine.
+itself. This one starts a single process (importer.py), which imports what the engines need. That
+forks the fork server (fork_server.py), which forks the engines. They share the memory of what was
+imported, and the fork server is at the same time what ipyparallel calls the nanny of each engine.
 
 What the fork server has to report (the process id of each engine, and how each one ended) it
 appends to a file beside the engines' output, one JSON object a line. So a cluster that is loaded
@@ -14,6 +14,7 @@ Where there is no fork to be had, `RANKLAB_NO_FORK=1` or a system other than Lin
 used after it.)
 """
 
+import asyncio
 import contextlib
 import json
 import os
@@ -28,8 +29,11 @@ import zmq
 from ipyparallel.cluster.launcher import LocalEngineLauncher, LocalEngineSetLauncher
 from ipyparallel.util import connect, disambiguate_url
 from jupyter_client.session import Session
-from traitlets import Dict, List, Unicode
+from traitlets import Bool, Dict, List, Unicode
 
+from . import importer
+
+OF_ONE_START = ["IPP_CLUSTER_ID"]  # what is different in the environment of the next one
 LONGEST_SOCKET = 100  # bytes in the path of a Unix socket; Linux has room for 107
 
 
@@ -50,20 +54,26 @@ class RankEngineSetLauncher(LocalEngineLauncher):
         help="""Modules to import once, before the engines are forked. None may start a thread or
         touch a GPU: neither survives a fork.""",
     )
+    keep_importer = Bool(
+        False,
+        config=True,
+        help="""Let the process that has imported them outlive the engines, so that the next start
+        in the same folder is faster. Whoever wants that ends it: importer.forget(profile_dir).""",
+    )
     stop_data = Dict()
 
-    def find_args(self):
-        """Return the command that starts the fork server, with all that it has to know."""
-        order = {
+    def _order(self):
+        """Return all that the fork server has to know."""
+        return {
             "n": self.n,
-            "preload": self.preload,
+            "environment": {name: self.get_env()[name] for name in OF_ONE_START},
             "connection_file": self.connection_files["engine"],
             "engine_args": self.cluster_args + self.engine_args,
             "report": str(self.report_file),
+            "output": self.output_file,
             "outputs": [str(self._output_of(i)) for i in range(self.n)],
             "nannies": [self._nanny_address(i) for i in range(self.n)],
         }
-        return [sys.executable, "-m", "ranklab.fork_server", json.dumps(order)]
 
     def _nanny_address(self, i):
         """Return where nanny and engine meet: a socket in a folder that is closed to others.
@@ -73,13 +83,22 @@ class RankEngineSetLauncher(LocalEngineLauncher):
         path = os.path.join(self.profile_dir, "security", f"nanny-{self.engine_set_id}-{i}")
         return f"ipc://{path}" if len(path) <= LONGEST_SOCKET else "tcp://127.0.0.1:*"
 
-    def start(self, n):
+    async def start(self, n):
         """Start the fork server, which starts `n` engines."""
         self.n = n
         # Only here: who looks for a report later must not bring back a folder that was removed.
         self._logs.mkdir(parents=True, exist_ok=True)
         self.output_file = str(self._log("server.log"))
-        return super().start()
+        around = {**os.environ, **self.get_env()}
+        for name in OF_ONE_START:
+            del around[name]
+        what = self.preload, around, os.path.abspath(self.work_dir)
+        imported = importer.of(self.profile_dir, *what, self.output_file)
+        # Its own end, where it cannot import, is noticed as that of a fork server is.
+        self.pid = await asyncio.to_thread(imported.fork, self._order()) or imported.pid
+        self.process = psutil.Process(self.pid)
+        self.notify_start(self.pid)
+        self._start_waiting()
 
     # What the fork server reports
 
@@ -128,6 +147,8 @@ class RankEngineSetLauncher(LocalEngineLauncher):
     def _wait(self):
         """Wait for the end of the fork server, in a thread of its own."""
         super()._wait()
+        if not self.keep_importer:
+            importer.forget(self.profile_dir)
         # Killed, it could not say that its engines ended with it.
         lost = [engine for engine in self.report().values() if "exit_code" not in engine]
         if ids := [engine["id"] for engine in lost if "id" in engine]:

@@ -31,7 +31,7 @@ from concurrent.futures import wait
 import ipyparallel
 from IPython import get_ipython
 
-from . import answers, arguments, cluster, engine, magics, places, replies
+from . import answers, arguments, cluster, engine, importer, magics, places, replies
 from .doctor import rounds
 from .failure import ArgumentError, MissingOnRanks, RankError, named, what_next
 from .guardian import Guardian
@@ -57,8 +57,7 @@ class Ranks:
         self.restarted = False
         replaced = _current.world_size if _current else 0
         self._plan = arguments.plan(n, backend, device, timeout, debug, engines, replaced)
-        _replace_current(self)
-        self._start()
+        self._start(_replace_current(self))
 
     # What it is
 
@@ -89,7 +88,8 @@ class Ranks:
 
     # Start and end
 
-    def _start(self):
+    def _start(self, guardian):
+        """Start the processes; guardian: that of others before them, if it was kept."""
         began = time.perf_counter()
         self.cluster = self.client = self.view = None
         self.pids = []
@@ -101,7 +101,7 @@ class Ranks:
         self._meetings = itertools.count()
         self._guardian = None
         try:
-            self._guardian = Guardian()
+            self._guardian = guardian or Guardian()
             self.cluster, self.client = cluster.start(self._plan, self._guardian.folder)
             replies.keep_unreadable(self.client)
             rounds.free_when_one_dies(self)
@@ -178,10 +178,28 @@ class Ranks:
 
     def restart(self):
         """Start fresh processes in place of these. Variables are gone; `%%px` stays valid."""
-        self.close()
-        _replace_current(self)
+        kept = self._close_but_for_the_importer()
         self.restarted = True
-        self._start()
+        self._start(_replace_current(self) or kept)
+
+    def _close_but_for_the_importer(self):
+        """Close, but where a process can be kept that makes the next start faster, keep that.
+
+        Return the guardian then, which goes on to watch over it, else None.
+        """
+        guardian, kept = self._guardian, False
+        if (pid := guardian and importer.pid_of(guardian.folder)) is None:
+            self.close()
+            return None
+        self._guardian = None
+        try:
+            self.close()
+            kept = guardian.clear(but=[pid])
+        finally:
+            if not kept:
+                self._guardian = guardian
+                self.close()
+        return guardian if kept else None
 
     def close(self):
         """End all processes of these ranks and remove their folder. Twice does no harm."""
@@ -192,6 +210,7 @@ class Ranks:
         self._guardian = self.cluster = self.client = self.view = None
         with contextlib.ExitStack() as steps:  # the last one first, each even if another one fails
             if guardian is not None:
+                steps.callback(importer.forget, guardian.folder)
                 steps.callback(guardian.end)
             if engines is not None:
                 steps.callback(cluster.let_go, engines)
@@ -295,11 +314,12 @@ def _check_name(name):
 
 
 def _replace_current(ranks):
-    """Close the ranks that this kernel has, so that it never has two."""
+    """Close the ranks that this kernel has, so that it never has two; return what stays of them."""
     global _current
-    if _current is not None and _current is not ranks:
-        _current.close()
+    replaced = _current is not None and _current is not ranks
+    kept = _current._close_but_for_the_importer() if replaced else None
     _current = ranks
+    return kept
 
 
 def _close_at_exit(kernel):

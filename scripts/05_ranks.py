@@ -1182,7 +1182,7 @@ dist.all_reduce(total)  # and a group that works
 # | the processes | are the same | are fresh |
 # | their variables | live on | are gone |
 # | call it when | a communication failed, timed out or was interrupted | a rank has died, or does not answer |
-# | it takes | a fraction of a second | as long as the first start |
+# | it takes | a fraction of a second | no longer than the first start |
 
 # --- So what is a rank? ---------------------------------------------------------------
 

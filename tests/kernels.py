@@ -7,7 +7,7 @@ import time
 
 from jupyter_client.manager import KernelManager
 
-from ranklab.guardian import has_ended
+from ranklab.guardian import belonging_to, has_ended
 
 
 class Notebook:
@@ -86,6 +86,16 @@ class Notebook:
         self.client.stop_channels()
         with contextlib.suppress(Exception):
             self.manager.shutdown_kernel(now=True)
+
+
+def ended_by_a_restart(folder):
+    """The processes of ranks, all but the importer, which the next ranks have, too."""
+
+    def forks(process):
+        return "ranklab.fork_server" in process.cmdline()
+
+    there = belonging_to(folder)
+    return [one for one in there if not forks(one) or forks(one.parent())]
 
 
 def all_ended(processes):

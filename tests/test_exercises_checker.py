@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
-from exercises_made_up import SOON, checkers, folder_of, made_up_exercises
+from exercises_made_up import SOON, all_of, checkers, made_up_exercises
 from kernels import wait_until
 
 from ranklab import checks
@@ -124,10 +124,10 @@ def test_ranks_are_replaced_only_where_they_were_interrupted_in_what_an_answer_c
 ):
     assert check(name, right)
     checker = checkers(os.getpid())[0]
-    folder = folder_of(checker)
+    before = set(all_of(checker))
     assert said in str(check(name, wrong))
     assert check(name, right)
-    assert (folder_of(checker) != folder) == replaced
+    assert (set(all_of(checker)) != before) == replaced
 
 
 def test_nothing_is_left_on_disk(tmp_path):

@@ -16,7 +16,7 @@ import pytest
 from ipyparallel.cluster.launcher import LocalEngineSetLauncher
 from traitlets.config import Config
 
-from ranklab import Ranks, launcher
+from ranklab import Ranks, importer, launcher
 from ranklab.failure import RankError
 from ranklab.guardian import belonging_to, has_ended
 
@@ -143,7 +143,7 @@ def test_engines_are_forked_and_have_what_stock_ones_have(tmp_path, monkeypatch)
             assert engine["modules"] == ["torch.distributed", "this_is_preloaded"]
             assert not engine["cuda"]
         imported_by = on_all(cluster, lambda: __import__("this_is_preloaded").pid)
-        assert set(imported_by.values()) == {server}
+        assert set(imported_by.values()) == {importer.pid_of(cluster.profile_dir)}
         assert psutil.Process(server).num_threads() < 8  # ZeroMQ's; no nanny has its own
 
 

@@ -195,9 +195,7 @@ def controller(rng, size, timeout):
 def fork_server(rng, size, timeout):
     """The parent of all ranks is killed."""
     work = _cell(rng.choice([STUCK["recv_circle"], BUSY["sleep"]]), rng, size)
-    return Fault(
-        [work], [(_at_random(rng, 1.5), "kill", "ranklab.fork_server")], "died", way="death"
-    )
+    return Fault([work], [(_at_random(rng, 1.5), "kill_fork_server")], "died", way="death")
 
 
 @kind
@@ -205,6 +203,13 @@ def guardian(rng, size, timeout):
     """Who looks after the end is killed; the end has to come all the same."""
     idle = "import time\ntime.sleep(0.5)"
     return Fault([idle], [(0.1, "kill", "guardian.py")], None, "restart", way="guardian")
+
+
+@kind
+def importer(rng, size, timeout):
+    """What makes the next start faster is killed; that has to come all the same."""
+    idle = "import time\ntime.sleep(0.5)"
+    return Fault([idle], [(0.1, "kill", "ranklab.fork_server")], None, "restart", way="importer")
 
 
 @kind

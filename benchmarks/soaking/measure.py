@@ -126,8 +126,7 @@ def _figures(notebook):
         figures["kernel, threads"] = notebook.process.num_threads()
         controllers = notebook.named("ipyparallel.controller")
         figures["controller, MB"] = sum(map(memory, controllers))
-        servers = notebook.named("ranklab.fork_server")
-        ranks = [child for server in servers for child in server.children()]
+        ranks = [child for server in notebook.fork_servers() for child in server.children()]
         figures["a rank, MB"] = max(map(memory, ranks))
         figures["a rank, open files"] = max(rank.num_fds() for rank in ranks)
         figures["a rank, threads"] = max(rank.num_threads() for rank in ranks)

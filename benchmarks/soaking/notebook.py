@@ -96,17 +96,20 @@ class Notebook:
 
     def signal_rank(self, rank, number):
         """Send a signal to the process of a rank; return what was done, in words."""
-        pids = [pid for process in self.named("ranklab.fork_server") for pid in _children(process)]
+        pids = [pid for process in self.fork_servers() for pid in _children(process)]
         with contextlib.suppress(psutil.Error, IndexError):
             psutil.Process(pids[rank]).send_signal(number)
         return f"{signal.Signals(number).name} to rank {rank}"
 
     def kill(self, name):
         """Kill the process of ours whose command line holds `name`; return what was done."""
-        for process in self.named(name):
-            with contextlib.suppress(psutil.Error):
-                process.kill()
+        _kill(self.named(name))
         return f"killed {name}"
+
+    def kill_fork_server(self):
+        """Kill the parent of all ranks; return what was done."""
+        _kill(self.fork_servers())
+        return "killed the fork server"
 
     def named(self, name):
         """Return the processes below the kernel whose command line holds `name`, not forked."""
@@ -117,6 +120,14 @@ class Notebook:
                 of_parent = " ".join(parent.cmdline()) if parent else ""
                 if name in " ".join(process.cmdline()) and name not in of_parent:
                     found.append(process)
+        return found
+
+    def fork_servers(self):
+        """Return the processes that forked the ranks, forked themselves by the importer."""
+        found = []
+        for importer in self.named("ranklab.fork_server"):
+            with contextlib.suppress(psutil.Error):
+                found += importer.children()
         return found
 
     def processes(self):
@@ -147,6 +158,12 @@ class Notebook:
             time.sleep(1)
             return self._stacks.read_text()
         return "the kernel is gone"
+
+
+def _kill(processes):
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
 
 
 def _children(process):
