@@ -42,7 +42,6 @@ def start(plan, folder):
     batch = is_batch(plan)
     # By itself, not by its name: an installation older than the name has the launcher all the same.
     engines = launcher.engine_set_launcher if plan.engines == "ranklab" else plan.engines
-    forking = engines is launcher.RankEngineSetLauncher
     cluster = ipyparallel.Cluster(
         n=plan.world_size,
         engines=engines,
@@ -51,8 +50,8 @@ def start(plan, folder):
         controller_ip="*" if batch else "",  # "" is the loopback interface
         controller_args=list(HEARTBEAT),
         delay=0,
-        # The fork server imports while the controller comes up, and waits for it by itself.
-        send_engines_connection_env=not forking,
+        # What forks the engines imports while the controller comes up; then it waits for that.
+        send_engines_connection_env=not forks(plan),
         load_profile=False,
         shutdown_atexit=False,  # Ranks sees to it
         config=_config(plan),
@@ -135,6 +134,11 @@ def let_go(cluster):
     cluster._async_thread.join(5)
     if not cluster._async_thread.is_alive():
         loop.close(all_fds=True)
+
+
+def forks(plan):
+    """Are the engines forked from a process that has imported for them, the importer?"""
+    return plan.engines == "ranklab" and launcher.can_fork()
 
 
 def is_batch(plan):

@@ -1,23 +1,14 @@
-"""The processes that import once, fork the engines, and look after them.
+"""The process that forks the engines, and looks after them.
 
-    python -m ranklab.fork_server NAMES     what importer.py calls; NAMES: modules, as a JSON list
-
-There are two of them. The **importer** imports, on one thread and without a ZeroMQ context, for
-neither threads nor sockets survive a fork. Then it reads orders from its standard input, JSON
-objects, a line each. For each it forks a fork server, and prints its process id. It ends with its
-input.
-
-The **fork server** forks the engines that were ordered. From then on it is their nanny: it relays
-what comes for them on the control channel and answers requests for signals itself (so that a
-stopped or a stuck engine gets its signal), reports how each of them ended, and tells the hub at
-once. It ends with the last engine; and the engines end with it.
+It is forked itself, by a process that has imported what the engines need (importer_main.py). After
+its engines it is their nanny: it relays what comes for them on the control channel and answers
+requests for signals itself (so that a stopped or a stuck engine gets its signal), reports how each
+of them ended, and tells the hub at once. It ends with the last engine; and the engines end with it.
 """
 
 import asyncio
 import contextlib
 import ctypes
-import gc
-import importlib
 import json
 import os
 import pickle
@@ -29,46 +20,14 @@ from dataclasses import dataclass
 
 PATIENCE = 60.0  # seconds that the controller has to write its connection file
 PR_SET_PDEATHSIG = 1  # Linux: the signal that a process gets when its parent ends
-# What every engine imports, at once or when it sets up its shell.
-ALWAYS = (
-    "ranklab.forked_engine",
-    "ipykernel.debugger",
-    "IPython.extensions.storemagic",
-    "IPython.core.completer",
-    "tornado.platform.asyncio",
-    "sqlite3",
-)
 
 
-def main(names):
-    """Import; then fork a fork server for each order. In that, and in each engine, be that."""
-    replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a module prints when it is imported is no reply
-    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # as an engine does
-    gc.disable()  # next to nothing of what is imported is ever thrown away
-    for name in (*ALWAYS, *names):
-        _import(name)
-    # A collection would write to pages that the engines share. What is garbage stays, too: to find
-    # it takes 0.2 s, and it is 2 % of all objects.
-    gc.freeze()
-    gc.enable()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the fork servers, once ended, are not kept
-    for line in sys.stdin:
-        if server := os.fork():
-            print(server, file=replies, flush=True)
-        else:
-            replies.close()
-            return _serve(json.loads(line))
-    return 0
+def serve(order):
+    """Be a fork server, just forked, until its last engine has ended; return its exit code.
 
-
-def _serve(order):
-    """Be a fork server, just forked, until its last engine has ended; return its exit code."""
+    In the engines it returns, too, when they are told to end. order: what launcher.py says.
+    """
     os.setsid()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    with open(os.devnull) as nothing:
-        os.dup2(nothing.fileno(), 0)
-    _write_to(order["output"])
     os.environ.update(order["environment"])
     _wait_for_the_controller(order["connection_file"])
     server = ForkServer(order)
@@ -77,13 +36,6 @@ def _serve(order):
         return server.be_nanny()
     _be_engine(order["outputs"][me.number], me.channel, order["engine_args"])
     return 0
-
-
-def _import(name):
-    try:
-        importlib.import_module(name)
-    except Exception as error:
-        sys.exit(f"{name}, which the engines are to start with: {type(error).__name__}: {error}")
 
 
 def _wait_for_the_controller(file):
@@ -104,7 +56,7 @@ def _be_engine(output, server, arguments):
     """Become an engine in this process, just forked; return when it is told to end."""
     from ranklab.forked_engine import ForkedEngine
 
-    _write_to(output)
+    write_to(output)
     _seed_anew()
     sys.argv = ["ipengine", *arguments]
     engine = ForkedEngine.instance(server=server)
@@ -112,7 +64,7 @@ def _be_engine(output, server, arguments):
     engine.start()
 
 
-def _write_to(file):
+def write_to(file):
     """Have what this process prints at the end of `file`."""
     log = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log, 1)
@@ -229,7 +181,3 @@ class ForkServer:
     def _end_all(self):
         for pid in self._alive():
             os.kill(pid, signal.SIGTERM)
-
-
-if __name__ == "__main__":
-    sys.exit(main(json.loads(sys.argv[1])))

@@ -169,11 +169,14 @@ class Guardian:
         elsewhere = os.path.dirname(self.folder) != tempfile.gettempdir()  # if the reader wants so
         if elsewhere or self._process.poll() is not None or not end_all(self.folder, but=but):
             return False
-        for entry in list(os.scandir(self.folder)):
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path, ignore_errors=True)
-            elif entry.name != LOCK:
-                os.unlink(entry.path)
+        try:
+            for entry in list(os.scandir(self.folder)):
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path)
+                elif entry.name != LOCK:
+                    os.unlink(entry.path)
+        except OSError:  # somebody has removed it, say
+            return False
         return True
 
     def end(self):

@@ -1,9 +1,9 @@
 """An ipyparallel launcher that imports once and forks: `ipyparallel.Cluster(engines="ranklab")`.
 
 The stock launcher starts every engine as a Python of its own, and each of them imports torch by
-itself. This one starts a single process (importer.py), which imports what the engines need. That
-forks the fork server (fork_server.py), which forks the engines. They share the memory of what was
-imported, and the fork server is at the same time what ipyparallel calls the nanny of each engine.
+itself. This one starts a single process, which imports what the engines need (importer_main.py).
+That forks the fork server (fork_server.py), which forks the engines. They share the memory of what
+was imported, and the fork server is also what ipyparallel calls the nanny of each engine.
 
 What the fork server has to report (the process id of each engine, and how each one ended) it
 appends to a file beside the engines' output, one JSON object a line. So a cluster that is loaded
@@ -14,7 +14,6 @@ Where there is no fork to be had, `RANKLAB_NO_FORK=1` or a system other than Lin
 used after it.)
 """
 
-import asyncio
 import contextlib
 import json
 import os
@@ -26,12 +25,17 @@ from textwrap import indent
 
 import psutil
 import zmq
-from ipyparallel.cluster.launcher import LocalEngineLauncher, LocalEngineSetLauncher
+from ipyparallel.cluster.launcher import (
+    LocalEngineLauncher,
+    LocalEngineSetLauncher,
+    ProcessStateError,
+)
 from ipyparallel.util import connect, disambiguate_url
 from jupyter_client.session import Session
 from traitlets import Bool, Dict, List, Unicode
 
-from . import importer
+from . import importer_process
+from .importer_process import Importer
 
 OF_ONE_START = ["IPP_CLUSTER_ID"]  # what is different in the environment of the next one
 LONGEST_SOCKET = 100  # bytes in the path of a Unix socket; Linux has room for 107
@@ -58,9 +62,15 @@ class RankEngineSetLauncher(LocalEngineLauncher):
         False,
         config=True,
         help="""Let the process that has imported them outlive the engines, so that the next start
-        in the same folder is faster. Whoever wants that ends it: importer.forget(profile_dir).""",
+        in the same folder is faster. Whoever wants that also ends it, in the end, with
+        ranklab.importer_process.forget(profile_dir).""",
     )
     stop_data = Dict()
+    _importer = None  # where the engines were started by this process
+
+    def find_args(self):
+        """Return the command that starts the importer."""
+        return [sys.executable, "-m", "ranklab.importer_main", json.dumps(self.preload)]
 
     def _order(self):
         """Return all that the fork server has to know."""
@@ -83,22 +93,29 @@ class RankEngineSetLauncher(LocalEngineLauncher):
         path = os.path.join(self.profile_dir, "security", f"nanny-{self.engine_set_id}-{i}")
         return f"ipc://{path}" if len(path) <= LONGEST_SOCKET else "tcp://127.0.0.1:*"
 
-    async def start(self, n):
-        """Start the fork server, which starts `n` engines."""
+    def start(self, n):
+        """Start the fork server, which starts `n` engines; return when all is imported."""
+        if self.state != "before":
+            raise ProcessStateError(f"These engines were started already; they are {self.state}.")
         self.n = n
         # Only here: who looks for a report later must not bring back a folder that was removed.
         self._logs.mkdir(parents=True, exist_ok=True)
         self.output_file = str(self._log("server.log"))
-        around = {**os.environ, **self.get_env()}
-        for name in OF_ONE_START:
-            del around[name]
-        what = self.preload, around, os.path.abspath(self.work_dir)
-        imported = importer.of(self.profile_dir, *what, self.output_file)
+        self._importer = self._get_importer()
         # Its own end, where it cannot import, is noticed as that of a fork server is.
-        self.pid = await asyncio.to_thread(imported.fork, self._order()) or imported.pid
+        self.pid = self._importer.fork(self._order()) or self._importer.pid
         self.process = psutil.Process(self.pid)
         self.notify_start(self.pid)
         self._start_waiting()
+
+    def _get_importer(self):
+        around = {**os.environ, **self.get_env()}
+        for name in OF_ONE_START:
+            del around[name]
+        what = self.args, around, os.path.abspath(self.work_dir), self.output_file
+        if self.keep_importer:
+            return importer_process.kept_in(self.profile_dir, *what)
+        return Importer(*what)
 
     # What the fork server reports
 
@@ -147,8 +164,8 @@ class RankEngineSetLauncher(LocalEngineLauncher):
     def _wait(self):
         """Wait for the end of the fork server, in a thread of its own."""
         super()._wait()
-        if not self.keep_importer:
-            importer.forget(self.profile_dir)
+        if self._importer and not self.keep_importer:
+            self._importer.end()
         # Killed, it could not say that its engines ended with it.
         lost = [engine for engine in self.report().values() if "exit_code" not in engine]
         if ids := [engine["id"] for engine in lost if "id" in engine]:
@@ -180,9 +197,9 @@ class RankEngineSetLauncher(LocalEngineLauncher):
     def notify_stop(self, data):
         """Add how each engine ended, as the stock launcher does."""
         engines = {str(i): {"identifier": str(i), **engine} for i, engine in self.report().items()}
-        codes = [engine.get("exit_code") for engine in engines.values()]
-        ended_badly = [code for code in codes if code]
-        code = ended_badly[0] if ended_badly else data.get("exit_code")
+        # What the fork server itself ended with, only its parent is told.
+        codes = [engine.get("exit_code", 1) for engine in engines.values()]
+        code = next(filter(None, codes), 0) if codes else data.get("exit_code") or 1
         return super().notify_stop({**data, "engines": engines, "exit_code": code})
 
     def get_output(self, remove=False):

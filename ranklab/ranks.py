@@ -31,7 +31,7 @@ from concurrent.futures import wait
 import ipyparallel
 from IPython import get_ipython
 
-from . import answers, arguments, cluster, engine, importer, magics, places, replies
+from . import answers, arguments, cluster, engine, importer_process, magics, places, replies
 from .doctor import rounds
 from .failure import ArgumentError, MissingOnRanks, RankError, named, what_next
 from .guardian import Guardian
@@ -178,27 +178,28 @@ class Ranks:
 
     def restart(self):
         """Start fresh processes in place of these. Variables are gone; `%%px` stays valid."""
-        kept = self._close_but_for_the_importer()
+        kept = self._take_over(self)
         self.restarted = True
         self._start(_replace_current(self) or kept)
 
-    def _close_but_for_the_importer(self):
-        """Close, but where a process can be kept that makes the next start faster, keep that.
+    def _take_over(self, former):
+        """Close former ranks, but for their importer, where it can make the start of these faster.
 
-        Return the guardian then, which goes on to watch over it, else None.
+        Return their guardian then, which goes on to watch over it, else None.
         """
-        guardian, kept = self._guardian, False
-        if (pid := guardian and importer.pid_of(guardian.folder)) is None:
-            self.close()
+        guardian, kept = former._guardian, False
+        pid = importer_process.pid_in(guardian.folder) if guardian else None
+        if pid is None or not cluster.forks(self._plan):
+            former.close()
             return None
-        self._guardian = None
+        former._guardian = None
         try:
-            self.close()
+            former.close()
             kept = guardian.clear(but=[pid])
         finally:
             if not kept:
-                self._guardian = guardian
-                self.close()
+                former._guardian = guardian
+                former.close()
         return guardian if kept else None
 
     def close(self):
@@ -210,7 +211,7 @@ class Ranks:
         self._guardian = self.cluster = self.client = self.view = None
         with contextlib.ExitStack() as steps:  # the last one first, each even if another one fails
             if guardian is not None:
-                steps.callback(importer.forget, guardian.folder)
+                steps.callback(importer_process.forget, guardian.folder)
                 steps.callback(guardian.end)
             if engines is not None:
                 steps.callback(cluster.let_go, engines)
@@ -317,7 +318,7 @@ def _replace_current(ranks):
     """Close the ranks that this kernel has, so that it never has two; return what stays of them."""
     global _current
     replaced = _current is not None and _current is not ranks
-    kept = _current._close_but_for_the_importer() if replaced else None
+    kept = ranks._take_over(_current) if replaced else None
     _current = ranks
     return kept
 

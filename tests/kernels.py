@@ -92,7 +92,7 @@ def ended_by_a_restart(folder):
     """The processes of ranks, all but the importer, which the next ranks have, too."""
 
     def forks(process):
-        return "ranklab.fork_server" in process.cmdline()
+        return "ranklab.importer_main" in process.cmdline()
 
     there = belonging_to(folder)
     return [one for one in there if not forks(one) or forks(one.parent())]

@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import shutil
 import signal
+import sys
 from pathlib import Path
 
 import psutil
@@ -10,7 +12,7 @@ import pytest
 import torch
 from kernels import all_ended, ended_by_a_restart, wait_until
 
-from ranklab import Ranks, cluster, importer, launcher
+from ranklab import Ranks, cluster, importer_process, launcher
 from ranklab.failure import RankError
 from ranklab.guardian import has_ended
 
@@ -68,7 +70,7 @@ random_numbers.__module__ = "__main__"
 def test_a_restart_imports_nothing_and_leaves_nothing_else(start):
     ranks = start()
     folder, drawn = ranks.folder, ranks.run(random_numbers)
-    its = importer.pid_of(folder)
+    its = importer_process.pid_in(folder)
     assert imported_by(ranks) == its == psutil.Process(server_of(ranks)).ppid()
     for _ in range(2):
         before = ended_by_a_restart(folder)
@@ -99,20 +101,20 @@ def test_what_the_reader_changed_holds_after_a_restart(start, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     ranks.restart()
     assert has_ended(before)
-    assert imported_by(ranks) == importer.pid_of(ranks.folder) != before.pid
+    assert imported_by(ranks) == importer_process.pid_in(ranks.folder) != before.pid
     assert ranks.run(torch.get_num_threads) == [2, 2]
 
 
 def test_one_that_would_import_something_else_is_not_kept(tmp_path):
-    modules, folder = ["wave"], str(tmp_path)
-    its = importer.Importer(modules, dict(os.environ), folder, tmp_path / "log")
+    command, folder = [sys.executable, "-m", "ranklab.importer_main", '["wave"]'], str(tmp_path)
+    its = importer_process.Importer(command, dict(os.environ), folder, tmp_path / "log")
     try:
-        assert its.fits(modules, dict(os.environ), folder)
-        assert not its.fits([], dict(os.environ), folder)
-        assert not its.fits(modules, {**os.environ, "OMP_NUM_THREADS": "7"}, folder)
-        assert not its.fits(modules, dict(os.environ), os.path.dirname(folder))
+        assert its.fits(command, dict(os.environ), folder)
+        assert not its.fits([*command[:-1], "[]"], dict(os.environ), folder)
+        assert not its.fits(command, {**os.environ, "OMP_NUM_THREADS": "7"}, folder)
+        assert not its.fits(command, dict(os.environ), os.path.dirname(folder))
         os.kill(its.pid, signal.SIGSTOP)
-        wait_until(lambda: not its.fits(modules, dict(os.environ), folder), 10)
+        wait_until(lambda: not its.fits(command, dict(os.environ), folder), 10)
         os.kill(its.pid, signal.SIGCONT)
     finally:
         its.end()
@@ -123,8 +125,8 @@ def test_one_that_does_not_import_in_time_is_given_up(tmp_path, monkeypatch):
     (tmp_path / f"{MODULE}.py").write_text("import time\ntime.sleep(1000)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(cluster, "PRELOAD", [MODULE])
-    monkeypatch.setattr(importer, "PATIENCE", 1)
-    with pytest.raises(RankError, match=r"did not start: a process has ended\."):
+    monkeypatch.setattr(importer_process, "PATIENCE", 1)
+    with pytest.raises(RankError, match=r"(?s)a process has ended\..*Not everything was imported"):
         Ranks(2)
 
 
@@ -137,10 +139,29 @@ def test_a_restart_needs_no_importer(start, name):
     ranks = start()
     its = psutil.Process(imported_by(ranks))
     its.send_signal(getattr(signal, name))
-    wait_until(lambda: importer.pid_of(ranks.folder) is None, 10)
+    wait_until(lambda: importer_process.pid_in(ranks.folder) is None, 10)
     ranks.restart()
     assert has_ended(its)
     assert ranks["rank"] == [0, 1]
+
+
+def test_a_restart_needs_no_folder(start):
+    ranks = start()
+    folder, its = ranks.folder, psutil.Process(imported_by(ranks))
+    shutil.rmtree(folder)
+    ranks.restart()
+    assert ranks["rank"] == [0, 1]
+    assert ranks.folder != folder
+    assert has_ended(its)
+
+
+def test_engines_that_are_not_forked_keep_no_importer(start, monkeypatch):
+    ranks = start()
+    its = psutil.Process(imported_by(ranks))
+    monkeypatch.setenv("RANKLAB_NO_FORK", "1")
+    ranks.restart()
+    assert ranks["rank"] == [0, 1]
+    assert has_ended(its)
 
 
 def test_a_guardian_that_was_killed_is_replaced_with_the_rest(start):

@@ -16,7 +16,7 @@ import pytest
 from ipyparallel.cluster.launcher import LocalEngineSetLauncher
 from traitlets.config import Config
 
-from ranklab import Ranks, importer, launcher
+from ranklab import Ranks, launcher
 from ranklab.failure import RankError
 from ranklab.guardian import belonging_to, has_ended
 
@@ -123,7 +123,9 @@ def about_the_process(modules):
 
 
 def test_engines_are_forked_and_have_what_stock_ones_have(tmp_path, monkeypatch):
-    (tmp_path / "this_is_preloaded.py").write_text("import os\npid = os.getpid()\n")
+    (tmp_path / "this_is_preloaded.py").write_text(
+        "import os\nimport sys\nprint('and prints', sys.stdin.read())\npid = os.getpid()\n"
+    )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     config = Config(
         RankEngineSetLauncher={"preload": ["torch.distributed", "this_is_preloaded"]},
@@ -143,7 +145,7 @@ def test_engines_are_forked_and_have_what_stock_ones_have(tmp_path, monkeypatch)
             assert engine["modules"] == ["torch.distributed", "this_is_preloaded"]
             assert not engine["cuda"]
         imported_by = on_all(cluster, lambda: __import__("this_is_preloaded").pid)
-        assert set(imported_by.values()) == {importer.pid_of(cluster.profile_dir)}
+        assert set(imported_by.values()) == {psutil.Process(server).ppid()}
         assert psutil.Process(server).num_threads() < 8  # ZeroMQ's; no nanny has its own
 
 
@@ -204,6 +206,46 @@ def test_two_clusters_at_once(tmp_path, shared):
     with running(tmp_path / "other", n=1) as other:
         assert on_all(other, os.getppid) == {0: other.engine_set.pid}
     assert set(on_all(shared, os.getppid).values()) == {shared.engine_set.pid}
+
+
+def test_two_clusters_with_one_profile(cluster):
+    other = new_cluster(cluster.profile_dir, n=1)
+    other.start_cluster_sync()
+    other.client = other.connect_client_sync()
+    other.client.wait_for_engines(1, timeout=60)
+    assert on_all(other, os.getppid) == {0: other.engine_set.pid}
+    other.client.close(linger=0)
+    other.stop_cluster_sync()
+    assert set(on_all(cluster, os.getppid).values()) == {cluster.engine_set.pid}
+    assert psutil.Process(cluster.engine_set.pid).parent() in psutil.Process().children()
+
+
+STARTING = """
+import sys, ipyparallel
+from traitlets.config import Config
+
+config = Config(RankEngineSetLauncher={"preload": ["takes_long"]})
+cluster = ipyparallel.Cluster(engines="ranklab", n=1, profile_dir=sys.argv[1], config=config)
+try:
+    cluster.start_cluster_sync()
+except KeyboardInterrupt:
+    cluster.stop_cluster_sync()
+    print("stopped")
+"""
+
+
+def test_an_interrupted_start_leaves_nothing(tmp_path):
+    begun, profile = tmp_path / "begun", tmp_path / "profile"
+    (tmp_path / "takes_long.py").write_text(
+        f"import time\nopen({str(begun)!r}, 'w').close()\ntime.sleep(1000)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-c", STARTING, str(profile)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as script:
+        assert wait_until(begun.exists)
+        script.send_signal(signal.SIGINT)
+        assert script.communicate(timeout=SOON)[0] == "stopped\n"
+    assert wait_until(lambda: not belonging_to(str(profile)))
 
 
 # Signals and the end
@@ -321,13 +363,22 @@ cluster.stop_engines_sync()
     assert there(cluster)
 
 
-def test_who_waits_for_the_set_hears_how_each_engine_ended(tmp_path):
+@pytest.mark.parametrize(
+    ("end", "code", "codes"),
+    [
+        (lambda cluster, client: client[:].apply_async(os._exit, 4), 4, [4, 4]),
+        (lambda cluster, client: client.shutdown(block=False), 1, [1, 1]),
+        (lambda cluster, client: cluster.engine_set.process.kill(), 1, [None, None]),
+    ],
+)
+def test_who_waits_for_the_set_hears_how_each_engine_ended(tmp_path, end, code, codes):
     cluster, heard = new_cluster(tmp_path, n=2), []
 
     async def run():
         client = await cluster.start_and_connect()
         cluster.engine_set.on_stop(heard.append)
-        client[:].apply_async(os._exit, 4)
+        client.wait_for_engines(2, timeout=60)
+        end(cluster, client)
         deadline = time.monotonic() + SOON
         while not heard and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
@@ -336,8 +387,8 @@ def test_who_waits_for_the_set_hears_how_each_engine_ended(tmp_path):
 
     asyncio.run(run())
     (data,) = heard
-    assert data["exit_code"] == 4
-    assert [engine["exit_code"] for engine in data["engines"].values()] == [4, 4]
+    assert data["exit_code"] == code
+    assert [engine.get("exit_code") for engine in data["engines"].values()] == codes
 
 
 # Without a fork

@@ -125,7 +125,7 @@ class Notebook:
     def fork_servers(self):
         """Return the processes that forked the ranks, forked themselves by the importer."""
         found = []
-        for importer in self.named("ranklab.fork_server"):
+        for importer in self.named("ranklab.importer_main"):
             with contextlib.suppress(psutil.Error):
                 found += importer.children()
         return found
