@@ -14,6 +14,7 @@ from traitlets.config import Config
 from . import launcher
 from .arguments import ONE_MACHINE, mpiexec
 from .failure import RankError, named
+from .fork_server import TAKEN
 from .guardian import has_ended
 
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -37,8 +38,15 @@ ASK_AGAIN = 2  # seconds until an engine that has not answered its first message
 PRELOAD = ["torch", "torch.distributed", "ranklab.doctor.witness", "ranklab.traces.recording"]
 
 
+class PortsTaken(RankError):
+    """Ports that the controller had chosen were taken before it took them itself."""
+
+
 def start(plan, folder):
-    """Start what `plan` asks for, with all files in `folder`; return (cluster, client)."""
+    """Start what `plan` asks for, with all files in `folder`; return (cluster, client).
+
+    Raises PortsTaken where another try may help, and RankError.
+    """
     batch = is_batch(plan)
     # By itself, not by its name: an installation older than the name has the launcher all the same.
     engines = launcher.engine_set_launcher if plan.engines == "ranklab" else plan.engines
@@ -75,7 +83,8 @@ def start(plan, folder):
         let_go(cluster)
         if not isinstance(error, Exception):
             raise
-        raise RankError(f"The ranks did not start: {error}\n{_last_words(cluster)}") from error
+        said = f"The ranks did not start: {error}\n{_last_words(cluster)}"
+        raise (PortsTaken if TAKEN in said else RankError)(said) from error
     return cluster, client
 
 

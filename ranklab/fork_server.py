@@ -18,7 +18,10 @@ import sys
 import time
 from dataclasses import dataclass
 
-PATIENCE = 60.0  # seconds that the controller has to write its connection file
+PATIENCE = 60.0  # seconds that the controller has to write its connection files
+TO_LISTEN = 10.0  # seconds that it then has to take its ports, where it runs on this machine
+TAKEN = "The controller does not listen at ports that it has chosen; somebody else may have taken"
+LISTENING = "0A"  # in Linux's tables of connections
 PR_SET_PDEATHSIG = 1  # Linux: the signal that a process gets when its parent ends
 
 
@@ -29,7 +32,7 @@ def serve(order):
     """
     os.setsid()
     os.environ.update(order["environment"])
-    _wait_for_the_controller(order["connection_file"])
+    _wait_for_the_controller(order["connection_files"])
     server = ForkServer(order)
     me = server.fork()
     if me is None:
@@ -38,18 +41,64 @@ def serve(order):
     return 0
 
 
-def _wait_for_the_controller(file):
-    """Put what the controller writes for engines where ipyparallel's own engine looks for it."""
+def _wait_for_the_controller(files):
+    """Return when the controller is there, with all its ports.
+
+    files: {"engine": what it writes for engines, "client": what it writes for clients}. The first
+    is put where ipyparallel's own engine looks for it.
+    """
     deadline = time.monotonic() + PATIENCE
     while "IPP_CONNECTION_INFO" not in os.environ:
-        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):  # half written
-            with open(file) as connection:
-                text = connection.read()
-            json.loads(text)
+        if text := _written(files["engine"]):
             os.environ["IPP_CONNECTION_INFO"] = text
         if time.monotonic() > deadline:
-            sys.exit(f"The controller did not write {file} within {PATIENCE:g} s.")
+            sys.exit(f"The controller did not write {files['engine']} within {PATIENCE:g} s.")
         time.sleep(0.01)
+    for_engines, for_clients = os.environ["IPP_CONNECTION_INFO"], _written(files["client"])
+    _wait_for_ports(_ports(for_engines) | _ports(for_clients or "{}"))
+
+
+def _wait_for_ports(chosen):
+    """Return when the controller listens at all ports that it has chosen, if it runs here.
+
+    It writes them down first and takes them after that. Until then, the system may give one of them
+    to somebody else, an engine, say, as his own end of a connection.
+    """
+    deadline = time.monotonic() + TO_LISTEN
+    while missing := chosen - _listened_to():
+        if time.monotonic() > deadline:
+            if missing == chosen:  # it runs elsewhere
+                return
+            sys.exit(f"{TAKEN} {', '.join(map(str, sorted(missing)))}.")
+        time.sleep(0.01)
+
+
+def _written(file):
+    """Return the text of a file with JSON, or None where it is not there, or half written."""
+    with contextlib.suppress(FileNotFoundError, json.JSONDecodeError), open(file) as opened:
+        text = opened.read()
+        json.loads(text)
+        return text
+    return None
+
+
+def _ports(connection):
+    """Return the ports in what the controller has written."""
+    found = set()
+    for value in json.loads(connection).values():
+        found.update(value if isinstance(value, list) else [value])
+    return {port for port in found if isinstance(port, int)}
+
+
+def _listened_to():
+    """Return the TCP ports of this machine at which somebody listens."""
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(FileNotFoundError), open(table) as rows:
+            for _, local, _, state, *_ in map(str.split, list(rows)[1:]):
+                if state == LISTENING:
+                    found.add(int(local.rpartition(":")[2], 16))
+    return found
 
 
 def _be_engine(output, server, arguments):

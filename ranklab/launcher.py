@@ -77,7 +77,7 @@ class RankEngineSetLauncher(LocalEngineLauncher):
         return {
             "n": self.n,
             "environment": {name: self.get_env()[name] for name in OF_ONE_START},
-            "connection_file": self.connection_files["engine"],
+            "connection_files": self.connection_files,
             "engine_args": self.cluster_args + self.engine_args,
             "report": str(self.report_file),
             "output": self.output_file,

@@ -88,8 +88,11 @@ class Ranks:
 
     # Start and end
 
-    def _start(self, guardian):
-        """Start the processes; guardian: that of others before them, if it was kept."""
+    def _start(self, guardian, again=True):
+        """Start the processes; guardian: that of others before them, if it was kept.
+
+        again: where that fails, and may not fail a second time, try once more.
+        """
         began = time.perf_counter()
         self.cluster = self.client = self.view = None
         self.pids = []
@@ -118,6 +121,13 @@ class Ranks:
                 f"Interrupted while the ranks were starting. Call {self.name}.restart(), or run "
                 "the cell with Ranks(...) again."
             ) from None
+        except cluster.PortsTaken:
+            if not again:
+                self.close()
+                raise
+            kept = self._take_over(self)
+            _replace_current(self)
+            return self._start(kept, again=False)
         except BaseException:
             self.close()
             raise

@@ -145,6 +145,26 @@ def test_a_restart_needs_no_importer(start, name):
     assert ranks["rank"] == [0, 1]
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_start_is_tried_again_where_ports_were_taken(start, monkeypatch, times):
+    really, folders = cluster.start, []
+
+    def start_cluster(plan, folder):
+        folders.append(folder)
+        if len(folders) <= times:
+            raise cluster.PortsTaken("The ranks did not start")
+        return really(plan, folder)
+
+    monkeypatch.setattr(cluster, "start", start_cluster)
+    if times == 1:
+        assert start()["rank"] == [0, 1]
+    else:
+        with pytest.raises(RankError, match="did not start"):
+            start()
+        assert not any(map(os.path.exists, folders))
+    assert len(folders) == 2
+
+
 def test_a_restart_needs_no_folder(start):
     ranks = start()
     folder, its = ranks.folder, psutil.Process(imported_by(ranks))

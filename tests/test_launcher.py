@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ import pytest
 from ipyparallel.cluster.launcher import LocalEngineSetLauncher
 from traitlets.config import Config
 
-from ranklab import Ranks, launcher
+from ranklab import Ranks, fork_server, launcher
 from ranklab.failure import RankError
 from ranklab.guardian import belonging_to, has_ended
 
@@ -220,10 +221,28 @@ def test_two_clusters_with_one_profile(cluster):
     assert psutil.Process(cluster.engine_set.pid).parent() in psutil.Process().children()
 
 
+def test_a_port_that_the_controller_does_not_get_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(fork_server, "TO_LISTEN", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as taken, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # and nobody listens
+        there, missing = (one.getsockname()[1] for one in (taken, free))
+        (tmp_path / "client").write_text(
+            json.dumps({"key": "1", "mux": missing, "leaves": [there]})
+        )
+        files = {"engine": str(tmp_path / "engine"), "client": str(tmp_path / "client")}
+        monkeypatch.setenv("IPP_CONNECTION_INFO", json.dumps({"registration": there}))
+        with pytest.raises(SystemExit, match=f"somebody else may have taken {missing}"):
+            fork_server._wait_for_the_controller(files)
+        monkeypatch.setenv("IPP_CONNECTION_INFO", json.dumps({"registration": missing}))
+        (tmp_path / "client").unlink()
+        fork_server._wait_for_the_controller(files)  # that one runs elsewhere
+
+
 STARTING = """
-import sys, ipyparallel
+import signal, sys, ipyparallel
 from traitlets.config import Config
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # in a shell's background it is ignored
 config = Config(RankEngineSetLauncher={"preload": ["takes_long"]})
 cluster = ipyparallel.Cluster(engines="ranklab", n=1, profile_dir=sys.argv[1], config=config)
 try:
