@@ -145,24 +145,43 @@ def test_a_restart_needs_no_importer(start, name):
     assert ranks["rank"] == [0, 1]
 
 
-@pytest.mark.parametrize("times", [1, 2])
-def test_a_start_is_tried_again_where_ports_were_taken(start, monkeypatch, times):
-    really, folders = cluster.start, []
+LOSES_A_PORT = """
+from ranklab import fork_server
 
-    def start_cluster(plan, folder):
+really = fork_server._wait_for_ports
+
+def once(chosen):
+    try:
+        open({mark!r}, "x").close()
+    except FileExistsError:
+        return really(chosen)
+    fork_server.TO_LISTEN = 0.5
+    fork_server._listened_to = lambda: set(sorted(chosen)[1:])
+    really(chosen)
+
+fork_server._wait_for_ports = once
+"""
+
+
+def test_a_start_whose_controller_lost_a_port_is_tried_again(start, monkeypatch, tmp_path):
+    (tmp_path / "loses_a_port.py").write_text(LOSES_A_PORT.format(mark=str(tmp_path / "lost")))
+    monkeypatch.setattr(cluster, "PRELOAD", [*cluster.PRELOAD, "loses_a_port"])
+    assert start()["rank"] == [0, 1]
+    assert (tmp_path / "lost").exists()
+
+
+def test_a_start_is_tried_twice_at_most(monkeypatch):
+    folders = []
+
+    def lose_a_port(plan, folder):
         folders.append(folder)
-        if len(folders) <= times:
-            raise cluster.PortsTaken("The ranks did not start")
-        return really(plan, folder)
+        raise cluster.PortsTaken("The ranks did not start")
 
-    monkeypatch.setattr(cluster, "start", start_cluster)
-    if times == 1:
-        assert start()["rank"] == [0, 1]
-    else:
-        with pytest.raises(RankError, match="did not start"):
-            start()
-        assert not any(map(os.path.exists, folders))
+    monkeypatch.setattr(cluster, "start", lose_a_port)
+    with pytest.raises(RankError, match="did not start"):
+        Ranks(2)
     assert len(folders) == 2
+    assert not any(map(os.path.exists, folders))
 
 
 def test_a_restart_needs_no_folder(start):
