@@ -32,6 +32,7 @@ if os.environ.get({SAFE_PATH!r}) == "ranklab":
     del os.environ[{SAFE_PATH!r}]
 """
 
+CONNECT_AGAIN = 2  # seconds until a client that does not know all engines is replaced
 ASK_AGAIN = 2  # seconds until an engine that has not answered its first message gets another
 
 # What every rank imports, once for all of them where they are forked.
@@ -71,9 +72,7 @@ def start(plan, folder):
         # The set forgets an engine that ends, and then nobody could say what it died of.
         started = cluster.engine_set
         started.all_launchers = list(getattr(started, "launchers", {}).values())
-        client = cluster.connect_client_sync()
-        patience = 600 if batch else 60  # a queue takes its time
-        _wait_for_engines(cluster, client, patience)
+        client = connect(cluster, patience=600 if batch else 60)  # a queue takes its time
         _end_safe_path(client, patience=60)
     except BaseException as error:  # Ctrl-C, too: a job must not stay in the queue
         if client is not None:
@@ -88,19 +87,31 @@ def start(plan, folder):
     return cluster, client
 
 
-def _wait_for_engines(cluster, client, patience):
-    """Return when all engines are registered; raise an error as soon as they cannot be."""
+def connect(cluster, patience):
+    """Return a client that knows all engines of a cluster that has been started.
+
+    A client is told which engines there are when it connects, and from then on of each that comes.
+    But what is published until its subscription has reached the hub is lost, and nobody is told. So
+    a client that waits for long is replaced by another.
+
+    Raises RuntimeError as soon as an engine cannot come any more, or after `patience` seconds.
+    """
     deadline = time.monotonic() + patience
     while True:
+        client = cluster.connect_client_sync()
         try:
-            return client.wait_for_engines(cluster.n, timeout=1, interactive=False)
-        except ipyparallel.EngineError:  # where it is told so first
-            raise RuntimeError("a process has ended.") from None
-        except TimeoutError:
-            if not _runs(cluster.engine_set) or _ended(cluster.engine_set):
+            client.wait_for_engines(cluster.n, timeout=CONNECT_AGAIN, interactive=False)
+            return client
+        except BaseException as error:  # Ctrl-C, too
+            client.close(linger=0)
+            if isinstance(error, ipyparallel.EngineError):  # where it is told so first
                 raise RuntimeError("a process has ended.") from None
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"they were not there after {patience} s.") from None
+            if not isinstance(error, TimeoutError):
+                raise
+        if not _runs(cluster.engine_set) or _ended(cluster.engine_set):
+            raise RuntimeError("a process has ended.")
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"they were not there after {patience} s.")
 
 
 def _end_safe_path(client, patience):

@@ -7,6 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
+import ipyparallel
 import psutil
 import pytest
 import torch
@@ -182,6 +183,21 @@ def test_a_start_is_tried_twice_at_most(monkeypatch):
         Ranks(2)
     assert len(folders) == 2
     assert not any(map(os.path.exists, folders))
+
+
+def test_a_client_that_misses_that_the_engines_came_is_replaced(start, monkeypatch):
+    """It was told of those that were there, none, and what was published then did not reach it."""
+    update, clients = ipyparallel.Client._update_engines, []
+
+    def miss(client, engines):
+        if client not in clients:
+            clients.append(client)
+        if client is not clients[0]:
+            update(client, engines)
+
+    monkeypatch.setattr(ipyparallel.Client, "_update_engines", miss)
+    assert start()["rank"] == [0, 1]
+    assert len(clients) == 2
 
 
 def test_a_restart_needs_no_folder(start):

@@ -18,6 +18,7 @@ from ipyparallel.cluster.launcher import LocalEngineSetLauncher
 from traitlets.config import Config
 
 from ranklab import Ranks, fork_server, launcher
+from ranklab.cluster import connect
 from ranklab.failure import RankError
 from ranklab.guardian import belonging_to, has_ended
 
@@ -48,8 +49,7 @@ def running(folder, n=N, **options):
     cluster = new_cluster(folder, n, **options)
     try:
         cluster.start_cluster_sync()
-        cluster.client = cluster.connect_client_sync()
-        cluster.client.wait_for_engines(n, timeout=60)
+        cluster.client = connect(cluster, patience=60)
         yield cluster
     finally:
         if hasattr(cluster, "client"):
@@ -212,8 +212,7 @@ def test_two_clusters_at_once(tmp_path, shared):
 def test_two_clusters_with_one_profile(cluster):
     other = new_cluster(cluster.profile_dir, n=1)
     other.start_cluster_sync()
-    other.client = other.connect_client_sync()
-    other.client.wait_for_engines(1, timeout=60)
+    other.client = connect(other, patience=60)
     assert on_all(other, os.getppid) == {0: other.engine_set.pid}
     other.client.close(linger=0)
     other.stop_cluster_sync()

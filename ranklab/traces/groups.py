@@ -30,7 +30,6 @@ def several():
 
 def watcher():
     """Return a context manager with `calls`: (thread, operation, ranks of its group) in order."""
-    import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Watcher(TorchDispatchMode):
@@ -44,10 +43,12 @@ def watcher():
                 self.calls.append((threading.get_native_id(), name, _group_of(args)))
             return func(*args, **(kwargs or {}))
 
-    watching = Watcher()
-    with watching:
-        torch.empty(0)  # the first operation under any dispatch mode loads torch._dynamo, 1 to 2 s
-    return watching
+        @classmethod
+        def _should_skip_dynamo(cls):
+            """No: to be left out by torch.compile, it would load torch._dynamo, 1 to 2 s."""
+            return False
+
+    return Watcher()
 
 
 def _group_of(args):

@@ -33,9 +33,9 @@ def trace(align=None):
     fastest of 30 blocks, three runs; `benchmarks/trace.py` measures yours): an addition takes 1.3
     to 1.4 times as long (0.4 µs more), a ping-pong of 64 bytes 1.1 to 1.4 times (10 to 35 µs more),
     a small all-reduce 1.1 times (25 to 35 µs more; in one run the load hid it). With process groups
-    other than the default one, a small all-reduce takes up to 1.7 times as long, and the first such
-    trace loads torch._dynamo, 1 to 2 s. The end of the block takes 20 ms for a thousand additions,
-    50 to 70 ms for a thousand communications, 90 to 110 ms with several groups.
+    other than the default one, a small all-reduce takes up to 1.7 times as long. The end of the
+    block takes 20 ms for a thousand additions, 50 to 70 ms for a thousand communications, 90 to 110
+    ms with several groups.
 
     Raises TraceError if this process is being traced or profiled already, and, on the lab's ranks,
     if a handle of the trace before has not been waited for: its end would be written into memory
