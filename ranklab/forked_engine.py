@@ -60,18 +60,19 @@ class Nanny(KernelNanny):
         self.parent_socket.bind(address)
         self.parent_stream = ZMQStream(self.parent_socket)
         self.parent_stream.on_recv_stream(self.dispatch_parent)
+        # Connected by the time it is needed: however long the controller is busy then, the news of
+        # the engine's end gets there.
+        self.hub = self.context.socket(zmq.DEALER)
+        util.connect(self.hub, self.registration_url, **self._keys())
         return self.parent_socket.LAST_ENDPOINT.decode().rstrip("\0")
 
     def notify_exit(self):
         """Tell the hub that the engine has ended."""
-        hub = self.context.socket(zmq.DEALER)
-        hub.LINGER = LINGER  # the controller may be ending, too
-        util.connect(hub, self.registration_url, **self._keys())
-        self.session.send(hub, "unregistration_request", content={"id": self.engine_id})
-        hub.close()
+        self.session.send(self.hub, "unregistration_request", content={"id": self.engine_id})
 
     def close(self):
-        """Close the sockets; answers that are still to be sent go out first."""
+        """Close the sockets; what is still to be sent goes out first."""
+        self.hub.close(linger=LINGER)  # no longer: the controller may have ended, too
         self.control_stream.close(linger=LINGER)
         self.parent_stream.close(linger=0)
 

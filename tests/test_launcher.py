@@ -20,6 +20,7 @@ from traitlets.config import Config
 from ranklab import Ranks, fork_server, launcher
 from ranklab.cluster import connect
 from ranklab.failure import RankError
+from ranklab.forked_engine import LINGER
 from ranklab.guardian import belonging_to, has_ended
 
 pytestmark = [
@@ -321,6 +322,19 @@ def test_however_an_engine_ends_the_hub_learns_it_and_the_launcher_knows_how(tmp
             busy.get(timeout=SOON + 10)  # the hub gives a late answer some time
         assert engines.end_of(pids[len(ENDS)], patience=0)[0] is None
         assert on_all(cluster, os.getpid) == {len(ENDS): pids[len(ENDS)]}
+
+
+def test_a_busy_controller_learns_of_an_end_all_the_same(cluster):
+    pids = on_all(cluster, os.getpid)
+    controller = psutil.Process(cluster.controller.pid)
+    controller.suspend()
+    try:
+        os.kill(pids[0], signal.SIGKILL)
+        assert cluster.engine_set.end_of(pids[0], patience=SOON)[0] == -signal.SIGKILL
+        time.sleep(2 * LINGER / 1000)  # longer than anything is kept that cannot be sent
+    finally:
+        controller.resume()
+    assert there(cluster, 1, 2)
 
 
 def test_engines_stop_and_start_again(cluster):
