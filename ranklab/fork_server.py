@@ -70,7 +70,7 @@ def _wait_for_ports(chosen):
             if missing == chosen:  # it runs elsewhere
                 return
             sys.exit(f"{TAKEN} {', '.join(map(str, sorted(missing)))}.")
-        time.sleep(0.01)
+        time.sleep(0.05)  # a look takes some 15 ms of computing
 
 
 def _written(file):

@@ -1,5 +1,6 @@
 """What all tests share: an environment of their own, and the ranks' places when time runs out."""
 
+import gc
 import os
 import sys
 
@@ -23,6 +24,15 @@ sys.modules.setdefault("rfc3987_syntax", None)
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Beside other testers, several threads would only wait for each other: a third more time.
     os.environ["OMP_NUM_THREADS"] = "1"
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_collection():
+    """Next to nothing of what is imported for the tests is ever thrown away: do not look for it."""
+    gc.disable()  # a third of the time
+    yield
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -35,18 +35,24 @@ def shut_connections():
                 end.shutdown(socket.SHUT_RDWR)
 
 def free_when_asked():
+    done = 0
     while True:
-        if os.path.exists(f"{folder}/free-{world}"):
-            shut_connections()
+        with lock, contextlib.suppress(OSError):
+            asked = os.stat(f"{folder}/free-{world}").st_mtime_ns
+            if asked != done:  # to look for connections takes 15 ms of computing
+                shut_connections()
+                done = asked
         time.sleep(0.1)
 
 before, world = listening(), ""
+lock = threading.Lock()  # else the next group's connections might be shut for those of this one
 threading.Thread(target=free_when_asked, daemon=True).start()
 """
 JOIN = """%%px --targets {targets}
 if dist.is_initialized():
     dist.destroy_process_group()
-rank, world_size, world = ranks[engine]
+with lock:
+    rank, world_size, world = ranks[engine]
 store = dist.FileStore(f"{{folder}}/store-{{world}}", world_size)
 dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
 """

@@ -26,14 +26,6 @@ POOL, READERS = list(range(8)), [8, 9]
 
 
 @pytest.fixture(scope="module")
-def forked(tmp_path_factory):
-    """Engines of which none is to die."""
-    stock = Stock(18, tmp_path_factory.mktemp("forked"), forked=True)
-    yield stock
-    stock.close()
-
-
-@pytest.fixture(scope="module")
 def stock(tmp_path_factory):
     stock = Stock(10, tmp_path_factory.mktemp("stock"))
     yield stock
@@ -41,18 +33,27 @@ def stock(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def seen(forked, stock):
-    """{fault: what was shown, or None if it hung} for every cell of the table."""
-    seen = {}
-    for first in range(0, len(OTHERS), len(OF_THREE)):
-        names = OTHERS[first : first + len(OF_THREE)]
-        forked.join(*OF_THREE[: len(names)])
-        cells = [(group, BY_NAME[name].cell) for name, group in zip(names, OF_THREE)]
-        seen |= zip(names, forked.see_at_once(cells))
-    forked.join(*OF_FINAL)
-    cells = [(group, BY_NAME[name].cell) for name, group in zip(FINAL, OF_FINAL)]
-    seen |= zip(FINAL, forked.see_at_once(cells, final=True))
-    alive = list(POOL)
+def seen_alive(tmp_path_factory):
+    """{fault: what was shown, or None if it hung} for the cells of which nobody dies."""
+    forked = Stock(18, tmp_path_factory.mktemp("forked"), forked=True)
+    try:
+        seen = {}
+        for first in range(0, len(OTHERS), len(OF_THREE)):
+            names = OTHERS[first : first + len(OF_THREE)]
+            forked.join(*OF_THREE[: len(names)])
+            cells = [(group, BY_NAME[name].cell) for name, group in zip(names, OF_THREE)]
+            seen |= zip(names, forked.see_at_once(cells))
+        forked.join(*OF_FINAL)
+        cells = [(group, BY_NAME[name].cell) for name, group in zip(FINAL, OF_FINAL)]
+        return seen | dict(zip(FINAL, forked.see_at_once(cells, final=True)))
+    finally:
+        forked.close()  # at once: one of them computes for ever
+
+
+@pytest.fixture(scope="module")
+def seen(seen_alive, stock):
+    """The same for every cell of the table."""
+    seen, alive = dict(seen_alive), list(POOL)
     for name in [*DEADLY, "out_of_memory"]:
         stock.join(alive[:2])
         if name == "out_of_memory":

@@ -8,7 +8,6 @@ as its input does, or the process PID, and its ranks end with it.
 """
 
 import contextlib
-import importlib
 import os
 import pickle
 import queue
@@ -21,6 +20,8 @@ import psutil
 
 from ..failure import SaidInWords
 from ..guardian import has_ended
+from .running import Bench
+from .trial import try_answer
 
 POLL = 0.5  # seconds between two looks at whether the notebook's kernel lives
 
@@ -37,26 +38,12 @@ def main(kernel):
     while True:
         request = requests.get()
         try:
-            bench = bench or _start(request)
-            verdict, text = _try(bench, request, lambda **what: _say(replies, **what))
+            bench = bench or Bench(training=request.trains)
+            verdict, text = try_answer(bench, request, lambda **what: _say(replies, **what))
         except Exception as error:
             verdict, text = "open", _own_error(request.exercise, error)
         _say(replies, verdict=verdict, text=text)
         bench = _repaired(bench)  # while the reader reads
-
-
-def _start(request):
-    # While the ranks start, which is mostly waiting, this process gets torch.
-    threading.Thread(target=importlib.import_module, args=("ranklab.exercises.trial",)).start()
-    from .running import Bench
-
-    return Bench(training=request.trains)
-
-
-def _try(bench, request, say):
-    from .trial import try_answer
-
-    return try_answer(bench, request, say)
 
 
 def _repaired(bench):

@@ -17,6 +17,7 @@ from ..doctor import remains, rounds
 from ..doctor.diagnosis import Diagnosis
 from ..failure import WAITED, RankError
 from ..ranks import Ranks
+from . import on_rank
 
 LOOK = 0.25  # seconds between two looks at the ranks
 SURE = 0.5  # seconds that nobody must have moved for the ranks to count as stuck
@@ -72,8 +73,6 @@ class Bench:
         order: the Order that on_rank.run gets. inputs: the arguments of each rank, packed; there
         are as many ranks as these. limit: seconds.
         """
-        from . import on_rank  # with torch: the ranks are started before that comes
-
         number, packed = next(self._cases), pickle.dumps(order)
         files = [os.path.join(self.ranks.folder, f"said-{number}-{r}") for r in range(len(inputs))]
         parts = [

@@ -9,7 +9,15 @@ from nbconvert.filters import strip_ansi
 from ranklab.folders import Folders
 from ranklab.site.errors import BookError
 
-COMMAND = "from jupyter_book.cli.main import main; main(prog_name='jupyter-book')"
+# Without looking for garbage, it takes a quarter less time (15 s become 11) and 100 MB more memory.
+COMMAND = """
+import gc
+
+gc.disable()
+from jupyter_book.cli.main import main
+
+main(prog_name="jupyter-book")
+"""
 
 
 def build(folders: Folders) -> None:
