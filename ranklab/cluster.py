@@ -9,6 +9,7 @@ import time
 
 import ipyparallel
 import psutil
+from traitlets import List
 from traitlets.config import Config
 
 from . import launcher
@@ -51,7 +52,7 @@ def start(plan, folder):
     batch = is_batch(plan)
     # By itself, not by its name: an installation older than the name has the launcher all the same.
     engines = launcher.engine_set_launcher if plan.engines == "ranklab" else plan.engines
-    cluster = ipyparallel.Cluster(
+    cluster = _Cluster(
         n=plan.world_size,
         engines=engines,
         profile_dir=folder,
@@ -66,7 +67,6 @@ def start(plan, folder):
         config=_config(plan),
         log=_silent_log(),
     )
-    client = None
     try:
         cluster.start_cluster_sync()
         # The set forgets an engine that ends, and then nobody could say what it died of.
@@ -75,16 +75,26 @@ def start(plan, folder):
         client = connect(cluster, patience=600 if batch else 60)  # a queue takes its time
         _end_safe_path(client, patience=60)
     except BaseException as error:  # Ctrl-C, too: a job must not stay in the queue
-        if client is not None:
-            client.close(linger=0)
         if batch:
             cluster.stop_cluster_sync()
         let_go(cluster)
+        for client in cluster.clients:
+            client.close(linger=0)
         if not isinstance(error, Exception):
             raise
         said = f"The ranks did not start: {error}\n{_last_words(cluster)}"
         raise (PortsTaken if TAKEN in said else RankError)(said) from error
     return cluster, client
+
+
+class _Cluster(ipyparallel.Cluster):
+    """A cluster that knows its clients: an interrupt may come while its thread still makes one."""
+
+    clients = List()
+
+    async def connect_client(self, **options):
+        self.clients.append(await super().connect_client(**options))
+        return self.clients[-1]
 
 
 def connect(cluster, patience):

@@ -288,6 +288,30 @@ def test_a_kernel_killed_while_ranks_start_leaves_nothing(doomed):
     assert not os.path.exists(folder)
 
 
+INTERRUPTED = """
+import gc, ipyparallel, os, signal, time
+from unittest import mock
+from ranklab import Ranks
+connect = ipyparallel.Client._connect
+def slowly(*args, **options):
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.5)
+    connect(*args, **options)
+with mock.patch("ipyparallel.Client._connect", slowly):
+    ranks = Ranks(2)
+"""
+
+
+def test_an_interrupt_while_a_client_is_made_leaves_none_open():
+    notebook = Notebook(IPP_NONINTERACTIVE="1")
+    try:
+        assert "Interrupted while the ranks were starting" in notebook.run(INTERRUPTED)[1]
+        made = "[client for client in gc.get_objects() if type(client) is ipyparallel.Client]"
+        assert notebook.value(f"[client._closed for client in {made}]") in ([], [True])
+    finally:
+        notebook.close()
+
+
 def test_a_hanging_notebook_is_reported_as_failed():
     cells = ["from ranklab import Ranks\nranks = Ranks(2, timeout=60)", "%%px\nwhile True: pass"]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
