@@ -35,14 +35,13 @@ def shut_connections():
                 end.shutdown(socket.SHUT_RDWR)
 
 def free_when_asked():
-    done = 0
     while True:
-        with lock, contextlib.suppress(OSError):
-            asked = os.stat(f"{folder}/free-{world}").st_mtime_ns
-            if asked != done:  # to look for connections takes 15 ms of computing
+        with lock:
+            asked = os.path.exists(f"{folder}/free-{world}")
+            if asked:
                 shut_connections()
-                done = asked
-        time.sleep(0.1)
+        # A look at the connections takes 15 ms of computing; it may miss one while others come.
+        time.sleep(1 if asked else 0.1)
 
 before, world = listening(), ""
 lock = threading.Lock()  # else the next group's connections might be shut for those of this one
