@@ -9,7 +9,7 @@ import time
 
 import ipyparallel
 import psutil
-from traitlets import List
+from traitlets import Bool, List
 from traitlets.config import Config
 
 from . import launcher
@@ -75,11 +75,11 @@ def start(plan, folder):
         client = connect(cluster, patience=600 if batch else 60)  # a queue takes its time
         _end_safe_path(client, patience=60)
     except BaseException as error:  # Ctrl-C, too: a job must not stay in the queue
-        if batch:
-            cluster.stop_cluster_sync()
-        let_go(cluster)
-        for client in cluster.clients:
-            client.close(linger=0)
+        try:
+            if batch:
+                cluster.stop_cluster_sync()
+        finally:
+            cluster.give_up()
         if not isinstance(error, Exception):
             raise
         said = f"The ranks did not start: {error}\n{_last_words(cluster)}"
@@ -91,10 +91,21 @@ class _Cluster(ipyparallel.Cluster):
     """A cluster that knows its clients: an interrupt may come while its thread still makes one."""
 
     clients = List()
+    given_up = Bool()
 
     async def connect_client(self, **options):
-        self.clients.append(await super().connect_client(**options))
-        return self.clients[-1]
+        client = await super().connect_client(**options)
+        self.clients.append(client)
+        if self.given_up:
+            client.close(linger=0)
+        return client
+
+    def give_up(self):
+        """End what a start that failed has left in this process, also what is still to come."""
+        self.given_up = True
+        let_go(self)
+        for client in self.clients:
+            client.close(linger=0)
 
 
 def connect(cluster, patience):
@@ -108,12 +119,14 @@ def connect(cluster, patience):
     """
     deadline = time.monotonic() + patience
     while True:
-        client = cluster.connect_client_sync()
+        client = None
         try:
+            client = cluster.connect_client_sync()
             client.wait_for_engines(cluster.n, timeout=CONNECT_AGAIN, interactive=False)
             return client
         except BaseException as error:  # Ctrl-C, too
-            client.close(linger=0)
+            if client is not None:
+                client.close(linger=0)
             if isinstance(error, ipyparallel.EngineError):  # where it is told so first
                 raise RuntimeError("a process has ended.") from None
             if not isinstance(error, TimeoutError):

@@ -48,6 +48,10 @@ class Nanny(KernelNanny):
     def listen(self, address):
         """Connect to the controller, and listen for the engine; return at which address."""
         self.context = zmq.Context.instance()
+        # Connected by the time it is needed: however long the controller is busy then, the news of
+        # the engine's end gets there.
+        self.hub = self.context.socket(zmq.DEALER)
+        util.connect(self.hub, self.registration_url, **self._keys())
         self.control_socket = self.context.socket(zmq.ROUTER)
         self.control_socket.identity = self.identity
         util.connect(self.control_socket, self.control_url, **self._keys())
@@ -60,10 +64,6 @@ class Nanny(KernelNanny):
         self.parent_socket.bind(address)
         self.parent_stream = ZMQStream(self.parent_socket)
         self.parent_stream.on_recv_stream(self.dispatch_parent)
-        # Connected by the time it is needed: however long the controller is busy then, the news of
-        # the engine's end gets there.
-        self.hub = self.context.socket(zmq.DEALER)
-        util.connect(self.hub, self.registration_url, **self._keys())
         return self.parent_socket.LAST_ENDPOINT.decode().rstrip("\0")
 
     def notify_exit(self):

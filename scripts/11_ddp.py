@@ -1616,8 +1616,9 @@ if rank == 0:
 # Does it depend on how the ranks were started? The functions of this page now go into a
 # file, as they stand, with a few lines around them. Started alone it uses `mp.spawn`;
 # under `torchrun` it finds its rank in the environment, as in chapter 05_ranks. And it
-# can be told to kill one rank before one step, unless it found a checkpoint to go on
-# from.
+# can be told to kill one rank before one step, unless it has found a checkpoint to go
+# on from. (So let it be a step after the first checkpoint: before it, the rank would be
+# killed again after each restart.)
 
 everyone()
 play("ranks")
@@ -1712,9 +1713,10 @@ if rank == 0:
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 # Predict: `torchrun` is to restart all ranks if one fails (`--max-restarts=3`: three
-# times at most). Rank 1 is killed before step 14, and there is a checkpoint after every
-# fourth step. How many steps are computed twice? How far is the result from that of
-# `mp.spawn`, where nobody was killed?
+# times at most, as a start may fail for other reasons, too). Rank 1 is killed before
+# step 14, and there is a checkpoint after every fourth step. How many steps are
+# computed twice? How far is the result from that of `mp.spawn`, where nobody was
+# killed?
 
 if rank == 0:
     by_spawn = launch("spawned")

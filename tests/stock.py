@@ -11,39 +11,30 @@ import os
 import re
 import signal
 import time
+from pathlib import Path
 
 import psutil
 from kernels import Notebook
 
+ROOT = Path(__file__).parent.parent
 PATIENCE = 8.0  # seconds after which a cell counts as hung; by itself it would end after 30 minutes
 NOISE = re.compile(r"\x1b\[[0-9;]*m|\r[^\n]*")  # colors, and progress bars
 MARK = "RANKLAB_TEST_STOCK"  # in the environment of all that belongs to a Stock
 
-SETUP = """%%px
-import contextlib, os, psutil, socket, threading, time
+SETUP = f"""%%px
+import os, runpy, threading, time
 import torch, torch.distributed as dist
 
-def listening():
-    found = psutil.Process().net_connections("tcp")
-    return {one.laddr.port for one in found if one.status == psutil.CONN_LISTEN}
-
-def shut_connections():
-    ports = listening() - before  # one end of each connection of Gloo
-    for one in psutil.Process().net_connections("tcp"):
-        if one.laddr.port in ports and one.status == psutil.CONN_ESTABLISHED:
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(one.fd)) as end:
-                end.shutdown(socket.SHUT_RDWR)
+sockets = runpy.run_path({str(ROOT / "ranklab/doctor/sockets.py")!r})  # without the rest of ranklab
 
 def free_when_asked():
     while True:
         with lock:
-            asked = os.path.exists(f"{folder}/free-{world}")
-            if asked:
-                shut_connections()
-        # A look at the connections takes 15 ms of computing; it may miss one while others come.
-        time.sleep(1 if asked else 0.1)
+            if os.path.exists(f"{{folder}}/free-{{world}}"):
+                sockets['shut_accepted'](but=before)  # one end of each connection of Gloo
+        time.sleep(0.1)
 
-before, world = listening(), ""
+before, world = sockets['listening'](), ""
 lock = threading.Lock()  # else the next group's connections might be shut for those of this one
 threading.Thread(target=free_when_asked, daemon=True).start()
 """

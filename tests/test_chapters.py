@@ -17,7 +17,7 @@ CHAPTERS = sorted((ROOT / "book").glob("[0-9][0-9]_*.md"))
 # They claim factors of time, which nothing that runs beside them may change.
 TIMED = {"04_feeding", "12_own_ddp", "17_pipeline", "18_tensor"}
 # What a script does about its launcher is the same in all of them, to the letter: they take turns.
-# (In this order, mpiexec gets 02 and not 03: beside a process that is alone, its own one spins.)
+# (03 is long and has one rank; mpiexec would wait for it busily: in this order torchrun gets it.)
 TURNS = ["alone", "mpiexec", "torchrun"]
 # With 2 ranks is run what has none, so that its page is the same, and what is short.
 WITH_TWO = {"02_graphs", "03_training", "04_feeding", "07_collectives"}

@@ -197,7 +197,7 @@ def test_a_client_that_misses_that_the_engines_came_is_replaced(start, monkeypat
 
     monkeypatch.setattr(ipyparallel.Client, "_update_engines", miss)
     assert start()["rank"] == [0, 1]
-    assert len(clients) == 2
+    assert len(clients) >= 2  # on a busy machine, the second may give up, too
 
 
 def test_a_restart_needs_no_folder(start):

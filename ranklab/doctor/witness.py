@@ -16,28 +16,24 @@ its last words in a file. And where not even a thread gets to run, as in a long 
 Python's lock, `faulthandler` writes the stack to a file when it gets SIGUSR1.
 """
 
-import contextlib
 import ctypes
 import faulthandler
 import functools
-import gc
 import json
 import linecache
 import os
 import signal
-import socket
 import sys
 import threading
 import time
 import warnings
 
-import psutil
 import torch
 import torch.distributed as dist
 from tornado.ioloop import PeriodicCallback
 
 from ..places import NOT_THE_READERS
-from . import REQUEST, calls, tracebacks
+from . import REQUEST, calls, sockets, tracebacks
 
 RUNS_CODE = ("run_code", "do_apply")  # the frames in which IPython runs a cell, ipyparallel a call
 TELLS = "showtraceback"  # the frame in which IPython writes the error that a cell ended in
@@ -71,7 +67,7 @@ class Witness:
     def __init__(self, kernel, folder):
         self._kernel = kernel
         self._main = threading.main_thread().ident
-        self._before = {port for _, port in _listening()}  # ipyparallel's own
+        self._before = sockets.listening()  # ipyparallel's own
         self._mark, self._since = None, 0.0
         self.group_began = self._cell_began = 0  # nanoseconds since 1970
         calls.keep_track()
@@ -191,14 +187,7 @@ class Witness:
         # Each connection of Gloo was accepted by one of its two ends, at a port on which that
         # process listens. So every rank shuts what it accepted, and that is all of them; the
         # reader's own connections stay as they are.
-        ports = {port for _, port in _listening()} - self._before - _ports_of_python()
-        for connection in _connections():
-            if connection.laddr.port in ports and connection.status == psutil.CONN_ESTABLISHED:
-                try:
-                    with socket.socket(fileno=os.dup(connection.fd)) as one:
-                        one.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    continue  # closed meanwhile
+        sockets.shut_accepted(but=self._before | sockets.listening_in_python())
         if dist.is_initialized() and "nccl" in dist.get_backend():
             dist.group.WORLD.abort()
 
@@ -245,20 +234,6 @@ def _receives_from_anyone(call):
     return bool(call) and call["kind"] == "recv" and call["peer"] is None
 
 
-def _ports_of_python():
-    """Return the ports on which sockets of Python's listen: not Gloo's, but the reader's own."""
-    ports = set()
-    for thing in gc.get_objects():
-        # Not isinstance: it would ask a proxy for what is no longer there.
-        if issubclass(type(thing), socket.socket) and thing.family in (
-            socket.AF_INET,
-            socket.AF_INET6,
-        ):
-            with contextlib.suppress(OSError):  # closed
-                ports.add(thing.getsockname()[1])
-    return ports
-
-
 def _send_nothing(to, group_name, tag):
     """Send an empty message to global rank `to`; nobody waits for it to leave."""
     for group, name in dist.distributed_c10d._world.pg_names.items():
@@ -285,11 +260,3 @@ def _place(frame):
     source = linecache.getline(code.co_filename, line).strip()
     function = "" if code.co_name == "<module>" else code.co_name
     return {"file": code.co_filename, "line": line, "in": function, "source": source}
-
-
-def _connections():
-    return psutil.Process().net_connections("tcp")
-
-
-def _listening():
-    return [(c.fd, c.laddr.port) for c in _connections() if c.status == psutil.CONN_LISTEN]
