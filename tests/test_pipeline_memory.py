@@ -1,4 +1,4 @@
-"""What a stage of chapter 17 holds: activations as many as counted, one message a link."""
+"""What a stage of chapter 17 holds: activations as counted, one message a link, few receives."""
 
 import itertools
 import weakref
@@ -119,3 +119,29 @@ def test_of_what_was_sent_a_link_keeps_one_message_and_none_after_the_step(ranks
         found = on(ranks, n, most_under_way, schedule, chunks)
         assert all(set(most.values()) == {1} for most, *_ in found)
         assert [left for _, *left in found] == [[0, 0]] * n
+
+
+def most_posted(group, schedule, ahead):
+    """The most receives posted at a time on this rank, how many it has, and are left in the end."""
+    worker = own.Worker([nn.Linear(4, 4)], torch.empty(2, 4), lambda y, _: y.mean(), group)
+    worker.ahead = ahead
+    inputs = [torch.ones(2, 4)] * own.size(schedule)[1]
+    posted, most, irecv = Counter(), Counter(), dist.irecv
+
+    def counted(tensor, *, group, group_src, tag):
+        work = irecv(tensor, group=group, group_src=group_src, tag=tag)
+        return Handle(work, "any", posted, most)
+
+    program = own.with_messages(schedule)[dist.get_rank(group)]
+    with mock.patch.object(dist, "irecv", counted):
+        own.run(program, worker, inputs, inputs)
+    receives = sum(kind.startswith("receive") for kind, *_ in program)
+    return most.total(), receives, posted.total(), len(worker.posted)
+
+
+@pytest.mark.parametrize("ahead", [1, 3, own.Worker.ahead, 100])
+def test_of_the_receives_a_few_are_posted_and_none_after_the_step(ranks, ahead):
+    for make in (own.gpipe, own.one_f_one_b):
+        for most, receives, *left in on(ranks, 4, most_posted, make(4, 8), ahead):
+            assert most == min(ahead, receives)
+            assert left == [0, 0]

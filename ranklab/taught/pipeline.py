@@ -4,7 +4,7 @@
 
 import itertools
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 
 import torch
 import torch.distributed as dist
@@ -181,6 +181,8 @@ def demand_like(tensor, like, instruction):
 class Messenger:
     """A rank as a stage of a pipeline: what it sends and receives, by instructions."""
 
+    ahead = 8  # so many receives are posted at a time
+
     def __init__(self, like, group=None):
         self.like, self.group = like, group
         self.stage, self.stages = dist.get_rank(group), dist.get_world_size(group)
@@ -188,9 +190,12 @@ class Messenger:
         self.does = {f"send {what}": self.send for what in whats}
         self.does |= {f"receive {what}": self.receive for what in whats}
 
-    def begin(self):
-        """Before a step: nothing is there, and nothing is under way."""
-        self.box, self.under_way = {}, {}
+    def begin(self, program):
+        """Before a step: nothing is there, and the first messages may come."""
+        self.box, self.under_way, self.posted = {}, {}, {}
+        self.to_post = deque(i for i in program if i[0].startswith("receive"))
+        for _ in range(self.ahead):
+            self.post()
 
     def send(self, instruction):
         to = neighbor(instruction[0], self.stage, self.stages)
@@ -204,11 +209,20 @@ class Messenger:
         if (to, tag) in self.under_way:
             self.under_way.pop((to, tag)).wait()
 
+    def post(self):
+        """Make room for the message of the next receive, if there is one, and let it come."""
+        if self.to_post:
+            instruction = self.to_post.popleft()
+            source = neighbor(instruction[0], self.stage, self.stages)
+            tensor, tag = torch.empty_like(self.like), int("gradient" in instruction[0])
+            work = dist.irecv(tensor, group=self.group, group_src=source, tag=tag)
+            self.posted[instruction] = tensor, work
+
     def receive(self, instruction):
-        source = neighbor(instruction[0], self.stage, self.stages)
-        tensor, tag = torch.empty_like(self.like), int("gradient" in instruction[0])
-        dist.recv(tensor, group=self.group, group_src=source, tag=tag)
-        self.box[instruction] = tensor.requires_grad_(not tag)
+        tensor, work = self.posted.pop(instruction)
+        work.wait()
+        self.box[instruction] = tensor.requires_grad_("activation" in instruction[0])
+        self.post()
 
 
 class Worker(Messenger):
@@ -224,9 +238,9 @@ class Worker(Messenger):
         self.parts, self.loss = [[chunk] for chunk in chunks], loss
         self.does |= {"F": self.forward, "B": self.backward}
 
-    def begin(self, inputs, targets):
+    def begin(self, program, inputs, targets):
         """Before a step. Each stage uses what it needs of the micro-batches."""
-        super().begin()
+        super().begin(program)
         self.inputs, self.targets = inputs, targets
         self.kept, self.losses, self.log = {}, [], []
 
@@ -290,13 +304,14 @@ def run(program, worker, inputs, targets):
     of the first piece, the others on that of the last one. Gradients of the mean loss are added to
     .grad. Returns the losses of the micro-batches, in the program's order, on the rank of the last
     piece, [] on others. worker.log: (instruction, start, end), in seconds since the step's start.
+    After an error in a step, another one needs a new group: messages are still under way in this.
     """
     demand_known(program, worker)
     if worker.ends(0)[0]:
         demand_parts(program, inputs, "inputs")
     if worker.ends(len(worker.parts) - 1)[1]:
         demand_parts(program, targets, "targets")
-    worker.begin(inputs, targets)
+    worker.begin(program, inputs, targets)
     zero = time.perf_counter()
     for instruction in program:
         start = time.perf_counter() - zero
