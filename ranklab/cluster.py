@@ -129,12 +129,13 @@ def connect(cluster, patience):
                 client.close(linger=0)
             if isinstance(error, ipyparallel.EngineError):  # where it is told so first
                 raise RuntimeError("a process has ended.") from None
-            if not isinstance(error, TimeoutError):
+            if not isinstance(error, TimeoutError):  # of the engines, or of a hub that is busy
                 raise
+            late = error
         if not _runs(cluster.engine_set) or _ended(cluster.engine_set):
             raise RuntimeError("a process has ended.")
         if time.monotonic() > deadline:
-            raise RuntimeError(f"they were not there after {patience} s.")
+            raise RuntimeError(f"they were not there after {patience} s.") from late
 
 
 def _end_safe_path(client, patience):

@@ -638,11 +638,12 @@ if rank == 0:
 # - send does not wait until its tensor has arrived (`isend`). The handle that it gets
 #   keeps the tensor alive. The next send on the same link waits for it, so that at most
 #   one is under way.
-# - receive waits. What it waits for was posted before (`irecv`): chapter 06_messages
-#   measured how much faster a message is whose receive is there when it comes. Posted
-#   are the next few receives of the program, `ahead` of them; for all of them at once,
-#   the room would grow with the number of micro-batches. The empty tensors are made
-#   like `like`.
+# - receive waits. What it waits for was posted before (`irecv`), so that the message
+#   can travel while the stage computes. (chapter 06_messages measured how much faster
+#   messages in a row are whose receives are there when they come.) Posted are the next
+#   `ahead` receives of the program, in its order. Eight is a choice: each takes the
+#   room of one tensor, whatever the schedule; for all at once, the room would grow with
+#   the number of micro-batches. The tensors are made like `like`.
 # - A message does not say what it is. A smaller one would fill a part of that tensor,
 #   without an error: so the sender compares shapes.
 # - tags: 0 for activations, 1 for gradients, as each has links of its own.
@@ -661,7 +662,7 @@ def demand_like(tensor, like, instruction):
 class Messenger:
     """A rank as a stage of a pipeline: what it sends and receives, by instructions."""
 
-    ahead = 8  # so many receives are posted at a time
+    ahead = 8  # so many receives are posted at a time, at least 1
 
     def __init__(self, like, group=None):
         self.like, self.group = like, group
@@ -770,7 +771,9 @@ class Worker(Messenger):
 
 # The interpreter is a loop, and a clock. Before it begins, it looks at what it was
 # given: with more micro-batches than in the program, or with some that are smaller, all
-# gradients would be wrong, and nothing would say so.
+# gradients would be wrong, and nothing would say so. (For an error in the middle of a
+# step it is too late. Receives are still posted then, and would take the messages of
+# whatever comes next: `ranks.reset()` makes a new group.)
 
 
 def demand_parts(program, parts, what):
@@ -797,7 +800,7 @@ def run(program, worker, inputs, targets):
     of the first piece, the others on that of the last one. Gradients of the mean loss are added to
     .grad. Returns the losses of the micro-batches, in the program's order, on the rank of the last
     piece, [] on others. worker.log: (instruction, start, end), in seconds since the step's start.
-    After an error in a step, another one needs a new group: messages are still under way in this.
+    After an error in a step the group is of no more use: receives are still posted in it.
     """
     demand_known(program, worker)
     if worker.ends(0)[0]:
@@ -1021,8 +1024,9 @@ if rank == 0:
 # plan in which messages take no time; what they change comes below.) What is different
 # is the memory: micro-batches held are (held_1f1b) in the place of (held_gpipe), and
 # with 100 micro-batches in a step they would still be (held_1f1b). Memory no longer
-# limits m. Nor does what has been sent pile up, as a send waits for the one before it.
-# That is why 1F1B, not GPipe, is where all others start from.
+# limits m. Nor does what has been sent pile up: a send waits for the one before it, and
+# no more than `ahead` receives are posted. That is why 1F1B, not GPipe, is where all
+# others start from.
 
 # --- A checker ------------------------------------------------------------------------
 
@@ -1097,10 +1101,11 @@ def check_program(stage, program, stages, micro_batches, chunks):
 # can happen with room for more. What comes to its end with depth 1, where a second
 # message waits until the first has been taken, does so with all others. That is also
 # why our `send` may wait for the one before it. A blocking `dist.send` has no queue: it
-# is over when the other side receives. This is not what is proven here. GPipe would
-# come to its end with it, and 1F1B would not: each of the last two stages would be in a
-# send, and wait for the other one to receive. Who uses it puts such a send and the
-# receive behind it together (chapter 06_messages).
+# is over when the other side has posted the receive. This is not what is proven here.
+# With receives that are posted only at their turn, GPipe would come to its end with it,
+# and 1F1B would not: each of the last two stages would be in a send, and wait for the
+# other one to receive. Who uses both puts such a send and the receive behind it
+# together (chapter 06_messages).
 
 
 def check_schedule(schedule):
@@ -1951,8 +1956,8 @@ if rank == 0:
 
 # Exactly what the lists say, on all stages but the last, in units of (unit_bytes)
 # bytes, what one micro-batch leaves behind in one stage. The hooks do not see what the
-# worker itself keeps: outputs at the cuts, gradients between I and W, and for each link
-# the tensor that was sent last.
+# worker itself keeps: outputs at the cuts, gradients between I and W, for each link the
+# tensor that was sent last, and the empty tensors of the receives that are posted.
 
 # --- Real layers, real cores ----------------------------------------------------------
 

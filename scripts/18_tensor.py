@@ -2302,9 +2302,11 @@ if rank == 0:
 # | tensor | W/n + (4 L + 2) R(4 E) | 2(n − 1)(4 L + 2) E | 1/n, and replicas | (4 + 12/n)/16 |
 #
 # A pipeline works in m + n − 1 beats, of which each rank is idle in n − 1, and between
-# every two beats, forward and back, there is a message. A number has 4 bytes; with
-# AdamW a weight needs 16, for itself, its gradient and two averages. In code, with the
-# few terms that the table leaves out:
+# every two beats, forward and back, there is a message. That is the most that it can
+# wait for: where a message travels while its receiver computes, as chapter 17's posted
+# receives let it, less is left. A number has 4 bytes; with AdamW a weight needs 16, for
+# itself, its gradient and two averages. In code, with the few terms that the table
+# leaves out:
 
 
 @dataclass(frozen=True)
@@ -2511,7 +2513,7 @@ def demand_like(tensor, like, instruction):
 class Messenger:
     """A rank as a stage of a pipeline: what it sends and receives, by instructions."""
 
-    ahead = 8  # so many receives are posted at a time
+    ahead = 8  # so many receives are posted at a time, at least 1
 
     def __init__(self, like, group=None):
         self.like, self.group = like, group
@@ -2634,7 +2636,7 @@ def run(program, worker, inputs, targets):
     of the first piece, the others on that of the last one. Gradients of the mean loss are added to
     .grad. Returns the losses of the micro-batches, in the program's order, on the rank of the last
     piece, [] on others. worker.log: (instruction, start, end), in seconds since the step's start.
-    After an error in a step, another one needs a new group: messages are still under way in this.
+    After an error in a step the group is of no more use: receives are still posted in it.
     """
     demand_known(program, worker)
     if worker.ends(0)[0]:
@@ -2758,9 +2760,9 @@ if rank == 0:
 # where it is paid.
 #
 # What still differs is in no formula: copies into buckets; the LayerNorms and residual
-# additions, which tensor parallelism computes on every rank; and in a pipeline on
-# shared cores a rank in the bubble leaves its core to the others, so that the bubble
-# costs less.
+# additions, which tensor parallelism computes on every rank; in a pipeline, messages
+# behind a computation; and on shared cores a rank in the bubble leaves its core to the
+# others, so that the bubble costs less.
 #
 # With α, β and the speed of this machine at work, the formulas say for other models of
 # this width what a step takes, and what a rank has to hold. The fastest way and the

@@ -91,10 +91,14 @@ def named(chunks, what=lambda p: p.detach()):
     return {name: what(p) for chunk in chunks for name, p in chunk.named_parameters()}
 
 
-def gradients(group, schedules, cut, micro_batches):
-    """What is in .grad after these schedules, one behind the other; the losses; what is left."""
+def gradients(group, schedules, cut, micro_batches, ahead=own.Worker.ahead):
+    """What is in .grad after these schedules, one behind the other; the losses; what is left.
+
+    ahead: how many receives are posted at a time.
+    """
     chunks = pieces_of(group, cut)
     worker = worker_of(group, chunks, micro_batches)
+    worker.ahead = ahead
     losses = []
     for step, schedule in enumerate(schedules):
         program = schedule[dist.get_rank(group)]

@@ -84,7 +84,7 @@ def test_autograd_holds_as_many_activations_as_were_counted(ranks):
 
 
 class Handle:
-    """Of a send: it counts for its link until it has been waited for."""
+    """Of a send or a receive: it counts for its link until it has been waited for."""
 
     def __init__(self, work, link, under_way, most):
         self.work, self.link, self.under_way = work, link, under_way
@@ -122,11 +122,13 @@ def test_of_what_was_sent_a_link_keeps_one_message_and_none_after_the_step(ranks
 
 
 def most_posted(group, schedule, ahead):
-    """The most receives posted at a time on this rank, how many it has, and are left in the end."""
-    worker = own.Worker([nn.Linear(4, 4)], torch.empty(2, 4), lambda y, _: y.mean(), group)
+    """Of the receives on this rank: all, the most at a time, those before the first work, left."""
+    piece, before = nn.Linear(4, 4), []
+    worker = own.Worker([piece], torch.empty(2, 4), lambda y, _: y.mean(), group)
     worker.ahead = ahead
     inputs = [torch.ones(2, 4)] * own.size(schedule)[1]
     posted, most, irecv = Counter(), Counter(), dist.irecv
+    piece.register_forward_pre_hook(lambda *_: before.append(posted.total()))
 
     def counted(tensor, *, group, group_src, tag):
         work = irecv(tensor, group=group, group_src=group_src, tag=tag)
@@ -136,12 +138,14 @@ def most_posted(group, schedule, ahead):
     with mock.patch.object(dist, "irecv", counted):
         own.run(program, worker, inputs, inputs)
     receives = sum(kind.startswith("receive") for kind, *_ in program)
-    return most.total(), receives, posted.total(), len(worker.posted)
+    return receives, most.total(), before[0], [posted.total(), len(worker.posted)]
 
 
 @pytest.mark.parametrize("ahead", [1, 3, own.Worker.ahead, 100])
-def test_of_the_receives_a_few_are_posted_and_none_after_the_step(ranks, ahead):
+def test_a_few_receives_are_posted_before_their_turn_and_none_after_the_step(ranks, ahead):
     for make in (own.gpipe, own.one_f_one_b):
-        for most, receives, *left in on(ranks, 4, most_posted, make(4, 8), ahead):
+        found = on(ranks, 4, most_posted, make(4, 8), ahead)
+        for stage, (receives, most, before, left) in enumerate(found):
             assert most == min(ahead, receives)
+            assert before == min(ahead, receives - (stage > 0))  # one has been taken by then
             assert left == [0, 0]

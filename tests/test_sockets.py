@@ -53,6 +53,7 @@ def test_a_librarys_port_is_found(library):
 def test_what_a_library_accepted_is_shut(library):
     sockets.shut_accepted(but=sockets.listening() - {library.port})
     assert library.is_shut()
+    assert library.connected.send(b"!") == 1  # from here: it is the other end that was shut
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")

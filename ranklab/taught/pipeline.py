@@ -181,7 +181,7 @@ def demand_like(tensor, like, instruction):
 class Messenger:
     """A rank as a stage of a pipeline: what it sends and receives, by instructions."""
 
-    ahead = 8  # so many receives are posted at a time
+    ahead = 8  # so many receives are posted at a time, at least 1
 
     def __init__(self, like, group=None):
         self.like, self.group = like, group
@@ -304,7 +304,7 @@ def run(program, worker, inputs, targets):
     of the first piece, the others on that of the last one. Gradients of the mean loss are added to
     .grad. Returns the losses of the micro-batches, in the program's order, on the rank of the last
     piece, [] on others. worker.log: (instruction, start, end), in seconds since the step's start.
-    After an error in a step, another one needs a new group: messages are still under way in this.
+    After an error in a step the group is of no more use: receives are still posted in it.
     """
     demand_known(program, worker)
     if worker.ends(0)[0]:
