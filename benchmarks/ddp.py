@@ -17,7 +17,7 @@ import sys
 from ranklab import Ranks
 
 RANKS = (2, 4)
-MODELS = {"mlp": 1200, "resnet9": 150, "transformer": 300}  # and how many steps of each wrapper
+MODELS = {"mlp": 1200, "resnet9": 150, "transformer": 600}  # and how many steps of each wrapper
 BOUND = 1.05
 
 

@@ -2749,15 +2749,16 @@ if rank == 0:
     result("cores", os.cpu_count(), varies=True)
 
 # With α at rest, measured over predicted is (data_at_rest) for data parallelism,
-# (pipeline_at_rest) for the pipeline and (tensor_at_rest) for tensor parallelism: the
-# more messages, the more wrong. The hop of the rehearsal takes (hop_us) µs,
+# (pipeline_at_rest) for the pipeline and (tensor_at_rest) for tensor parallelism, which
+# waits for the most messages. The hop of the rehearsal takes (hop_us) µs,
 # (hop_over_alpha) times α. With it in the place of α, and nothing else changed, the
 # three are (data_at_work), (pipeline_at_work) and (tensor_at_work). (For tensor
 # parallelism that is the step from one block to the whole model; the other two have no
-# such block in them.) Here (cores) cores carry all ranks and all messages: each hop
-# waits for a rank that has no core just now, which two ranks that play ping-pong alone
-# do not see. A latency measured at rest is not the latency of a program. Measure it
-# where it is paid.
+# such block in them. The pipeline does not wait for every message that the formula
+# counts.) Here (cores) cores carry all ranks and all messages: each hop waits for a
+# rank that has no core just now, which two ranks that play ping-pong alone do not see.
+# A latency measured at rest is not the latency of a program. Measure it where it is
+# paid.
 #
 # What still differs is in no formula: copies into buckets; the LayerNorms and residual
 # additions, which tensor parallelism computes on every rank; in a pipeline, messages
