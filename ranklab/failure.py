@@ -229,5 +229,8 @@ def what_next(kinds, name):
     if "aborted" in kinds:
         return f"Call {name}.reset(), then run the cell again."
     if "interrupted" in kinds:
-        return f"The ranks may be out of step now. {name}.reset() gives them a new process group."
+        return (
+            f"The ranks may be out of step now. Call {name}.reset() before they communicate again: "
+            "the variables stay."
+        )
     return ""

@@ -142,6 +142,13 @@ def from_rank_0(make):
     return pickle.loads(box[0])
 
 
+def keep_and_send(make):
+    """What make() returns on rank 0: there the object itself, on the other ranks copies."""
+    value = make() if rank == 0 else None
+    received = from_rank_0(lambda: value)
+    return value if rank == 0 else received
+
+
 notes = {}
 
 
@@ -416,6 +423,7 @@ def idle_share(times):
 
     times: of each stage, a list of (instruction, start, end).
     """
+    # Computations have names of one letter; messages, which come further down, have longer ones.
     parts = [part for of_stage in times for part in of_stage if len(part[0][0]) == 1]
     whole = max(end for _, _, end in parts) - min(start for _, start, _ in parts)
     return 1 - sum(end - start for _, start, end in parts) / (len(times) * whole)
@@ -662,7 +670,7 @@ def demand_like(tensor, like, instruction):
 class Messenger:
     """A rank as a stage of a pipeline: what it sends and receives, by instructions."""
 
-    ahead = 8  # so many receives are posted at a time, at least 1
+    ahead = 8  # so many receives are posted at a time
 
     def __init__(self, like, group=None):
         self.like, self.group = like, group
@@ -673,6 +681,8 @@ class Messenger:
 
     def begin(self, program):
         """Before a step: nothing is there, and the first messages may come."""
+        if self.ahead < 1:
+            raise ValueError("`ahead` must be at least 1: what a stage waits for has to be posted.")
         self.box, self.under_way, self.posted = {}, {}, {}
         self.to_post = deque(i for i in program if i[0].startswith("receive"))
         for _ in range(self.ahead):
@@ -925,6 +935,8 @@ if rank == 0:
 
 def compare(num, planned, ran, *words):
     """As planned above, as it ran below, which must not be much longer."""
+    orders = [[[i for i, _, _ in of_stage] for of_stage in times] for times in (planned, ran)]
+    assert orders[0] == orders[1], "this ran by another schedule: run the section's cells again"
     draw_both(num, ("planned", "ran"), (planned, ran), *words)
     busy = "the machine is busy with other things: run the cells of this figure again"
     assert end_of(ran) < 2 * end_of(planned), busy
@@ -969,9 +981,10 @@ def held(program):
 # way back? The last stage can do B0 at once after F0. 1F1B does so. PipeDream had it
 # first [narayanan2019], with several versions of the weights; here it is in the form of
 # PipeDream-Flush [narayanan2021memory], in which all weights of a step are the same.
-# Each stage warms up with one forward for every stage behind it: so many micro-batches
-# keep all of those busy, and more would end no sooner, and only be held longer. Then it
-# does one forward and one backward in turn.
+# Each stage warms up with one forward for every stage that comes after it: so many
+# micro-batches keep all of those busy. More would only be held longer and, as long as
+# messages take no time, end no sooner. Then it does one forward and one backward in
+# turn.
 
 
 def alternating(forwards, backwards, warm_up):
@@ -1100,12 +1113,12 @@ def check_program(stage, program, stages, micro_batches, chunks):
 # the same end [kahn1974]. And the depth? Whatever can happen with room for one message
 # can happen with room for more. What comes to its end with depth 1, where a second
 # message waits until the first has been taken, does so with all others. That is also
-# why our `send` may wait for the one before it. A blocking `dist.send` has no queue: it
-# is over when the other side has posted the receive. This is not what is proven here.
-# With receives that are posted only at their turn, GPipe would come to its end with it,
-# and 1F1B would not: each of the last two stages would be in a send, and wait for the
-# other one to receive. Who uses both puts such a send and the receive behind it
-# together (chapter 06_messages).
+# why our `send` may wait for the one before it. It is no proof for a blocking
+# `dist.send`, which is over only when the other side has posted the receive: a link
+# then has room for no message at all. With such sends, and receives that are posted
+# only at their turn, GPipe would come to its end, and 1F1B would not: each of the last
+# two stages would be in a send, and wait for the other one to receive. There a send has
+# to be started together with the receive behind it (chapter 06_messages).
 
 
 def check_schedule(schedule):
@@ -1187,8 +1200,10 @@ def yours(stages, micro_batches):
 
 
 if rank == 0:
-    print("held:", check_schedule(yours(n, 2 * n)))
-    full, planned = plan(yours(n, 2 * n))
+    of_yours = yours(n, 2 * n)
+    assert len(of_yours) == n, f"it is for {len(of_yours)} stages, and there are {n} ranks"
+    print("held:", check_schedule(of_yours))
+    full, planned = plan(of_yours)
 
 programs = from_rank_0(lambda: full)
 enough = from_rank_0(lambda: 1.15 * end_of(planned))
@@ -2082,7 +2097,7 @@ if rank == 0:
     good = with_messages(one_f_one_b(n, 2 * n))
     improved = [receives_first(program) for program in good]
 
-programs = from_rank_0(lambda: improved)
+improved = keep_and_send(lambda: improved)
 
 # Predict: Which stages get stuck, and in which instruction? Read the programs of the
 # last two.

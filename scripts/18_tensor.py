@@ -2513,7 +2513,7 @@ def demand_like(tensor, like, instruction):
 class Messenger:
     """A rank as a stage of a pipeline: what it sends and receives, by instructions."""
 
-    ahead = 8  # so many receives are posted at a time, at least 1
+    ahead = 8  # so many receives are posted at a time
 
     def __init__(self, like, group=None):
         self.like, self.group = like, group
@@ -2524,6 +2524,8 @@ class Messenger:
 
     def begin(self, program):
         """Before a step: nothing is there, and the first messages may come."""
+        if self.ahead < 1:
+            raise ValueError("`ahead` must be at least 1: what a stage waits for has to be posted.")
         self.box, self.under_way, self.posted = {}, {}, {}
         self.to_post = deque(i for i in program if i[0].startswith("receive"))
         for _ in range(self.ahead):

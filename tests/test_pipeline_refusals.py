@@ -23,6 +23,9 @@ __all__ = ["ranks"]  # a fixture
 pytestmark = pytest.mark.timeout(150)
 
 
+FORWARD = own.with_messages(own.gpipe(2, 1))[0][:2]  # of the first stage, which receives nothing
+
+
 class Cast(nn.Module):
     """Changes what a piece hands on."""
 
@@ -39,11 +42,9 @@ def hand_on(group, cast):
     stage = dist.get_rank(group)
     chunks = [nn.Sequential(nn.Linear(4, 4), *[cast] * (stage == 0))]
     worker = own.Worker(chunks, torch.empty(2, 4), lambda y, _: y.mean(), group)
-    worker.ahead = 0  # a receive posted in vain would take a message of the next test
-    parts = [torch.ones(2, 4)] * 2
-    if stage == 0:  # its program alone: it ends before it needs the other one
+    if stage == 0:  # it ends before it needs the other one
         with pytest.raises(ValueError) as said:
-            own.run(own.with_messages(own.gpipe(2, 2))[0], worker, parts, parts)
+            own.run(FORWARD, worker, [torch.ones(2, 4)], [])
         return str(said.value)
 
 
@@ -164,6 +165,19 @@ def unknown(group, program):
     with pytest.raises(ValueError) as said:
         own.run(program, worker, [torch.ones(2, 4)], [None])
     return str(said.value)
+
+
+def none_ahead(group):
+    worker = own.Worker([nn.Linear(4, 4)], torch.empty(2, 4), lambda y, _: y.mean(), group)
+    worker.ahead = 0
+    with pytest.raises(ValueError) as said:
+        own.run(own.gpipe(1, 1)[0], worker, *[[torch.ones(2, 4)]] * 2)
+    return str(said.value)
+
+
+def test_a_stage_must_post_what_it_waits_for(ranks):
+    (said,) = on(ranks, 1, none_ahead)
+    assert said.startswith("`ahead` must be at least 1")
 
 
 def test_an_instruction_that_a_worker_does_not_know_is_refused_before_anything_is_sent(ranks):

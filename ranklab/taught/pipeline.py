@@ -23,6 +23,7 @@ def idle_share(times):
 
     times: of each stage, a list of (instruction, start, end).
     """
+    # Computations have names of one letter; messages, which come further down, have longer ones.
     parts = [part for of_stage in times for part in of_stage if len(part[0][0]) == 1]
     whole = max(end for _, _, end in parts) - min(start for _, start, _ in parts)
     return 1 - sum(end - start for _, start, end in parts) / (len(times) * whole)
@@ -181,7 +182,7 @@ def demand_like(tensor, like, instruction):
 class Messenger:
     """A rank as a stage of a pipeline: what it sends and receives, by instructions."""
 
-    ahead = 8  # so many receives are posted at a time, at least 1
+    ahead = 8  # so many receives are posted at a time
 
     def __init__(self, like, group=None):
         self.like, self.group = like, group
@@ -192,6 +193,8 @@ class Messenger:
 
     def begin(self, program):
         """Before a step: nothing is there, and the first messages may come."""
+        if self.ahead < 1:
+            raise ValueError("`ahead` must be at least 1: what a stage waits for has to be posted.")
         self.box, self.under_way, self.posted = {}, {}, {}
         self.to_post = deque(i for i in program if i[0].startswith("receive"))
         for _ in range(self.ahead):
