@@ -142,13 +142,6 @@ def from_rank_0(make):
     return pickle.loads(box[0])
 
 
-def keep_and_send(make):
-    """What make() returns on rank 0: there the object itself, on the other ranks copies."""
-    value = make() if rank == 0 else None
-    received = from_rank_0(lambda: value)
-    return value if rank == 0 else received
-
-
 notes = {}
 
 
@@ -781,9 +774,9 @@ class Worker(Messenger):
 
 # The interpreter is a loop, and a clock. Before it begins, it looks at what it was
 # given: with more micro-batches than in the program, or with some that are smaller, all
-# gradients would be wrong, and nothing would say so. (For an error in the middle of a
-# step it is too late. Receives are still posted then, and would take the messages of
-# whatever comes next: `ranks.reset()` makes a new group.)
+# gradients would be wrong, and nothing would say so. (After an error in the middle of a
+# step, receives are still posted, and would take the messages of whatever comes next.
+# `ranks.reset()` makes a new group.)
 
 
 def demand_parts(program, parts, what):
@@ -2097,7 +2090,7 @@ if rank == 0:
     good = with_messages(one_f_one_b(n, 2 * n))
     improved = [receives_first(program) for program in good]
 
-improved = keep_and_send(lambda: improved)
+improved_programs = from_rank_0(lambda: improved)
 
 # Predict: Which stages get stuck, and in which instruction? Read the programs of the
 # last two.

@@ -200,6 +200,20 @@ def test_a_client_that_misses_that_the_engines_came_is_replaced(start, monkeypat
     assert len(clients) >= 2  # on a busy machine, the second may give up, too
 
 
+def test_a_hub_that_is_busy_when_the_client_comes_is_asked_again(start, monkeypatch):
+    connect, asked = ipyparallel.Cluster.connect_client, []
+
+    async def busy_at_first(cluster, **options):
+        asked.append(cluster)
+        if len(asked) == 1:
+            raise TimeoutError("Hub connection request timed out")
+        return await connect(cluster, **options)
+
+    monkeypatch.setattr(ipyparallel.Cluster, "connect_client", busy_at_first)
+    assert start()["rank"] == [0, 1]
+    assert len(asked) >= 2
+
+
 def test_a_restart_needs_no_folder(start):
     ranks = start()
     folder, its = ranks.folder, psutil.Process(imported_by(ranks))

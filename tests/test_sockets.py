@@ -83,7 +83,7 @@ def test_shut_sockets_can_be_shut_again_and_the_listener_goes_on(library):
 
 
 def test_what_a_process_connected_itself_is_not_shut():
-    """Its other end does."""
+    """Where it is to end, whoever accepted it shuts it."""
     before = sockets.listening()
     with socket.create_server(("127.0.0.1", 0)) as server:
         file = socket.create_connection(server.getsockname(), timeout=5).detach()
