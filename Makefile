@@ -20,20 +20,20 @@ export MPLCONFIGDIR := $(CURDIR)/_build/matplotlib
 .PHONY: book test ways lab forms bench soak lint clean
 
 book: $(VENV)/.installed  ## execute every chapter, build the site into _build/html
-	@$(PY) -m ranklab.site
+	@$(PY) -m bookmaker.site
 
 test: $(VENV)/.installed lint  ## everything: forms, ranks, scripts, pages, browser
-	@$(PY) -m pytest -m alone $(shell grep -l "mark.alone" tests/test_*.py)
+	@$(PY) -m pytest -m alone $(shell grep -lr "mark.alone" tests --include=test_*.py)
 	@$(PY) -m pytest -m "not alone" --numprocesses $(TESTERS) --dist loadfile --no-loadscope-reorder
 
 ways: $(VENV)/.installed  ## every chapter's page with 4 and 2 ranks, its script by every launcher (half an hour)
 	@WAYS=all $(PY) -m pytest tests/test_chapters.py
 
 lab: $(VENV)/.installed  ## JupyterLab on the notebooks; saving one updates its manuscript
-	@$(BIN)/jupyter lab --config=ranklab/forms/jupyter_config.py --notebook-dir=notebooks $(AS_ROOT) $(ARGS)
+	@$(BIN)/jupyter lab --config=bookmaker/notebook/jupyter_config.py --notebook-dir=notebooks $(AS_ROOT) $(ARGS)
 
 forms: $(VENV)/.installed  ## book/*.md -> notebooks/, scripts/, ranklab/taught/; ARGS=--stubs drops answers
-	@$(PY) -m ranklab.forms $(ARGS)
+	@$(PY) -m bookmaker.forms $(ARGS)
 
 bench: $(VENV)/.installed  ## what the lab and the chapters' code cost, beside what one would use instead
 	@for each in $(filter-out benchmarks/soak.py,$(wildcard benchmarks/*.py)); do $(PY) $$each || failed=1; done; exit $${failed:-0}
@@ -42,8 +42,8 @@ soak: $(VENV)/.installed  ## 200 random faults in one notebook, a chapter 30 tim
 	@$(PY) benchmarks/soak.py $(ARGS)
 
 lint: $(VENV)/.installed
-	@$(BIN)/ruff check ranklab tests benchmarks
-	@$(BIN)/ruff format --check ranklab tests benchmarks
+	@$(BIN)/ruff check ranklab bookmaker tests benchmarks
+	@$(BIN)/ruff format --check ranklab bookmaker tests benchmarks
 	@$(BIN)/nbqa ruff notebooks
 
 clean:

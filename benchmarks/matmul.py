@@ -40,8 +40,8 @@ def own_blocked_product(file=None):
         if found is None:
             raise SystemExit(f"{file} has no function called blocked_product.")
         return found
-    from ranklab.folders import HERE
-    from ranklab.forms import exercises, manuscript
+    from bookmaker.folders import HERE
+    from bookmaker.manuscript import exercises, manuscript
 
     chapter = next(path for path in HERE.chapters() if path.stem == "01_matmul")
     there = {}

@@ -30,7 +30,7 @@ from soaking.faults import ALL
 from soaking.measure import Ledger
 from soaking.notebook import Hang, Notebook
 
-from ranklab.guardian import belonging_to
+from ranklab.start.guardian import belonging_to
 
 RANKS, TIMEOUT = 4, 3
 START = f"ranks = Ranks({RANKS}, timeout={TIMEOUT})"

@@ -30,7 +30,10 @@ RANKS = 4
 ROUND_TRIPS = 300
 BOUNDS = {"start": 0.40, "restart": 0.40, "%%px": 1.1, "memory": 0.7}
 UNITS = {"start": "s", "restart": "s", "%%px": "ms", "memory": "MB", "memory, all": "MB"}
-OF_THE_RANKS = ("ipyparallel.engine", "ranklab.importer_main")  # stands in their command lines
+OF_THE_RANKS = (
+    "ipyparallel.engine",
+    "ranklab.start.importer_main",
+)  # stands in their command lines
 
 STOCK = """
 import sys
@@ -85,7 +88,7 @@ def first():
 assert ranks.run(first) == [4.0] * 4
 
 def magic(shell):
-    from ranklab.magics import RankMagics
+    from ranklab.ranks.px import RankMagics
 
     shell.register_magics(RankMagics(shell, ranks))
 

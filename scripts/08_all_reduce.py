@@ -563,8 +563,9 @@ if rank == 0:
 #
 # What finds it is a comparison with something that is simple enough to be right. Two
 # habits: compare with PyTorch's own on numbers whose sum is exact, such as small whole
-# ones; and use lengths that no part divides, empty ones too. `tests/test_all_reduce.py`
-# in this book's repository does so for all that you see here, on 1 to 8 ranks.
+# ones; and use lengths that no part divides, empty ones too.
+# `tests/chapters/test_all_reduce.py` in this book's repository does so for all that you
+# see here, on 1 to 8 ranks.
 
 # --- A copy thrown away ---------------------------------------------------------------
 

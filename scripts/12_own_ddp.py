@@ -1447,8 +1447,9 @@ if rank == 0:
 
 # After 30 steps in float64 the largest difference is (gap_to_pytorch) from PyTorch's
 # and (gap_to_alone) from the training without ranks: last bits. Among the ranks there
-# is none at all. `tests/test_wrappers.py` does 200 steps for 1, 2, 3 and 4 ranks. It is
-# a test suite for such wrappers: whatever PyTorch's promises, too, is tested on both.
+# is none at all. `tests/chapters/test_wrappers.py` does 200 steps for 1, 2, 3 and 4
+# ranks. It is a test suite for such wrappers: whatever PyTorch's promises, too, is
+# tested on both.
 #
 # And as fast? Both are given the deep model, in turns.
 

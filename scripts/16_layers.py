@@ -938,8 +938,9 @@ if rank == 0:
 # The largest difference is (largest_gap). Nothing is averaged here, and nothing is
 # added up in another order: every layer gets the same numbers and does the same with
 # them, wherever it is. In data parallelism the order of additions changes, and the
-# weights differ in their last digits (chapter 10_sync_sgd). (`tests/test_layers.py`
-# does 50 steps for every cut of a smaller GPT over 1 to 4 ranks.)
+# weights differ in their last digits (chapter 10_sync_sgd).
+# (`tests/chapters/test_layers.py` does 50 steps for every cut of a smaller GPT over 1
+# to 4 ranks.)
 #
 # Three conditions are hidden in that. The optimizer must treat each parameter by
 # itself, as SGD and Adam do. What looks at all of them together, such as clipping by

@@ -1515,7 +1515,7 @@ if rank == 0:
 # takes up to (longest) times as long as planned. What the plan leaves out are the
 # messages, and what it takes to wake a rank that sleeps. With naps so long that this
 # does not count, step and idle share are within a tenth of the plan
-# (`tests/test_pipeline_on_ranks.py` holds all four orders to that).
+# (`tests/chapters/test_pipeline_on_ranks.py` holds all four orders to that).
 #
 # For messages we can make another plan: 2 ms each. And we can count for how many
 # messages the end of a step waits, one after the other, with more micro-batches, too.

@@ -7,7 +7,7 @@ import time
 
 from jupyter_client.manager import KernelManager
 
-from ranklab.guardian import belonging_to, has_ended
+from ranklab.start.guardian import belonging_to, has_ended
 
 
 class Notebook:
@@ -92,7 +92,7 @@ def ended_by_a_restart(folder):
     """The processes of ranks, all but the importer, which the next ranks have, too."""
 
     def forks(process):
-        return "ranklab.importer_main" in process.cmdline()
+        return "ranklab.start.importer_main" in process.cmdline()
 
     there = belonging_to(folder)
     return [one for one in there if not forks(one) or forks(one.parent())]

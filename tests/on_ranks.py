@@ -11,7 +11,8 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
-from ranklab import Ranks, cluster
+from ranklab import Ranks
+from ranklab.start import cluster
 
 # The first optimizer imports it, and DDP does: a second on every rank, or once for all of them.
 PRELOAD = [*cluster.PRELOAD, "torch._dynamo"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from ranklab.guardian import has_ended
+from ranklab.start.guardian import has_ended
 
 # Set in the environment of everything that the tests start: Python then answers SIGABRT with
 # the line that each of its threads is on.

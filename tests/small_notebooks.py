@@ -4,7 +4,7 @@ from textwrap import dedent
 
 from nbformat import v4
 
-from ranklab.forms.script import to_script
+from bookmaker.script import to_script
 
 # Every notebook with ranks begins with these two cells, so the test's own begin at 3.
 IMPORTS = "from ranklab import Ranks, result"

@@ -209,7 +209,9 @@ def guardian(rng, size, timeout):
 def importer(rng, size, timeout):
     """What makes the next start faster is killed; that has to come all the same."""
     idle = "import time\ntime.sleep(0.5)"
-    return Fault([idle], [(0.1, "kill", "ranklab.importer_main")], None, "restart", way="importer")
+    return Fault(
+        [idle], [(0.1, "kill", "ranklab.start.importer_main")], None, "restart", way="importer"
+    )
 
 
 @kind

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from ranklab.guardian import has_ended
+from ranklab.start.guardian import has_ended
 
 GRACE = 10.0  # seconds in which what is ending may end
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 from jupyter_client.manager import KernelManager
 
-from ranklab.guardian import belonging_to
+from ranklab.start.guardian import belonging_to
 
 PREPARE = """
 import faulthandler, signal
@@ -125,7 +125,7 @@ class Notebook:
     def fork_servers(self):
         """Return the processes that forked the ranks, forked themselves by the importer."""
         found = []
-        for importer in self.named("ranklab.importer_main"):
+        for importer in self.named("ranklab.start.importer_main"):
             with contextlib.suppress(psutil.Error):
                 found += importer.children()
         return found

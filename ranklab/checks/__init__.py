@@ -15,7 +15,7 @@ import pkgutil
 import re
 from pathlib import Path
 
-from ranklab.failure import ArgumentError
+from ranklab.errors import ArgumentError
 
 __path__ += filter(None, os.environ.get("RANKLAB_CHECKS", "").split(os.pathsep))
 

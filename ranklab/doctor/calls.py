@@ -14,7 +14,7 @@ import weakref
 import torch
 import torch.distributed as dist
 
-from . import mismatch
+from ranklab.doctor import mismatch
 
 C10D = dist.distributed_c10d.__file__
 SENDS = {"send": "send", "isend": "send", "send_object_list": "send"}

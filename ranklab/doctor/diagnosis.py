@@ -10,8 +10,8 @@ import time
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ..failure import named
-from . import mismatch
+from ranklab.doctor import mismatch
+from ranklab.errors import named
 
 STUCK = 1.0  # seconds in one communication after which a rank counts as stuck
 # Seconds after which nothing is on its way any more. The ranks are asked one after another: of two

@@ -9,9 +9,9 @@ import time
 
 import psutil
 
-from .. import cluster, places
-from . import mismatch
-from .diagnosis import Report
+from ranklab.doctor import mismatch, places
+from ranklab.doctor.diagnosis import Report
+from ranklab.start import cluster
 
 FOR_A_STACK = 1.0  # seconds that `faulthandler` has to write, which takes it 0.2 ms of computing
 SURE = 0.25  # seconds of computing, or of rest, in which Python would have let the witness answer

@@ -9,9 +9,8 @@ import os
 import time
 from dataclasses import replace
 
-from .. import places
-from . import REQUEST, remains
-from .diagnosis import STUCK, Diagnosis, Report
+from ranklab.doctor import REQUEST, places, remains
+from ranklab.doctor.diagnosis import STUCK, Diagnosis, Report
 
 PATIENCE = 1.0  # seconds that a rank has to answer; one that is merely stuck takes milliseconds
 

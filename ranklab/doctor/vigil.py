@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from IPython import get_ipython
 from IPython.display import display
 
-from .. import replies
-from . import mismatch, rounds
-from .diagnosis import Diagnosis
+from ranklab.doctor import mismatch, rounds
+from ranklab.doctor.diagnosis import Diagnosis
+from ranklab.upstream import ipyparallel as replies
 
 FIRST, LONGEST = 0.5, 5.0  # seconds until the first look, and at most between two
 # Of the two seconds in which an interrupt ends a cell: for a rank that runs Python to hear it (and

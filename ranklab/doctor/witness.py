@@ -32,8 +32,8 @@ import torch
 import torch.distributed as dist
 from tornado.ioloop import PeriodicCallback
 
-from ..places import NOT_THE_READERS
-from . import REQUEST, calls, sockets, tracebacks
+from ranklab.doctor import REQUEST, calls, sockets, tracebacks
+from ranklab.doctor.places import NOT_THE_READERS
 
 RUNS_CODE = ("run_code", "do_apply")  # the frames in which IPython runs a cell, ipyparallel a call
 TELLS = "showtraceback"  # the frame in which IPython writes the error that a cell ended in

@@ -14,8 +14,8 @@ What is checked stands in `ranklab/checks/`, written with `Exercise`, `Case`, `H
 model.py and shown.py (values in short form) are used in all of them.
 """
 
-from .checking import check
-from .model import Case, Choice, Exercise, Hint
-from .shown import Raised
+from ranklab.exercises.checking import check
+from ranklab.exercises.model import Case, Choice, Exercise, Hint
+from ranklab.exercises.shown import Raised
 
 __all__ = ["Case", "Choice", "Exercise", "Hint", "Raised", "check"]

@@ -18,10 +18,10 @@ import traceback
 
 import psutil
 
-from ..failure import SaidInWords
-from ..guardian import has_ended
-from .running import Bench
-from .trial import try_answer
+from ranklab.errors import SaidInWords
+from ranklab.exercises.running import Bench
+from ranklab.exercises.trial import try_answer
+from ranklab.start.guardian import has_ended
 
 POLL = 0.5  # seconds between two looks at whether the notebook's kernel lives
 

@@ -4,13 +4,13 @@ import inspect
 
 from IPython import get_ipython
 
-from .. import checks
-from ..failure import SaidInWords
-from ..traces.data import listed
-from . import checker_process
-from .attempted import stub_lines
-from .model import Choice
-from .report import Report
+from ranklab import checks
+from ranklab.errors import SaidInWords
+from ranklab.exercises import checker_process
+from ranklab.exercises.attempted import stub_lines
+from ranklab.exercises.model import Choice
+from ranklab.exercises.report import Report
+from ranklab.traces.data import listed
 
 
 class CheckInterrupted(SaidInWords, KeyboardInterrupt):
@@ -97,7 +97,7 @@ def _of_choice(exercise, answer):
 
 def _of_answer(exercise, answers):
     """Return (verdict, text) for an answer that has to run."""
-    from . import parcel
+    from ranklab.exercises import parcel
 
     name = exercise.name
     if not checker_process.is_there():  # that takes seconds, on a busy machine many

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from .shown import Raised, kind, shape, short
+from ranklab.exercises.shown import Raised, kind, shape, short
 
 # For Python's floats, which may come from float32: torch's tolerance for that, but none near 0.
 OF_A_NUMBER = (1.3e-6, 1e-9)

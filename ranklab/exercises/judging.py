@@ -5,13 +5,14 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import places, taught
-from ..failure import named
-from ..places import LastCell
-from .compare import difference, same
-from .model import Seen
-from .parcel import parameters
-from .shown import short
+from ranklab import taught
+from ranklab.doctor import places
+from ranklab.doctor.places import LastCell
+from ranklab.errors import named
+from ranklab.exercises.compare import difference, same
+from ranklab.exercises.model import Seen
+from ranklab.exercises.parcel import parameters
+from ranklab.exercises.shown import short
 
 NO_NAME = re.compile(r"name '(\w+)' is not defined")
 LONG = 120  # characters of a message: that of a library, with addresses in it
@@ -260,7 +261,7 @@ def _on_a_name(name):
 def _traffic(traces):
     if not traces or any(trace is None for trace in traces):
         return {}
-    from ..traces.traffic import traffic
+    from ranklab.traces.traffic import traffic
 
     table = traffic(traces)
     return {
@@ -272,7 +273,7 @@ def _traffic(traces):
 
 def _collectives(trace):
     """Yield the name of each collective that was called; one of objects is lengths, then bytes."""
-    from ..traces.data import COLLECTIVE
+    from ranklab.traces.data import COLLECTIVE
 
     before = ""
     for event in trace.communication:

@@ -14,9 +14,9 @@ from contextlib import contextmanager, nullcontext, redirect_stdout
 import cloudpickle
 import torch
 
-from ..places import NOT_THE_READERS
-from .compare import plain, same
-from .shown import Thing, kind
+from ranklab.doctor.places import NOT_THE_READERS
+from ranklab.exercises.compare import plain, same
+from ranklab.exercises.shown import Thing, kind
 
 LONGEST_MESSAGE = 500  # characters
 LONGEST_OUTPUT = 4000  # characters that a rank may print in one case; the rest is dropped

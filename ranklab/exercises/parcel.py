@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import cloudpickle
 
-from ..failure import SaidInWords
-from ..places import NOT_THE_READERS
-from .attempted import codes_of, functions_of
+from ranklab.doctor.places import NOT_THE_READERS
+from ranklab.errors import SaidInWords
+from ranklab.exercises.attempted import codes_of, functions_of
 
 
 class NotPackable(SaidInWords, TypeError):

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 
 import ipyparallel
 
-from .. import cluster, replies
-from ..doctor import remains, rounds
-from ..doctor.diagnosis import Diagnosis
-from ..failure import WAITED, RankError
-from ..ranks import Ranks
-from . import on_rank
+from ranklab.doctor import remains, rounds
+from ranklab.doctor.diagnosis import Diagnosis
+from ranklab.doctor.telling import WAITED
+from ranklab.errors import RankError
+from ranklab.exercises import on_rank
+from ranklab.ranks.ranks import Ranks
+from ranklab.start import cluster
+from ranklab.upstream import ipyparallel as replies
 
 LOOK = 0.25  # seconds between two looks at the ranks
 SURE = 0.5  # seconds that nobody must have moved for the ranks to count as stuck
@@ -180,7 +182,7 @@ class Bench:
 
 
 def _unpacked(said):
-    from .shown import Thing
+    from ranklab.exercises.shown import Thing
 
     said = pickle.loads(said)
     if "result" in said:

@@ -6,11 +6,11 @@ from unittest import mock
 
 import cloudpickle
 
-from .. import checks
-from ..failure import named
-from .judging import alike, judge
-from .on_rank import remember
-from .parcel import Order
+from ranklab import checks
+from ranklab.errors import named
+from ranklab.exercises.judging import alike, judge
+from ranklab.exercises.on_rank import remember
+from ranklab.exercises.parcel import Order
 
 LINES, WIDTH = 8, 100  # that are shown of what an answer printed
 # After which the next case may be tried:

@@ -10,7 +10,7 @@ import socket
 import time
 from pathlib import Path
 
-from .data import Clock
+from ranklab.traces.data import Clock
 
 ROUNDS = 20
 TAG = 0x7ACE  # of the messages that compare the clocks

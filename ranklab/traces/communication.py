@@ -2,8 +2,8 @@
 
 from collections import defaultdict
 
-from . import flight
-from .data import COLLECTIVE, RECV, SEND, Event
+from ranklab.traces import flight
+from ranklab.traces.data import COLLECTIVE, RECV, SEND, Event
 
 MESSAGES = {"c10d::send": SEND, "c10d::recv_": RECV, "c10d::recv_any_source_": RECV}
 

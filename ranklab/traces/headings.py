@@ -4,9 +4,9 @@ from collections import defaultdict
 
 from matplotlib.transforms import offset_copy
 
-from . import picture, tally
-from .data import REGION
-from .matching import meetings
+from ranklab.traces import picture, tally
+from ranklab.traces.data import REGION
+from ranklab.traces.matching import meetings
 
 MOST = 16  # regions; of more, no name would have room
 LETTER = 0.0145  # the width of a letter, as a share of the figure

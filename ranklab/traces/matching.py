@@ -3,8 +3,8 @@
 from collections import defaultdict
 from dataclasses import dataclass
 
-from .clocks import agreement
-from .data import COLLECTIVE, RECV, SEND, Event
+from ranklab.traces.clocks import agreement
+from ranklab.traces.data import COLLECTIVE, RECV, SEND, Event
 
 MOST_SHIFT = 50  # messages by which a trace may have begun late
 

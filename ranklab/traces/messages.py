@@ -7,11 +7,10 @@ from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 
 from ranklab.plots import STYLE, pale
-
-from . import headings, picture, tally
-from .data import in_order, size
-from .matching import match, meetings
-from .waiting import waits
+from ranklab.traces import headings, picture, tally
+from ranklab.traces.data import in_order, size
+from ranklab.traces.matching import match, meetings
+from ranklab.traces.waiting import waits
 
 MOST = 600  # arrows that a figure shows
 WITH_HEADS = 150

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import prod
 
-from . import flight
-from .communication import collective_calls, message_calls
-from .data import OP, OPTIMIZER, REGION, Event
+from ranklab.traces import flight
+from ranklab.traces.communication import collective_calls, message_calls
+from ranklab.traces.data import OP, OPTIMIZER, REGION, Event
 
 # Sizes of what the profiler calls a type, in bytes.
 SIZES = {

@@ -5,9 +5,9 @@ import sys
 import time
 from contextlib import contextmanager, nullcontext
 
-from . import clocks, groups, reading
-from .data import Trace, TraceError
-from .settling import settle
+from ranklab.traces import clocks, groups, reading
+from ranklab.traces.data import Trace, TraceError
+from ranklab.traces.settling import settle
 
 _running = False
 _left_open = False  # did the last trace end before all that began in it?

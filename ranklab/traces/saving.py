@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from .clocks import agreement
-from .data import OP, in_order
-from .matching import match
-from .tally import span
+from ranklab.traces.clocks import agreement
+from ranklab.traces.data import OP, in_order
+from ranklab.traces.matching import match
+from ranklab.traces.tally import span
 
 COMPUTES, TALKS, NAMES = 1, 2, 3  # threads, as the viewer calls the lines of a process
 LINES = {COMPUTES: "computes", TALKS: "sends, receives", NAMES: "regions"}

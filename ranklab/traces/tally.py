@@ -1,8 +1,8 @@
 """Sentences about traces, for figures and their descriptions."""
 
-from .clocks import agreement
-from .data import COLLECTIVE, counted, duration, listed, time_unit
-from .waiting import waiting_share
+from ranklab.traces.clocks import agreement
+from ranklab.traces.data import COLLECTIVE, counted, duration, listed, time_unit
+from ranklab.traces.waiting import waiting_share
 
 
 def span(traces):

@@ -4,11 +4,10 @@ import matplotlib
 from matplotlib.patches import Patch
 
 from ranklab.plots import STYLE, pale
-
-from . import picture, tally
-from .data import OP, OPTIMIZER, RECV, REGION, SEND, in_order
-from .matching import match
-from .waiting import busy, union, waits, without
+from ranklab.traces import picture, tally
+from ranklab.traces.data import OP, OPTIMIZER, RECV, REGION, SEND, in_order
+from ranklab.traces.matching import match
+from ranklab.traces.waiting import busy, union, waits, without
 
 HATCH = "//////"
 COMPUTE, TALK = (-0.36, 0.34), (0.02, 0.30)  # lanes of a row: (top, height), the row being at 0

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, fields
 from itertools import groupby
 from math import ceil, log2
 
-from .data import RECV, SEND, TraceError, in_order, listed, size
-from .matching import match
+from ranklab.traces.data import RECV, SEND, TraceError, in_order, listed, size
+from ranklab.traces.matching import match
 
 HEADS = {  # what stands above a column, and above several
     "rank": ("", "rank"),

@@ -3,8 +3,8 @@
 from bisect import bisect_left
 from collections import defaultdict
 
-from .data import COLLECTIVE, OP, OPTIMIZER
-from .matching import match, meetings
+from ranklab.traces.data import COLLECTIVE, OP, OPTIMIZER
+from ranklab.traces.matching import match, meetings
 
 # In these, a rank has to wait for the root only, or the root for all others.
 FROM_ROOT, TO_ROOT = ("broadcast", "scatter"), ("reduce", "gather")

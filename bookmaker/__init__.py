@@ -1,0 +1,1 @@
+"""What an author runs: from manuscripts to notebooks, scripts, taught code and the site."""

@@ -1,0 +1,1 @@
+"""A chapter as it is written: read, taken apart, its exercises found."""

@@ -1,0 +1,1 @@
+"""A chapter as a notebook without outputs."""

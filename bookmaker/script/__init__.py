@@ -1,0 +1,83 @@
+"""A notebook as one standalone script: the exporter, and how it is called.
+
+The idea: every process of the script is a rank, and rank 0 plays the notebook's kernel, too. A
+``%%px`` cell is copied as it is. A plain cell is put under ``if rank == 0:``. Where the kernel
+pulls, pushes or calls a function on the ranks, all ranks take part in a gather or a broadcast.
+What cannot be translated faithfully is refused (`FormError`).
+
+`cells` parses, `imports` and `lab` find what is used of ranklab, `names` checks that one
+namespace can do the work of two, `kernel` and `on_ranks` translate, `layout` sets out,
+`preamble` copies from `template`, and `translate` puts it all together.
+"""
+
+import sys
+from pathlib import Path
+
+from nbconvert.exporters import Exporter
+from traitlets import Bool
+
+from bookmaker.errors import FormError
+from bookmaker.manuscript import manuscript
+from bookmaker.notebook import exercise_cells, notebook
+from bookmaker.script import cells, translate
+from bookmaker.script.exercises import with_exercises
+
+__all__ = ["ScriptExporter", "to_script"]
+
+
+def to_script(nb, name: str | None = None, exercises: bool = False) -> str:
+    """The script that does what a notebook does.
+
+    nb: a notebook, ours (read from a manuscript) or anybody's.
+    name: the file name of the script without ``.py``; the manuscript's if not given.
+    exercises: whether a chapter's exercises are in it, stubs and checks.
+
+    Raises FormError, which names the cell, for what has no faithful translation.
+    """
+    manuscript = nb.metadata.get("ranklab", {}).get("manuscript")
+    name = name or (Path(manuscript).stem if manuscript else "notebook")
+    if manuscript:
+        origin = f"Generated from {manuscript} by `make forms`: edit the manuscript, not this file."
+        chapter, nb = nb, exercise_cells.left_out(nb)
+    else:
+        origin = f"Generated from {name}.ipynb by `jupyter nbconvert --to ranklab_script`."
+    try:
+        text = translate.script(cells.read(nb, name), translate.Title(name, origin))
+        return with_exercises(text, chapter) if manuscript and exercises else text
+    except FormError:
+        raise
+    except Exception as error:
+        raise FormError(f"{name}: {translate.mistake(error)}") from error
+
+
+class ScriptExporter(Exporter):
+    """``jupyter nbconvert --to ranklab_script x.ipynb`` writes ``x.py``.
+
+    With ``--ScriptExporter.exercises=True`` the exercises of a chapter are in it.
+    """
+
+    exercises = Bool(False, help="Keep the exercises of a chapter, with their checks.").tag(
+        config=True
+    )
+    export_from_notebook = "Script for torchrun"
+    output_mimetype = "text/x-python"
+
+    def _file_extension_default(self):
+        return ".py"
+
+    def from_notebook_node(self, nb, resources=None, **kwargs):
+        """The script and nbconvert's resources."""
+        nb, resources = super().from_notebook_node(nb, resources, **kwargs)
+        name = resources.get("metadata", {}).get("name")
+        if any(cell.metadata.get("ranklab", {}).get("generated") for cell in nb.cells):
+            source = nb.metadata["ranklab"]["manuscript"]  # a chapter of the book's
+            nb, name = manuscript.parse(notebook.to_manuscript(nb), source), None
+        try:
+            name = None if name in ("", "Notebook") else name
+            return to_script(nb, name, self.exercises), resources
+        except FormError as error:
+            from nbconvert.nbconvertapp import NbConvertApp  # which imports this module
+
+            if NbConvertApp.initialized():  # on the command line, the sentence is enough
+                sys.exit(f"{error}")
+            raise

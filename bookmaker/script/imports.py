@@ -1,0 +1,61 @@
+"""The imports of a notebook, which a script has at its top."""
+
+import ast
+from dataclasses import dataclass, field
+
+from bookmaker.script.cells import Cell
+
+# Where the names come from that draw.
+DRAWING = ("matplotlib.pyplot", "matplotlib.figure", "pylab", "seaborn")
+
+
+@dataclass
+class Imports:
+    """statements: import statements, one name each, in the order of the notebook.
+    inlined: cell number -> code that stands before this cell."""
+
+    statements: list[str] = field(default_factory=list)
+    inlined: dict[int, list[str]] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    inlined_names: set[str] = field(default_factory=set)
+
+    def add(self, statement: str, cell: Cell | None = None) -> None:
+        """Remember a statement to hoist; refuse a name that two different imports bind."""
+        node = ast.parse(statement).body[0]
+        alias = node.names[0]
+        name = alias.asname or alias.name.split(".")[0]
+        source = origin(node)
+        if alias.name != "*" and not _is_future(node):
+            known = self.names.setdefault(name, source)
+            if known != source and cell:
+                raise cell.refuse(
+                    f"`{name}` is imported as `{known}` in one place and as `{source}` in "
+                    "another; a script has one top. Give one of them another name (`as`)."
+                )
+        if statement not in self.statements:
+            self.statements.append(statement)
+
+
+def origin(node) -> str:
+    """What the one name of an import stands for: "math", "math.pi"."""
+    alias = node.names[0]
+    if isinstance(node, ast.Import):
+        return alias.name if alias.asname else alias.name.split(".")[0]
+    return f"{'.' * node.level}{node.module or ''}.{alias.name}"
+
+
+def _is_future(node) -> bool:
+    return isinstance(node, ast.ImportFrom) and node.module == "__future__"
+
+
+def is_import(node: ast.AST) -> bool:
+    return isinstance(node, ast.Import | ast.ImportFrom)
+
+
+def starts_processes(names: dict[str, str]) -> bool:
+    """Whether the code may start processes that import the script, as multiprocessing does."""
+    found = set(names.values())
+    return any(
+        "multiprocessing" in source or source.endswith(("ProcessPoolExecutor", "DataLoader"))
+        for source in found
+    ) or bool(found & {"concurrent.futures", "concurrent", "torch.utils.data"})

@@ -1,0 +1,141 @@
+"""What the chapters' pages have beyond Sphinx: a Sphinx extension.
+
+Under a chapter's title: the notebook and the script to take away, Colab and Binder. In the
+outputs: whose line each one is, in the rank's color.
+"""
+
+import hashlib
+import html
+import re
+from pathlib import Path
+
+from docutils import nodes
+from pygments.lexer import RegexLexer, bygroups, using
+from pygments.lexers import PythonLexer
+from pygments.token import Name
+from sphinx.util import logging
+
+from bookmaker.folders import CHAPTER
+
+log = logging.getLogger(__name__)
+# What ipyparallel puts before a line that a rank printed, and before what it returned.
+RANK = re.compile(r"^(\[(?:stdout|stderr):(\d+)\])", re.MULTILINE)
+
+
+class CellOnRanks(RegexLexer):
+    """Highlights a `%%px` cell: a magic, then Python. (IPython's lexer leaves it all plain.)"""
+
+    name = "px"
+    tokens = {"root": [(r"(%%px.*\n?)([\s\S]*)", bygroups(Name.Decorator, using(PythonLexer)))]}  # noqa: RUF012 (pygments wants it so)
+
+
+def setup(app):
+    """Register with Sphinx."""
+    app.add_lexer("px", CellOnRanks)
+    app.add_config_value("ranklab_launch", {}, "env")
+    app.add_config_value("ranklab_code", "", "env")
+    app.connect("config-inited", _keep_launch_urls)
+    app.connect("doctree-read", _complete)
+    app.connect("missing-reference", _name_coming_chapter)
+    app.connect("doctree-resolved", _check_figures, priority=900)
+    app.connect("doctree-resolved", _drop_thebe_settings, priority=900)
+    app.connect("html-page-context", _drop_thebe, priority=900)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def _keep_launch_urls(app, config):
+    """The theme would hide these in a menu. Here they stand under the title."""
+    # A change of the book's own extensions or style makes every page anew.
+    own = [*Path(__file__).parent.glob("*.py"), *Path(app.srcdir, "_static").glob("*.css")]
+    code = [path.read_bytes() for path in sorted(own)]
+    config.ranklab_code = hashlib.sha256(b"".join(code)).hexdigest()
+    options = config.html_theme_options
+    repository = options["repository_url"].removeprefix("https://github.com/")
+    branch, folder = options["repository_branch"], options.pop("path_to_docs")
+    launch = options.pop("launch_buttons")
+    interface = {"jupyterlab": "lab/tree", "classic": "tree"}[launch["notebook_interface"]]
+    config.ranklab_launch = {
+        "Colab": f"{launch['colab_url']}/github/{repository}/blob/{branch}/{folder}/{{}}.ipynb",
+        "Binder": f"{launch['binderhub_url']}/v2/gh/{repository}/{branch}"
+        f"?urlpath={interface}/{folder}/{{}}.ipynb",
+    }
+
+
+def _complete(app, doctree):
+    name = app.env.docname
+    if not CHAPTER.fullmatch(name):
+        return
+    section = next(doctree.findall(nodes.section))
+    position = section.index(next(section.findall(nodes.title))) + 1
+    links = take_away(name, app.config.ranklab_launch)
+    section.insert(position, nodes.raw("", links, format="html"))
+    for block in list(doctree.findall(nodes.literal_block)):
+        _complete_block(block, block.astext())
+
+
+def _complete_block(block, text):
+    """Highlight a piece of code, or of what came out, as what it is."""
+    if text.startswith("%%px"):
+        block["language"] = "px"
+    elif "stream" in block["classes"] and RANK.search(text):
+        lines = color_ranks(text, " ".join(block["classes"]))
+        block.replace_self(nodes.raw("", lines, format="html"))
+    elif "traceback" in block["classes"] and "Traceback" not in text:
+        block["language"] = "text"  # an error of the lab: a sentence, not a traceback
+
+
+def _name_coming_chapter(app, env, node, content):
+    """A chapter may refer to one that is not written yet: its number, and no link."""
+    target = node["reftarget"].rpartition("/")[2]
+    if node["reftype"] != "doc" or not CHAPTER.fullmatch(target):
+        return None
+    return nodes.inline("", f"chapter {int(target[:2])} (to come)")
+
+
+def _check_figures(app, doctree, name):
+    """A figure that cannot be seen must be told: without alt text the build fails."""
+    for image in doctree.findall(nodes.image):
+        if not image.get("alt"):
+            log.warning("%s: a figure has no alt text (mystnb: image: alt:)", name)
+
+
+def take_away(name: str, launch: dict[str, str]) -> str:
+    """The links under the title of the chapter called `name`, as HTML."""
+    items = [
+        (f"notebooks/{name}.ipynb", "take-file", "Download notebook", " download"),
+        (f"scripts/{name}.py", "take-file", "Download script", " download"),
+        (launch["Colab"].format(name), "take-open", "Open in Colab", ""),
+        (launch["Binder"].format(name), "take-open", "Open in Binder", ""),
+    ]
+    links = "".join(
+        f'<li><a class="{kind}" href="{html.escape(url)}"{download}>{text}</a></li>'
+        for url, kind, text, download in items
+    )
+    label = "Run this chapter, or take it away"
+    return f'<nav class="take-away" aria-label="{label}"><ul>{links}</ul></nav>'
+
+
+def color_ranks(text: str, classes: str) -> str:
+    """What the ranks printed, as HTML, with a mark in the rank's color before each line."""
+    marked = RANK.sub(r'<span class="rank rank-\2">\1</span>', html.escape(text, quote=False))
+    return (
+        f'<div class="{classes} highlight-none notranslate">'
+        f'<div class="highlight"><pre>{marked}</pre></div></div>'
+    )
+
+
+def _drop_thebe(app, pagename, templatename, context, doctree):
+    """Nobody can run the cells in the page: leave out the scripts that would offer it."""
+    scripts = context.get("script_files", [])
+    context["script_files"] = [script for script in scripts if not _is_thebe(script)]
+    context["css_files"] = [css for css in context.get("css_files", []) if not _is_thebe(css)]
+
+
+def _is_thebe(file) -> bool:
+    return "thebe" in f"{getattr(file, 'filename', file)} {getattr(file, 'attributes', '')}"
+
+
+def _drop_thebe_settings(app, doctree, name):
+    for node in list(doctree.findall(nodes.raw)):
+        if "x-thebe-config" in node.astext() or node.astext().startswith("<script>kernelName"):
+            node.parent.remove(node)

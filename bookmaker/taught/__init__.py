@@ -1,0 +1,1 @@
+"""The code that a chapter teaches, as a module that later chapters import."""

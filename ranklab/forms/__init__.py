@@ -1,5 +1,0 @@
-"""One manuscript, several forms: ``book/NN_name.md`` to notebook, script and taught code.
-
-``python -m ranklab.forms`` writes every form, ``python -m ranklab.forms --check`` names those
-that are out of step. The manuscript is the only place to edit.
-"""

@@ -1,0 +1,345 @@
+"""Processes as ranks: ipyparallel's engines, joined into one `torch.distributed` process group.
+
+    ranks = Ranks(4)          # 4 ranks · gloo on cpu · ready in 4.1 s
+
+ipyparallel starts the processes ("engines"), runs the `%%px` cells on them, and moves values. What
+`Ranks` adds is what `torch.distributed` needs:
+
+- a **rank** for each engine. A fresh cluster numbers its engines 0 to n-1; engine i becomes rank i.
+  As ipyparallel never gives a number twice, `restart()` starts a fresh cluster;
+- a **meeting point** where the ranks find each other: a file in a private folder, so that no port
+  is open for others to reach;
+- a **process group** with a short timeout. It is the only thing that ends the wait of a rank whose
+  message never comes;
+- a **guardian** (guardian.py), which ends all of it with the kernel, whatever the kernel dies of.
+
+The checks of the arguments are in arguments.py, the start of the processes in cluster.py, what runs
+on a rank in engine.py, waiting for the ranks in returns.py, what an error says in failure.py, and
+`%%px` in px.py.
+"""
+
+import atexit
+import contextlib
+import itertools
+import os
+import pickle
+import socket
+import sys
+import time
+from concurrent.futures import wait
+
+import ipyparallel
+from IPython import get_ipython
+
+from ranklab.doctor import places, rounds
+from ranklab.doctor.telling import what_next
+from ranklab.errors import ArgumentError, MissingOnRanks, RankError, named
+from ranklab.ranks import on_rank, px, returns
+from ranklab.start import arguments, cluster, importer_process
+from ranklab.start.guardian import Guardian
+from ranklab.upstream import ipyparallel as replies
+
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+IN_NAMESPACE = ("rank", "world_size", "device", "torch", "dist")
+
+_current = None  # the ranks of this kernel: one Ranks at a time
+
+
+class Ranks:
+    """`n` processes as the ranks of one process group.
+
+    backend, device: by default what fits: NCCL with a GPU for each rank, else Gloo.
+    timeout: seconds that a rank waits for another one before it gives up with an error.
+    debug: PyTorch's own checks for collectives that do not match. Slow: never time with it.
+    engines: the name of an ipyparallel launcher: "local", "mpi", "slurm", ...
+
+    The environment variable RANKLAB_RANKS, where set, replaces n.
+    """
+
+    def __init__(self, n=4, *, backend=None, device=None, timeout=20.0, debug=False, engines=None):
+        self.restarted = False
+        replaced = _current.world_size if _current else 0
+        self._plan = arguments.plan(n, backend, device, timeout, debug, engines, replaced)
+        self._start(_replace_current(self))
+
+    # What it is
+
+    @property
+    def world_size(self):
+        return self._plan.world_size
+
+    @property
+    def timeout(self):
+        return self._plan.timeout
+
+    @property
+    def name(self):
+        """What the notebook calls this object, for sentences that say what to call next."""
+        shell = get_ipython()
+        names = [name for name, value in shell.user_ns.items() if value is self] if shell else []
+        return next((name for name in names if not name.startswith("_")), "ranks")
+
+    def __len__(self):
+        return self.world_size
+
+    def __repr__(self):
+        many = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
+        if self.client is None:
+            return f"{many} · closed"
+        device = self._plan.devices[0].partition(":")[0]
+        return f"{many} · {self._plan.backend} on {device} · ready in {self._seconds:.1f} s"
+
+    # Start and end
+
+    def _start(self, guardian, again=True):
+        """Start the processes; guardian: that of others before them, if it was kept.
+
+        again: where that fails, and may not fail a second time, try once more.
+        """
+        began = time.perf_counter()
+        self.cluster = self.client = self.view = None
+        self.pids = []
+        self.one_host = False  # until all have said where they are
+        self.watched = 0  # by how many vigils
+        self.cell = places.LastCell()
+        self.last_result = self.earlier_result = None  # of the last two %%px
+        self.broken = False  # did a communication fail in this process group?
+        self._meetings = itertools.count()
+        self._guardian = None
+        try:
+            self._guardian = guardian or Guardian()
+            self.cluster, self.client = cluster.start(self._plan, self._guardian.folder)
+            replies.keep_unreadable(self.client)
+            rounds.free_when_one_dies(self)
+            self.view = self.client[:]
+            self.view.block = True
+            self.folder = self._guardian.folder
+            processes = self._on_all(on_rank.prepare, self.folder, limit=120)
+            self.pids = [pid for _, pid in processes]
+            self.one_host = {host for host, _ in processes} == {socket.gethostname()}
+            self._join()
+        except KeyboardInterrupt:
+            self.close()
+            raise RankError(
+                f"Interrupted while the ranks were starting. Call {self.name}.restart(), or run "
+                "the cell with Ranks(...) again."
+            ) from None
+        except cluster.PortsTaken:
+            if not again:
+                self.close()
+                raise
+            kept = self._take_over(self)
+            _replace_current(self)
+            return self._start(kept, again=False)
+        except BaseException:
+            self.close()
+            raise
+        if shell := get_ipython():
+            shell.register_magics(px.RankMagics(shell, self))
+        self._seconds = time.perf_counter() - began
+        print(self)
+
+    def _join(self, size=None):
+        """Make one process group of all ranks (or the first `size`), at a fresh meeting point."""
+        size = size or len(self)
+        if self.one_host:
+            self.meeting = os.path.join(self.folder, f"meeting-{next(self._meetings)}")
+        else:
+            asked = self.client[[0]].apply_async(on_rank.free_address)
+            self.meeting = returns.values(self, asked, limit=60)[0]
+        plan, loopback = self._plan, LOOPBACK if self.one_host else None
+        group = (size, plan.backend, plan.devices, self.meeting, plan.timeout, loopback)
+        results = [self.client[r].apply_async(on_rank.join, r, *group) for r in range(size)]
+        self._values(ipyparallel.AsyncResult.join(*results), limit=90)
+        self.broken = False
+
+    def reset(self):
+        """Give the same processes a new process group. Variables live on.
+
+        What the ranks still run is ended first, as the stop button would end it.
+        """
+        self.check_alive()
+        if rounds.where(self).waiting or self._busy(patience=1):
+            sent = self.client.send_signal("SIGINT", block=False)
+            rounds.free(self)
+            wait([sent], 1)  # a signal that is still under way would end what comes next
+        if busy := self._busy(patience=returns.MARGIN):
+            raise RankError(self._still_runs(busy))
+        self._regroup()
+
+    def _regroup(self, size=None):
+        """Take the process group down; make a new one of all ranks, or of the first `size`."""
+        self._on_all(on_rank.leave, limit=self.timeout + returns.MARGIN)
+        self._join(size)
+
+    def _busy(self, patience):
+        """Return what is known of ranks that still run something after `patience` seconds."""
+        began = time.monotonic()
+        while True:
+            diagnosis = rounds.where(self)
+            if not diagnosis.unfinished or diagnosis.is_over(began, patience):
+                return diagnosis.paragraphs(diagnosis.unfinished)
+            time.sleep(0.02)
+
+    def _still_runs(self, where):
+        began = "There is no new process group yet, as an earlier cell still runs:"
+        advice = (
+            f"Wait for its end, or call {self.name}.restart(): it starts fresh processes, without "
+            "the variables of these."
+        )
+        return "\n\n".join([began, *where, advice])
+
+    def restart(self):
+        """Start fresh processes in place of these. Variables are gone; `%%px` stays valid."""
+        kept = self._take_over(self)
+        self.restarted = True
+        self._start(_replace_current(self) or kept)
+
+    def _take_over(self, former):
+        """Close former ranks, but for their importer, where it can make the start of these faster.
+
+        Return their guardian then, which goes on to watch over it, else None.
+        """
+        guardian, kept = former._guardian, False
+        pid = importer_process.pid_in(guardian.folder) if guardian else None
+        if pid is None or not cluster.forks(self._plan):
+            former.close()
+            return None
+        former._guardian = None
+        try:
+            former.close()
+            kept = guardian.clear(but=[pid])
+        finally:
+            if not kept:
+                former._guardian = guardian
+                former.close()
+        return guardian if kept else None
+
+    def close(self):
+        """End all processes of these ranks and remove their folder. Twice does no harm."""
+        global _current
+        if _current is self:
+            _current = None
+        guardian, engines, client = self._guardian, self.cluster, self.client
+        self._guardian = self.cluster = self.client = self.view = None
+        with contextlib.ExitStack() as steps:  # the last one first, each even if another one fails
+            if guardian is not None:
+                steps.callback(importer_process.forget, guardian.folder)
+                steps.callback(guardian.end)
+            if engines is not None:
+                steps.callback(cluster.let_go, engines)
+            if engines is not None and cluster.is_batch(self._plan):
+                steps.callback(engines.stop_cluster_sync)
+            if client is not None:
+                steps.callback(client.close, linger=0)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    # Values and calls
+
+    def __getitem__(self, name):
+        """Return the value that each rank has for `name`, in rank order."""
+        _check_name(name)
+        self.check_alive()
+        try:
+            return self._values(self.client[:].pull(name, block=False))
+        except RankError as error:
+            lacking = [r for r, text in error.tracebacks.items() if f"name '{name}' is not" in text]
+            if not lacking:
+                raise
+            have = "have" if len(lacking) > 1 else "has"
+            said = f"{named(lacking)} {have} no `{name}`: a %%px cell that runs there must set it."
+        raise MissingOnRanks(said)
+
+    def __setitem__(self, name, value):
+        """Give every rank `value` under `name`."""
+        _check_name(name)
+        if name in IN_NAMESPACE:
+            raise ArgumentError(f"`{name}` is what each rank calls its own; take another name.")
+        self.check_alive()
+        try:
+            pushed = self.client[:].push({name: value}, block=False)
+        except (TypeError, AttributeError, pickle.PicklingError) as error:
+            raise ArgumentError(f"`{name}` cannot go to another process: {error}.") from None
+        self._values(pushed)
+
+    def run(self, function, *args, **kwargs):
+        """Call `function(*args, **kwargs)` on every rank; return the results in rank order."""
+        if not callable(function):
+            raise ArgumentError(
+                f"ranks.run calls a function on every rank; {function!r} is not one."
+            )
+        self.check_alive()
+        return self._values(self.client[:].apply_async(function, *args, **kwargs))
+
+    def where(self):
+        """Return a Diagnosis, which says where each rank is and what it waits for.
+
+        Also while they are stuck: after `%%px --noblock`, say. It names the line of the cell, the
+        communication and its peer, for how long, and, where ranks wait in a circle, that circle.
+        """
+        self.check_alive(targets=())
+        last = self.last_result
+        pending = last is not None and not last.ready()
+        diagnosis = rounds.where(self, replies.ended(self, last) if pending else None)
+        if self.gone() or self.broken:
+            diagnosis.advice = what_next({"died" if self.gone() else "waited"}, self.name)
+        return diagnosis
+
+    def _values(self, result, limit=None):
+        try:
+            return returns.values(self, result, limit=limit)
+        finally:
+            replies.forget(self, result)
+
+    def _on_all(self, function, *args, limit):
+        self.check_alive()
+        return self._values(self.client[:].apply_async(function, *args), limit=limit)
+
+    # Who is there
+
+    def check_alive(self, targets=None):
+        """Raise RankError where a rank of `targets` (ipyparallel's; default: all) is gone."""
+        if self.client is None:
+            raise RankError(f"These ranks are closed. Call {self.name}.restart() to start others.")
+        there = range(self.world_size)
+        asked = set(there)
+        if targets is not None and targets != "all":
+            asked = {targets} if isinstance(targets, int) else set(targets)
+        if unknown := sorted(asked - set(there) - {-1}):
+            raise ArgumentError(
+                f"There is no {named(unknown)}: the ranks are 0 to {len(self) - 1}."
+            )
+        if gone := asked & self.gone():
+            raise returns.death_of(self, gone)
+
+    def gone(self):
+        """Return the ranks whose processes have ended."""
+        return set(range(self.world_size)) - set(self.client.ids)
+
+
+def _check_name(name):
+    if not isinstance(name, str) or not name.isidentifier():
+        raise ArgumentError(f"{name!r} is not a name that a variable can have.")
+
+
+def _replace_current(ranks):
+    """Close the ranks that this kernel has, so that it never has two; return what stays of them."""
+    global _current
+    replaced = _current is not None and _current is not ranks
+    kept = ranks._take_over(_current) if replaced else None
+    _current = ranks
+    return kept
+
+
+def _close_at_exit(kernel):
+    if _current is not None and os.getpid() == kernel:  # not in a process that the kernel forked
+        _current.close()
+
+
+atexit.register(_close_at_exit, os.getpid())
+px.say_what_is_missing(get_ipython())

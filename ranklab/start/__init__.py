@@ -1,0 +1,1 @@
+"""From nothing to engines that run, and to none again: cluster, fast launcher, guardian."""

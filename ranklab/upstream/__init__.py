@@ -1,0 +1,1 @@
+"""What is used of other packages without being promised by them, one module for each."""

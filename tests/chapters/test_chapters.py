@@ -1,0 +1,101 @@
+"""Every chapter says the same on its page, in its notebook and as a script, however started."""
+
+import os
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from launch import results_in, run_script
+
+from bookmaker.manuscript.manuscript import read
+from bookmaker.site.execute import execute, starts
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "scripts"
+CHAPTERS = sorted((ROOT / "book").glob("[0-9][0-9]_*.md"))
+# They claim factors of time, which nothing that runs beside them may change.
+TIMED = {"04_feeding", "12_own_ddp", "17_pipeline", "18_tensor"}
+# What a script does about its launcher is the same in all of them, to the letter: they take turns.
+# (03 is long and has one rank; mpiexec would wait for it busily: in this order torchrun gets it.)
+TURNS = ["alone", "mpiexec", "torchrun"]
+# With 2 ranks is run what has none, so that its page is the same, and what is short.
+WITH_TWO = {"02_graphs", "03_training", "04_feeding", "07_collectives"}
+# With WAYS=all (`make ways`), every script is run in all of these.
+ALL_WAYS = [("alone", 4), ("torchrun", 2), ("alone", 2), ("mpiexec", 4)]
+
+
+def ways(number, chapter):
+    """How the script of a chapter is started here: [(launcher, ranks), ...]."""
+    if os.environ.get("WAYS") == "all":
+        return ALL_WAYS
+    return [(TURNS[number % len(TURNS)], 2 if chapter.stem in WITH_TWO else 4)]
+
+
+RUNS = [(path, *way) for number, path in enumerate(CHAPTERS) for way in ways(number, path)]
+# The site has every page with 4 ranks. With 2, a page is what a script is compared with.
+PAGES = sorted({(chapter, 4) for chapter in CHAPTERS} | {(path, n) for path, _, n in RUNS})
+
+
+def of_each(rows):
+    """Parametrize a test with rows that begin with a chapter, those that are timed marked so."""
+    return [
+        pytest.param(*row, marks=[pytest.mark.alone] if row[0].stem in TIMED else [])
+        for row in rows
+    ]
+
+
+def in_words(part):
+    """The name of a chapter, or what else a test is given."""
+    return getattr(part, "stem", str(part))
+
+
+def results_of(notebook):
+    """name -> (value as text, varies) of every result in an executed notebook."""
+    outputs = [o for cell in notebook.cells for o in cell.get("outputs", [])]
+    records = [o["metadata"]["ranklab"] for o in outputs if "ranklab" in o.get("metadata", {})]
+    return {r["name"]: (str(r["value"]), r["varies"]) for r in records}
+
+
+def fixed(results):
+    """name -> value, of the results that are the same in every run."""
+    return {name: value for name, (value, varies) in results.items() if not varies}
+
+
+def page(chapter, ranks):
+    """The results of a chapter's executed page."""
+    return results_of(nbformat.read(execute(chapter, ranks=ranks), as_version=4))
+
+
+@pytest.mark.parametrize("chapter, ranks", of_each(PAGES), ids=in_words)
+def test_a_page_has_results(chapter, ranks):
+    assert fixed(page(chapter, ranks)), "no result that can be compared"
+
+
+@pytest.mark.parametrize("chapter, launcher, ranks", of_each(RUNS), ids=in_words)
+def test_the_script_says_what_the_page_says(chapter, launcher, ranks, tmp_path):
+    script = SCRIPTS / f"{chapter.stem}.py"
+    there = results_in(run_script(script, launcher, ranks, tmp_path, limit=250))
+    expected = page(chapter, ranks)
+    missing = sorted(set(expected) - set(there))
+    assert not missing, f"the script never prints {missing}"
+    differ = {
+        name: {"page": value, "script": there[name]}
+        for name, value in fixed(expected).items()
+        if there[name] != value
+    }
+    assert not differ
+
+
+LAUNCH = re.compile(r"^def start_ranks.*^form_groups\(\)$", re.MULTILINE | re.DOTALL)
+OWN = re.compile(r"(?<=seconds=)[\d.]+|(?<=RANKS\", \")\d+|(?<= = choose_device)\(.*\)")
+
+
+def launch_of(script):
+    """What a script does until its ranks are a group, but for the numbers and the device."""
+    return OWN.sub("", LAUNCH.search((SCRIPTS / f"{script}.py").read_text())[0])
+
+
+def test_all_scripts_are_launched_by_the_same_text():
+    with_ranks = [path for path in CHAPTERS if starts(read(path))]
+    assert len({launch_of(path.stem) for path in with_ranks}) == 1

@@ -1,0 +1,333 @@
+"""Ranks in a notebook's kernel: `%%px`, what an error looks like, and the kernel's end."""
+
+import os
+import signal
+
+import nbclient
+import nbformat
+import psutil
+import pytest
+from kernels import Notebook, all_ended, ended_by_a_restart, wait_until
+
+from ranklab.start.guardian import belonging_to, has_ended
+
+pytestmark = pytest.mark.timeout(120)
+
+START = "from ranklab import Ranks\nranks = Ranks(2, timeout={})"
+SLEEP = "import time; time.sleep(60)"
+
+
+@pytest.fixture(scope="module")
+def notebook():
+    """A kernel as nbclient starts it for the book, with two ranks."""
+    notebook = Notebook(IPP_NONINTERACTIVE="1")
+    try:
+        shown, error = notebook.run(START.format(2))
+        assert error is None, error
+        assert shown.strip().startswith("2 ranks · gloo on cpu · ready in ")
+        assert len(shown.strip().splitlines()) == 1  # and nothing else in the page
+        yield notebook
+    finally:
+        notebook.close()
+
+
+@pytest.fixture
+def working(notebook):
+    assert notebook.run("ranks.reset()") == ("", None)
+    return notebook
+
+
+@pytest.fixture(scope="module")
+def reader():
+    """A kernel as a reader has it: without IPP_NONINTERACTIVE, output is shown as it comes."""
+    notebook = Notebook(IPP_NONINTERACTIVE="")
+    try:
+        shown, error = notebook.run(START.format(100))
+        assert error is None, error
+        assert len(shown.strip().splitlines()) == 1
+        yield notebook
+    finally:
+        notebook.close()
+
+
+# %%px
+
+
+def test_px_runs_on_all_ranks(working):
+    shown, error = working.run("%%px\nx = torch.ones(2)\ndist.all_reduce(x)\nprint('rank', rank)")
+    assert error is None
+    assert "rank 0" in shown
+    assert "rank 1" in shown
+    assert working.value("[x.tolist() for x in ranks['x']]") == [[2.0, 2.0]] * 2
+
+
+def test_targets_are_ranks(working):
+    shown, error = working.run("%%px --targets 1\nprint('only', rank)")
+    assert error is None
+    assert "only 1" in shown
+    assert "only 0" not in shown
+    assert working.run("%%px --targets 7\n1")[1] == (
+        "ArgumentError: There is no rank 7: the ranks are 0 to 1."
+    )
+
+
+def test_a_cell_for_the_kernel_too_is_refused(working):
+    _, error = working.run("%%px --local\nhere = rank")
+    assert error.startswith("ArgumentError: %%px --local would run the cell in this notebook, too")
+    assert working.run("ranks['here']")[1].startswith("MissingOnRanks")
+
+
+def test_an_error_names_rank_and_line_once(working):
+    shown, error = working.run("%%px\ny = 1\nif rank == 1:\n    raise ValueError('no good')")
+    expected = "rank 1 failed:\n    line 4: raise ValueError('no good')\nValueError: no good"
+    assert error == f"RankError: {expected}"
+    assert "no good" not in shown  # said once, by the error
+    assert working.traceback.count("no good") == 2  # the line, and the message
+    assert len(working.traceback.splitlines()) < 6
+
+
+def test_an_error_inside_functions_shows_the_way(working):
+    working.run("%%px\ndef half(k):\n    return k / 0")
+    _, error = working.run("%%px\n\ndef again(k):\n    return half(k)\nagain(1)")
+    assert error.splitlines() == [
+        "RankError: ranks 0 and 1 failed:",
+        "    line 5: again(1)",
+        "    line 4, in again: return half(k)",
+        "    line 3 of an earlier cell, in half: return k / 0",
+        "ZeroDivisionError: division by zero",
+    ]
+
+
+def test_an_error_of_run_names_the_line_of_the_kernels_cell(working):
+    _, error = working.run("def f(k):\n    return k / 0\nranks.run(f, 1)")
+    assert "line 2, in f: return k / 0" in error
+    assert "ranks 0 and 1 failed" in error
+
+
+def test_a_name_that_only_the_kernel_has(working):
+    working.run("here_only = 1")
+    _, error = working.run("%%px\nhere_only + 1")
+    assert "`here_only` is there in this notebook, but not on the ranks" in error
+    _, error = working.run("%%px\nnowhere + 1")
+    assert "in this notebook" not in error
+
+
+def test_a_syntax_error(working):
+    _, error = working.run("%%px\nx = 1\nx = = 1")
+    assert "ranks 0 and 1 failed:\n    line 3: x = = 1\nSyntaxError: invalid syntax" in error
+
+
+def test_a_deadlock_names_everybody_and_the_way_on(working):
+    _, error = working.run("%%px\nx = torch.zeros(1)\ndist.recv(x, src=1 - rank)")
+    assert error.startswith("RankError: No progress: after 2 s the ranks that waited gave up.")
+    assert "rank 0 waits to receive float32[1] from rank 1\n    line 3: dist.recv(x" in error
+    assert "Ranks 0 and 1 wait in a circle: " in error
+    assert "Call ranks.reset()" in error
+    assert working.run("ranks.reset()") == ("", None)
+    assert working.run("%%px\ndist.barrier()")[1] is None
+
+
+def test_an_interrupted_cell_fails(working, tmp_path):
+    message = working.start_on_ranks(SLEEP, tmp_path)
+    working.manager.interrupt_kernel()
+    _, error = working.outputs(message, timeout=20)
+    assert error.startswith("RankError: Interrupted.\n\nBefore that:\n\nranks 0 and 1 run\n")
+    assert f"    line 3: {SLEEP}" in error
+    assert "ranks.reset()" in error
+    assert working.run("%%px\ndist.barrier()")[1] is None
+
+
+def test_the_signal_of_an_interrupt_may_be_another(working, tmp_path):
+    working.run(
+        "%%px\nimport signal\ndef hear(number, frame):\n    raise RuntimeError('heard it')\n"
+        "signal.signal(signal.SIGUSR1, hear);"
+    )
+    message = working.start_on_ranks(SLEEP, tmp_path, "--signal-on-interrupt SIGUSR1")
+    working.manager.interrupt_kernel()
+    _, error = working.outputs(message, timeout=20)
+    assert error.startswith("RankError: ranks 0 and 1 failed:")
+    assert "RuntimeError: heard it" in error
+
+
+def test_an_interrupted_deadlock_says_where_everybody_was(working):
+    """A group with a longer timeout, so that the interrupt comes first."""
+    slow = "from datetime import timedelta\nslow = dist.new_group(timeout=timedelta(seconds=5))"
+    assert working.run(f"%%px\n{slow}")[1] is None
+    wait = "dist.recv(torch.zeros(1), src=1 - rank, group=slow)"
+    message = working.start(f"%%px\n{wait}")
+    working.outputs(message, timeout=20, until="in a circle")
+    working.manager.interrupt_kernel()
+    _, error = working.outputs(message, timeout=20)
+    assert error.startswith(
+        "RankError: Interrupted.\n\nRanks 0 and 1 wait in a circle: rank 0 waits"
+    )
+    assert "Ranks 0 and 1 wait in a circle: " in error
+    assert "ranks.reset()" in error
+    assert working.run("ranks.reset()") == ("", None)
+    assert working.run("%%px\ndist.barrier()")[1] is None
+
+
+def test_a_rank_that_is_killed_ends_the_cell_and_restart_goes_on(working):
+    before = ended_by_a_restart(working.value("ranks._guardian.folder"))
+    _, error = working.run(
+        "%%px\nimport os, signal\nif rank == 1:\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "dist.all_reduce(torch.zeros(1))",
+        timeout=15,
+    )
+    assert error.startswith("RankError: rank 1 died: the process is gone (killed by SIGKILL).")
+    assert "Call ranks.restart()" in error
+    _, error = working.run("%%px\n1")
+    assert error.startswith("RankError: rank 1 died")
+    assert working.run("ranks.restart()")[1] is None
+    assert all_ended(before)
+    shown, error = working.run("%%px --targets 0\nprint('I am', rank)")
+    assert error is None
+    assert "I am 0" in shown
+    assert working.value("ranks['rank']") == [0, 1]
+
+
+def test_what_went_with_a_restart_is_told_so(working):
+    working.run("%%px\nmade_early = 1")
+    assert working.run("ranks.restart()")[1] is None
+    _, error = working.run("%%px\nmade_early + 1")
+    assert "If an earlier cell made `made_early`: ranks.restart() started fresh processes" in error
+
+
+def test_a_group_of_an_ended_process_group_is_told_so(working):
+    working.run("%%px\nboth = dist.new_group([0, 1])")
+    assert working.run("ranks.reset()")[1] is None
+    _, error = working.run("%%px\ndist.broadcast(torch.ones(1), 0, group=both)")
+    assert "This group was made before ranks.reset() or ranks.restart(), which ended it" in error
+
+
+def test_an_object_of_a_class_that_only_the_ranks_have(working):
+    working.run("%%px\nclass Net:\n    pass\nnet = Net()")
+    _, error = working.run("ranks['net']", timeout=20)
+    assert "ranks 0 and 1 sent something that cannot be rebuilt here" in error
+    assert "`Net` is defined on the ranks and not in this notebook" in error
+    assert working.value("ranks['rank']") == [0, 1]  # and the ranks are there
+
+
+def test_an_object_of_a_class_that_only_the_kernel_has(working):
+    working.run("class Here:\n    pass")
+    _, error = working.run("ranks['here'] = Here()", timeout=20)
+    assert "`Here` is there in this notebook, but not on the ranks" in error
+
+
+def test_what_cannot_be_sent(working):
+    _, error = working.run("ranks['file'] = open('/dev/null')", timeout=20)
+    assert error.startswith("ArgumentError: `file` cannot go to another process")
+
+
+def test_a_reader_sees_the_same_while_output_streams(reader, tmp_path):
+    shown, error = reader.run("%%px\nprint('rank', rank)\nif rank == 1:\n    1 / 0")
+    assert "rank 0" in shown
+    assert "rank 1" in shown
+    assert error.startswith("RankError: rank 1 failed:\n    line 4: 1 / 0\n")
+    assert "ZeroDivisionError" not in shown
+    # ipyparallel's own %%px would show a progress bar at once.
+    message = reader.start_on_ranks(SLEEP, tmp_path, "--progress-after 0")
+    reader.manager.interrupt_kernel()
+    shown, error = reader.outputs(message, timeout=20)
+    assert error.startswith("RankError: Interrupted.")
+    assert shown == ""
+
+
+# The end
+
+
+def test_a_second_ranks_replaces_the_first(working):
+    folder = working.value("ranks._guardian.folder")
+    before = belonging_to(folder)
+    assert working.run("ranks = Ranks(0)")[1].startswith("ArgumentError: Ranks(0)")
+    assert set(belonging_to(folder)) == set(before)  # nonsense replaces nothing
+    before = ended_by_a_restart(folder)
+    assert working.run(START.format(2))[1] is None
+    assert all_ended(before)
+    assert working.run("%%px\ndist.barrier()")[1] is None
+
+
+def test_the_kernels_end_is_the_ranks_end(notebook):
+    folder = notebook.value("ranks._guardian.folder")
+    before = belonging_to(folder)
+    assert len(before) > 4
+    notebook.manager.shutdown_kernel(now=False)
+    wait_until(lambda: all_ended(before) and not os.path.exists(folder), 10)
+
+
+def test_a_killed_kernel_leaves_nothing_even_with_ranks_stuck(reader, tmp_path):
+    folder = reader.value("ranks._guardian.folder")
+    reader.start_on_ranks("dist.recv(torch.zeros(1), src=1 - rank)", tmp_path)
+    before = belonging_to(folder)
+    assert len(before) > 4
+    os.kill(reader.pid, signal.SIGKILL)
+    wait_until(lambda: all_ended(before) and not os.path.exists(folder), 10)
+
+
+@pytest.fixture
+def doomed():
+    notebook = Notebook(IPP_NONINTERACTIVE="1")
+    yield notebook
+    notebook.close()
+
+
+def test_a_kernel_killed_while_ranks_start_leaves_nothing(doomed):
+    doomed.start(START.format(20))
+    kernel = psutil.Process(doomed.pid)
+
+    def guardians():
+        return [child for child in kernel.children() if "guardian.py" in str(child.cmdline())]
+
+    wait_until(guardians, 10)
+    (guardian,) = guardians()
+    folder = guardian.cmdline()[-1]
+    wait_until(lambda: len(belonging_to(folder)) > 3, 20)
+    os.kill(doomed.pid, signal.SIGKILL)
+    wait_until(lambda: has_ended(guardian), 10)  # it looks twice: an engine may show up late
+    assert not belonging_to(folder)
+    assert not os.path.exists(folder)
+
+
+INTERRUPTED = """
+import gc, ipyparallel, os, signal, time
+from unittest import mock
+from ranklab import Ranks
+connect = ipyparallel.Client._connect
+def slowly(*args, **options):
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.5)
+    connect(*args, **options)
+with mock.patch("ipyparallel.Client._connect", slowly):
+    ranks = Ranks(2)
+"""
+
+
+def test_an_interrupt_while_a_client_is_made_leaves_none_open():
+    notebook = Notebook(IPP_NONINTERACTIVE="1")
+    try:
+        assert "Interrupted while the ranks were starting" in notebook.run(INTERRUPTED)[1]
+        made = "[client for client in gc.get_objects() if type(client) is ipyparallel.Client]"
+        assert notebook.value(f"[client._closed for client in {made}]") in ([], [True])
+    finally:
+        notebook.close()
+
+
+def test_a_hanging_notebook_is_reported_as_failed():
+    cells = ["from ranklab import Ranks\nranks = Ranks(2, timeout=60)", "%%px\nwhile True: pass"]
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    patience = {cells[0]: 60, cells[1]: 3}
+    client = nbclient.NotebookClient(
+        book, timeout_func=lambda cell: patience[cell.source], interrupt_on_timeout=True
+    )
+    with pytest.raises(nbclient.exceptions.CellExecutionError, match="Interrupted"):
+        client.execute()
+
+
+def test_px_before_there_are_ranks():
+    notebook = Notebook()
+    try:
+        notebook.run("from ranklab import Ranks")
+        _, error = notebook.run("%%px\n1 + 1")
+        assert "There are no ranks yet" in error
+    finally:
+        notebook.close()

@@ -1,0 +1,338 @@
+"""Executing chapters: what is reported, what is kept, what is done again."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+
+from bookmaker.errors import BookError
+from bookmaker.folders import Folders
+from bookmaker.site import cache
+from bookmaker.site import execute as module
+from bookmaker.site.__main__ import main
+
+HEADER = """\
+---
+jupytext:
+  text_representation:
+    extension: .md
+    format_name: myst
+    format_version: 0.13
+kernelspec:
+  display_name: Python 3
+  language: python
+  name: python3
+---
+
+# A chapter
+"""
+GOOD = """
+The answer is to follow.
+
+```{code-cell} ipython3
+answer = 6 * 7
+answer
+```
+
+```{code-cell} ipython3
+import os
+print("world", os.environ.get("RANKLAB_RANKS"), os.environ["IPP_NONINTERACTIVE"])
+```
+"""
+BAD = """
+```{code-cell} ipython3
+fine = 1
+```
+
+```{code-cell} ipython3
+def divide():
+    return fine / 0
+
+
+divide()
+```
+
+```{code-cell} ipython3
+print("never reached")
+```
+"""
+
+
+@pytest.fixture
+def book(tmp_path):
+    """A book with a lab of its own and no chapters."""
+    (tmp_path / "book").mkdir()
+    (tmp_path / "ranklab").mkdir()
+    (tmp_path / "ranklab/ranks/ranks.py").write_text("# the lab\n")
+    (tmp_path / "requirements.txt").write_text("torch==1\n")
+    return Folders(tmp_path)
+
+
+def write(book, name, text):
+    path = book.book / f"{name}.md"
+    path.write_text(HEADER + text, encoding="utf-8")
+    return path
+
+
+def execute(path, *, folders, **options):
+    output = folders.executed / f"{path.stem}.ipynb"
+    return module.run_chapter(path, output, folders=folders, **options)
+
+
+def outputs(book, name):
+    notebook = nbformat.read(book.executed / f"{name}.ipynb", as_version=4)
+    return [cell.outputs for cell in cache.code_cells(notebook)]
+
+
+def test_a_chapter_gets_its_outputs_and_names_its_manuscript(book):
+    path = write(book, "01_good", GOOD)
+    outcome = execute(path, folders=book, ranks=3)
+    assert outcome.executed and outcome.failure is None
+    first, second = outputs(book, "01_good")
+    assert first[0].data["text/plain"] == "42"
+    assert second[0].text == "world 3 1\n"
+    first_cell = nbformat.read(book.executed / "01_good.ipynb", as_version=4).cells[0]
+    assert first_cell.source.startswith("% Executed from book/01_good.md")
+
+
+def test_the_kernel_is_this_interpreter_and_ends(book):
+    path = write(
+        book,
+        "01_good",
+        "\n```{code-cell} ipython3\nimport sys, os\n(sys.executable, os.getpid())\n```\n",
+    )
+    execute(path, folders=book)
+    executable, pid = eval(outputs(book, "01_good")[0][0].data["text/plain"])
+    assert Path(executable) == Path(sys.executable)
+    assert not psutil.pid_exists(pid)
+
+
+def test_a_failure_names_the_cell_and_shows_source_and_traceback(book):
+    path = write(book, "02_bad", BAD)
+    failure = execute(path, folders=book).failure
+    assert failure.startswith("cell 2 of 3:")
+    assert "    def divide():\n        return fine / 0" in failure
+    assert "ZeroDivisionError: division by zero" in failure
+    assert "\x1b" not in failure
+    assert "never reached" not in failure
+
+
+def test_a_failure_is_not_kept(book):
+    path = write(book, "02_bad", BAD)
+    execute(path, folders=book)
+    assert not (book.executed / "02_bad.ipynb").exists()
+    assert execute(path, folders=book).executed  # again, and not from a cache
+
+
+def test_a_failure_drops_what_an_earlier_version_gave(book):
+    path = write(book, "02_bad", GOOD)
+    assert execute(path, folders=book).failure is None
+    write(book, "02_bad", BAD)
+    assert execute(path, folders=book).failure
+    assert not (book.executed / "02_bad.ipynb").exists()
+
+
+def test_a_hanging_cell_is_a_failure(book):
+    path = write(book, "01_slow", "\n```{code-cell} ipython3\nimport time\ntime.sleep(60)\n```\n")
+    failure = execute(path, folders=book, timeout=2).failure
+    assert "time.sleep(60)" in failure and "not done after 2 s" in failure
+
+
+def test_a_dead_kernel_is_a_failure(book):
+    path = write(
+        book,
+        "01_dead",
+        "\n```{code-cell} ipython3\nimport os\nos.write(2, b'last words')\nos._exit(3)\n```\n",
+    )
+    failure = execute(path, folders=book).failure
+    assert "os._exit(3)" in failure and "kernel died" in failure
+    assert failure.endswith("last words")
+
+
+def test_what_is_meant_to_fail_must_fail(book):
+    cell = "\n```{code-cell} ipython3\n:tags: [raises-exception]\n\n{}\n```\n"
+    assert (
+        execute(write(book, "01_meant", cell.replace("{}", "1 / 0")), folders=book).failure is None
+    )
+    failure = execute(write(book, "01_meant", cell.replace("{}", "1 / 1")), folders=book).failure
+    assert "tagged raises-exception, and nothing failed" in failure
+
+
+def test_editing_prose_executes_nothing_and_shows_the_new_prose(book):
+    path = write(book, "01_good", GOOD)
+    execute(path, folders=book)
+    before = outputs(book, "01_good")
+    write(book, "01_good", GOOD.replace("is to follow", "is 42") + "\nAnd a new end.\n")
+    outcome = execute(path, folders=book)
+    assert not outcome.executed and outcome.seconds < 1
+    assert outputs(book, "01_good") == before
+    text = (book.executed / "01_good.ipynb").read_text()
+    assert "The answer is 42." in text and "And a new end." in text and "to follow" not in text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda book: write(book, "01_good", GOOD.replace("6 * 7", "6 * 8")),
+        lambda book: write(book, "01_good", GOOD.replace("3\nimport", "3\n:tags: [x]\n\nimport")),
+        lambda book: (book.root / "ranklab/ranks/ranks.py").write_text("# changed\n"),
+        lambda book: (book.root / "ranklab/new.py").write_text(""),
+        lambda book: (book.root / "requirements.txt").write_text("torch==2\n"),
+        lambda book: os.environ.update(RANKLAB_RANKS="2"),
+    ],
+    ids=["code", "tag", "lab", "new file in the lab", "pins", "ranks"],
+)
+def test_what_may_change_outputs_executes_again(book, change, monkeypatch):
+    monkeypatch.delenv("RANKLAB_RANKS", raising=False)
+    monkeypatch.setenv("RANKLAB_RANKS", "4")
+    path = write(book, "01_good", GOOD)
+    execute(path, folders=book)
+    assert not execute(path, folders=book).executed
+    change(book)
+    assert execute(path, folders=book).executed
+
+
+def test_half_a_notebook_is_not_taken_for_an_executed_one(book):
+    path = write(book, "01_good", GOOD)
+    execute(path, folders=book)
+    target = book.executed / "01_good.ipynb"
+    target.write_text(target.read_text()[:200])
+    assert execute(path, folders=book).executed
+
+
+def test_the_other_chapters_run_when_one_fails_and_no_site_is_built(book, capsys):
+    write(book, "01_bad", BAD)
+    write(book, "02_good", GOOD)
+    assert main(["--root", str(book.root)]) == 1
+    out, err = capsys.readouterr()
+    assert "01_bad  … failed after" in out and "02_good … " in out
+    assert "01_bad failed in cell 2 of 3:" in err and "ZeroDivisionError" in err
+    assert err.rstrip().endswith("1 of 2 chapters failed. The site is not built.")
+    assert (book.executed / "02_good.ipynb").exists()
+    assert not book.html.exists()
+
+
+def test_the_second_run_says_unchanged(book, capsys, tmp_path):
+    write(book, "02_good", GOOD)
+    command = ["--root", str(book.root), "--execute-only", "--output", str(tmp_path / "two")]
+    assert main([*command, "--ranks", "2"]) == main([*command, "--ranks", "2"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.endswith(" s") and second == "02_good … unchanged"
+    assert "world 2" in (tmp_path / "two/02_good.ipynb").read_text()
+
+
+def test_who_wants_a_chapter_that_is_under_way_waits_for_it(book):
+    write(book, "02_good", GOOD)
+    command = [sys.executable, "-m", "bookmaker.site", "--root", str(book.root), "--execute-only"]
+    runs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [run.communicate(timeout=100)[0] for run in runs]
+    assert [run.returncode for run in runs] == [0, 0]
+    assert sum("unchanged" in text for text in said) == 1, said
+
+
+def test_a_manuscript_that_cannot_be_read_is_one_sentence(book, capsys):
+    odd = HEADER.replace("kernelspec", "extra: 1\nkernelspec") + GOOD
+    (book.book / "01_odd.md").write_text(odd)
+    write(book, "02_good", GOOD)
+    assert main(["--root", str(book.root)]) == 1
+    out, err = capsys.readouterr()
+    assert "01_odd  … cannot be read" in out and "02_good … " in out
+    assert "01_odd: the header has" in err and "Traceback" not in err
+    assert err.rstrip().endswith("1 of 2 chapters failed. The site is not built.")
+
+
+def test_each_number_of_ranks_has_a_notebook_of_its_own(book, monkeypatch):
+    monkeypatch.delenv("RANKLAB_RANKS", raising=False)
+    starts = """
+```{code-cell} ipython3
+%%time
+1
+```
+
+```{code-cell} ipython3
+# not Ranks(2)
+if not answer:
+    ranks = Ranks(n=4, timeout=5)
+```
+"""
+    path = write(book, "01_good", GOOD + starts)
+    own = module.execute(path, folders=book)
+    assert module.execute(path, ranks=4, folders=book) == own  # not executed twice
+    two = module.execute(path, ranks=2, folders=book)
+    assert two != own and "world 2" in two.read_text() and "world None" in own.read_text()
+
+
+DIES_ONCE = """
+import os, runpy, sys
+if not os.path.exists({mark!r}):
+    open({mark!r}, "w").close()
+    sys.exit(1)
+runpy.run_module("ipykernel_launcher", run_name="__main__")
+"""
+
+
+def test_a_kernel_that_dies_before_it_begins_is_started_again(book, tmp_path, monkeypatch):
+    usual = module._ThisInterpreter.get_kernel_spec
+
+    def dies_once(self, name):
+        spec = usual(self, name)
+        program = DIES_ONCE.format(mark=str(tmp_path / "died"))
+        spec.argv = [sys.executable, "-c", program, "-f", "{connection_file}"]
+        return spec
+
+    monkeypatch.setattr(module._ThisInterpreter, "get_kernel_spec", dies_once)
+    module.execute(write(book, "01_good", GOOD), folders=book)
+    assert (tmp_path / "died").exists()
+
+
+def test_a_chapter_finds_an_empty_folder(book):
+    cell = """
+```{code-cell} ipython3
+from pathlib import Path
+found = sorted(path.name for path in Path().iterdir())
+Path("mine").write_text("x")
+found
+```
+"""
+    for name in ("01_first", "02_second", "01_first"):
+        assert execute(write(book, name, cell), folders=book).failure is None
+        assert outputs(book, name)[0][0].data["text/plain"] == "['kernel.log']"
+        (book.executed / f"{name}.ipynb").unlink()
+
+
+def test_a_failure_is_an_error_for_who_asks_for_the_notebook(book):
+    with pytest.raises(BookError, match=r"02_bad failed in cell 2 of 3(.|\n)*ZeroDivisionError"):
+        module.execute(write(book, "02_bad", BAD), folders=book)
+
+
+def test_interrupting_ends_the_kernel_and_executes_nothing_more(book):
+    cell = """
+```{code-cell} ipython3
+import os, time
+from pathlib import Path
+Path("started").write_text(str(os.getpid()))
+time.sleep(60)
+```
+"""
+    write(book, "01_slow", cell)
+    write(book, "02_slow", cell)
+    started = book.build / "run/01_slow/started"
+    command = [sys.executable, "-m", "bookmaker.site", "--root", str(book.root)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as run:
+        deadline = time.monotonic() + 60
+        while not (started.exists() and started.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        run.send_signal(signal.SIGINT)
+        out, err = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert err == "Interrupted. The chapters that were done are kept.\n"
+    assert "01_slow … " in out and "02_slow" not in out
+    assert not psutil.pid_exists(int(started.read_text()))

@@ -1,0 +1,203 @@
+"""From executed chapters to the site: what is staged, and what the build refuses."""
+
+import shutil
+import sysconfig
+from importlib.metadata import version
+from pathlib import Path
+
+import nbformat
+import pytest
+from built_site import CHAPTERS, site, soups
+
+from bookmaker.errors import BookError
+from bookmaker.folders import HERE, Folders
+from bookmaker.manuscript import manuscript
+from bookmaker.site import mathjax
+from bookmaker.site.build import build
+from bookmaker.site.exercises import PLACE
+from bookmaker.site.pages import color_ranks, take_away
+from bookmaker.site.stage import check_contents, mirror, stage
+
+# The first test that needs the site may have to execute every chapter.
+pytestmark = pytest.mark.timeout(900)
+
+__all__ = ["site", "soups"]
+
+
+@pytest.fixture
+def book(tmp_path):
+    """A book with one executed chapter, and all that its page needs."""
+    files = {
+        "_toc.yml": "format: jb-book\nroot: intro\nparts:\n  - chapters:\n      - file: 01_one\n",
+        "book/01_one.md": "",
+        "book/intro.md": "# Start\n",
+        "notebooks/01_one.ipynb": "{}",
+        "scripts/01_one.py": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return Folders(tmp_path)
+
+
+def save_executed(book, *cells):
+    title = nbformat.v4.new_markdown_cell("# One")
+    language = {"language_info": {"name": "python", "pygments_lexer": "ipython3"}}
+    notebook = nbformat.v4.new_notebook(cells=[title, *cells], metadata=language)
+    book.executed.mkdir(parents=True, exist_ok=True)
+    nbformat.write(notebook, book.executed / "01_one.ipynb")
+
+
+def executed(source, number=1, **more):
+    return nbformat.v4.new_code_cell(source, execution_count=number, **more)
+
+
+def test_a_page_that_did_not_execute_is_an_error(book):
+    with pytest.raises(BookError, match="01_one was not executed"):
+        stage(book)
+    save_executed(book, executed("1"), executed("2", None))
+    with pytest.raises(BookError, match="01_one, cell 2 was not executed"):
+        stage(book)
+
+
+@pytest.mark.parametrize("form", ["notebooks/01_one.ipynb", "scripts/01_one.py"])
+def test_a_page_without_its_forms_is_an_error(book, form):
+    save_executed(book, executed("1"))
+    (book.root / form).unlink()
+    with pytest.raises(BookError, match=f"{form} is missing.*make forms"):
+        stage(book)
+
+
+def test_contents_and_chapters_must_agree(book):
+    with pytest.raises(BookError, match=r"book/02_two\.md is in no part of _toc\.yml"):
+        check_contents(book, ["01_one", "02_two"])
+    (book.book / "01_one.md").unlink()
+    with pytest.raises(BookError, match=r"_toc\.yml lists 01_one"):
+        check_contents(book, [])
+
+
+def test_staging_numbers_the_title_and_marks_the_ranks_cells(book):
+    drawing = {"image/svg+xml": '<svg role="img" aria-label="A &amp; B"></svg>'}
+    output = nbformat.v4.new_output("execute_result", data=drawing)
+    cells = ["%%px\nx", "%%px --targets 0\nx", "# px"]
+    save_executed(book, *map(executed, cells), executed("draw", outputs=[output]))
+    stage(book)
+    title, every, some, none, drawn = nbformat.read(book.source / "01_one.ipynb", 4).cells
+    assert title.source == "# 1. One"
+    assert every.metadata.tags == ["px"] and some.metadata.tags == ["px", "px-some"]
+    assert "tags" not in none.metadata
+    assert drawn.metadata.mystnb.image.alt == "A & B"
+
+
+def test_a_page_does_not_tell_where_python_lies(book):
+    path = f"{sysconfig.get_path('purelib')}/torch/x.py"
+    failed = nbformat.v4.new_output("error", ename="E", evalue="", traceback=[f"File {path}:3"])
+    said = nbformat.v4.new_output("stream", text=path)
+    save_executed(book, executed("1", outputs=[failed, said]))
+    stage(book)
+    cell = nbformat.read(book.source / "01_one.ipynb", 4).cells[-1]
+    assert cell.outputs[0].traceback == ["File site-packages/torch/x.py:3"]
+    assert cell.outputs[1].text == "site-packages/torch/x.py"
+
+
+def test_a_page_does_not_tell_where_the_repository_lies_in_the_home_folder(book, monkeypatch):
+    monkeypatch.setenv("HOME", str(book.root.parent))
+    shown = f"File ~/{book.root.name}/ranklab/x.py:3"  # as IPython writes it
+    failed = nbformat.v4.new_output("error", ename="E", evalue="", traceback=[shown])
+    said = nbformat.v4.new_output("stream", text=f"{book.root}/ranklab/x.py")
+    save_executed(book, executed("1", outputs=[failed, said]))
+    stage(book)
+    cell = nbformat.read(book.source / "01_one.ipynb", 4).cells[-1]
+    assert cell.outputs[0].traceback == ["File one-model/ranklab/x.py:3"]
+    assert cell.outputs[1].text == "one-model/ranklab/x.py"
+
+
+def test_an_interrupted_copy_of_mathjax_is_completed(tmp_path, monkeypatch):
+    monkeypatch.setattr(mathjax, "WANTED", ("one.js", "more"))
+    source, target, draft = (tmp_path / name for name in ("package", "site/mathjax", "draft"))
+    source.mkdir()
+    (source / "one.js").write_text("1")
+    with pytest.raises(FileNotFoundError):  # in the middle of the copy: there is no `more`
+        mathjax.copy(source, target, draft)
+    assert not target.exists()
+    (source / "more").mkdir()
+    (source / "more/two.js").write_text("2")
+    mathjax.copy(source, target, draft)
+    assert (target / "one.js").exists() and (target / "more/two.js").exists()
+    assert not draft.exists()
+
+
+def test_the_pages_load_the_mathjax_that_is_installed(site, soups):
+    folder = f"_static/mathjax-{version('sphinx-mathjax-offline')}"
+    sources = [tag["src"] for tag in soups[site / f"{CHAPTERS[0]}.html"].select("script[src]")]
+    assert any(source.startswith(f"{folder}/tex-chtml.js") for source in sources), sources
+    assert [path.name for path in site.glob("_static/mathjax*")] == [Path(folder).name]
+
+
+def test_staging_touches_only_what_changed(tmp_path):
+    mirror({Path("a"): b"1", Path("b/c"): b"2"}, tmp_path)
+    before = (tmp_path / "a").stat().st_mtime_ns
+    mirror({Path("a"): b"1", Path("d"): b"3"}, tmp_path)
+    assert (tmp_path / "a").stat().st_mtime_ns == before
+    assert {p.name for p in tmp_path.rglob("*") if p.is_file()} == {"a", "d"}
+
+
+def test_a_warning_fails_the_build_each_time(book):
+    """Sphinx reads only what changed; what it complained about must not be forgotten."""
+    save_executed(book, executed("1"))
+    shutil.copy(HERE.root / "_config.yml", book.root)
+    shutil.copy(HERE.book / "references.bib", book.book)
+    shutil.copytree(HERE.book / "_static", book.book / "_static")
+    (book.book / "intro.md").write_text("# Start\n\nSee {doc}`nowhere` and {doc}`07_later`.\n")
+    stage(book)
+    for _ in range(2):
+        with pytest.raises(BookError, match=r"intro\.md:3.*nowhere") as raised:
+            build(book)
+        assert "07_later" not in str(raised.value)
+    assert "chapter 7 (to come)" in (book.html / "intro.html").read_text()
+
+
+EXERCISE = """\
+:::{exercise} Which of `a|b`?
+:label: which-one
+:class: predict
+
+*Predict, about 3 minutes.* Say.
+:::
+
+```{code-cell} ipython3
+:tags: [exercise]
+
+def which_one():
+    ### BEGIN SOLUTION
+    return "a"
+    ### END SOLUTION
+```
+
+```{code-cell} ipython3
+:tags: [check]
+
+check("which_one", which_one)
+```
+"""
+
+
+def test_the_list_of_exercises_is_made_where_its_page_has_a_place_for_it(book):
+    save_executed(book, executed("1"))
+    (book.book / "01_one.md").write_text(f"{manuscript.HEADER}\n# One\n\n{EXERCISE}")
+    page = book.book / "exercises.md"
+    page.write_text("# All\n")
+    with pytest.raises(BookError, match=r"exercises\.md has no line `<!-- The list"):
+        stage(book)
+    page.write_text(f"# All\n\n{PLACE}\n")
+    stage(book)
+    text = (book.source / "exercises.md").read_text()
+    assert "## 1. One\n\n1 exercise in {doc}`01_one`, about 3 minutes." in text
+    assert "| {ref}`Which of a\\|b? <which-one>` | predict | 3 |  |" in text
+
+
+def test_links_and_rank_marks_are_escaped():
+    links = take_away("01_one", {"Colab": "https://c/{}?a&b", "Binder": "https://b/{}"})
+    assert 'href="https://c/01_one?a&amp;b"' in links
+    marked = color_ranks("[stdout:2] <b>\nplain", "output stream")
+    assert '<span class="rank rank-2">[stdout:2]</span> &lt;b&gt;\nplain' in marked
