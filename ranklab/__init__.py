@@ -13,9 +13,9 @@ from ranklab import look
 # Loaded at first use, so that importing one name does not import torch and ipyparallel for all.
 _HOME = {
     "Ranks": "ranklab.ranks",
-    "messages": "ranklab.traces.messages",
+    "messages": "ranklab.traces.space_time",
     "result": "ranklab.results",
-    "save": "ranklab.traces.saving",
+    "save": "ranklab.traces.perfetto",
     "timeline": "ranklab.traces.timeline",
     "trace": "ranklab.traces.recording",
     "traffic": "ranklab.traces.traffic",

@@ -152,7 +152,7 @@ def pale(color, share=0.25):
     return tuple(1 - share * (1 - part) for part in rgb)
 
 
-# From ranklab.gpu.picture:
+# From ranklab.gpu.plot:
 
 
 def utilization_plot(recordings, name="utilization"):
@@ -212,7 +212,7 @@ def _alt(recordings):
     return "Utilization over time, one panel below the other. " + " ".join(parts)
 
 
-# From ranklab.gpu.recording:
+# From ranklab.gpu.samples:
 
 
 class Recording:
@@ -299,7 +299,7 @@ def recorded(name):
     return {}
 
 
-# From ranklab.gpu.recording:
+# From ranklab.gpu.samples:
 
 
 def save(recordings, path):

@@ -9,8 +9,8 @@
 The scripts that are made of the chapters carry these definitions along.
 """
 
-from ranklab.gpu.picture import utilization_plot
-from ranklab.gpu.recording import Recording, load, recorded, save
+from ranklab.gpu.plot import utilization_plot
 from ranklab.gpu.sampler import sampled
+from ranklab.gpu.samples import Recording, load, recorded, save
 
 __all__ = ["Recording", "load", "recorded", "sampled", "save", "utilization_plot"]

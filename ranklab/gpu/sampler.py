@@ -20,7 +20,7 @@ from datetime import date
 
 from ranklab.gpu.cpu import Cpu
 from ranklab.gpu.nvml import Gpu
-from ranklab.gpu.recording import Recording
+from ranklab.gpu.samples import Recording
 
 SHORTEST = 0.02  # seconds: the last reading is not about less; the counters tick by 0.01
 

@@ -1,4 +1,12 @@
-"""Engines as ranks: start, run, pull, push, reset, restart, close, `%%px`."""
+"""Engines as ranks: start, run, pull, push, reset, restart, close, and `%%px`.
+
+- ranks.py: `Ranks`, what a reader has in hand
+- process_group.py: what runs on the ranks to make a process group of them
+- outcome.py: what came of a request to the ranks, their values or one error
+- px.py: ipyparallel's `%%px`, with errors that a reader can use
+
+What starts the processes is in ranklab/start, what finds out where they are in ranklab/doctor.
+"""
 
 from ranklab.ranks.ranks import Ranks
 

@@ -15,7 +15,7 @@ from IPython.core.magic_arguments import parse_argstring
 
 from ranklab.doctor.places import LastCell
 from ranklab.errors import ArgumentError, RankError
-from ranklab.ranks import returns
+from ranklab.ranks import outcome
 from ranklab.upstream import ipyparallel as replies
 
 
@@ -56,7 +56,7 @@ class RankMagics(ParallelMagics):
         signal = self.signal_on_interrupt if signal is None else signal
         with _streamed(result) if stream else nullcontext():
             try:
-                returns.values(self.ranks, result, first_line, signal=signal)
+                outcome.values(self.ranks, result, first_line, signal=signal)
             finally:
                 # The end of the output may come after the result; of a stuck rank, there is none.
                 result.wait_for_output(1 if result.ready() else 0.1)

@@ -12,10 +12,6 @@ ipyparallel starts the processes ("engines"), runs the `%%px` cells on them, and
 - a **process group** with a short timeout. It is the only thing that ends the wait of a rank whose
   message never comes;
 - a **guardian** (guardian.py), which ends all of it with the kernel, whatever the kernel dies of.
-
-The checks of the arguments are in arguments.py, the start of the processes in cluster.py, what runs
-on a rank in engine.py, waiting for the ranks in returns.py, what an error says in failure.py, and
-`%%px` in px.py.
 """
 
 import atexit
@@ -34,7 +30,7 @@ from IPython import get_ipython
 from ranklab.doctor import places, rounds
 from ranklab.doctor.telling import what_next
 from ranklab.errors import ArgumentError, MissingOnRanks, RankError, named
-from ranklab.ranks import on_rank, px, returns
+from ranklab.ranks import outcome, process_group, px
 from ranklab.start import arguments, cluster, importer_process
 from ranklab.start.guardian import Guardian
 from ranklab.upstream import ipyparallel as replies
@@ -108,13 +104,14 @@ class Ranks:
         self._guardian = None
         try:
             self._guardian = guardian or Guardian()
-            self.cluster, self.client = cluster.start(self._plan, self._guardian.folder)
+            folder = self._guardian.folder
+            self.cluster, self.client = cluster.start(self._plan, folder, process_group.PRELOAD)
             replies.keep_unreadable(self.client)
             rounds.free_when_one_dies(self)
             self.view = self.client[:]
             self.view.block = True
-            self.folder = self._guardian.folder
-            processes = self._on_all(on_rank.prepare, self.folder, limit=120)
+            self.folder = folder
+            processes = self._on_all(process_group.prepare, self.folder, limit=120)
             self.pids = [pid for _, pid in processes]
             self.one_host = {host for host, _ in processes} == {socket.gethostname()}
             self._join()
@@ -145,11 +142,11 @@ class Ranks:
         if self.one_host:
             self.meeting = os.path.join(self.folder, f"meeting-{next(self._meetings)}")
         else:
-            asked = self.client[[0]].apply_async(on_rank.free_address)
-            self.meeting = returns.values(self, asked, limit=60)[0]
+            asked = self.client[[0]].apply_async(process_group.free_address)
+            self.meeting = outcome.values(self, asked, limit=60)[0]
         plan, loopback = self._plan, LOOPBACK if self.one_host else None
         group = (size, plan.backend, plan.devices, self.meeting, plan.timeout, loopback)
-        results = [self.client[r].apply_async(on_rank.join, r, *group) for r in range(size)]
+        results = [self.client[r].apply_async(process_group.join, r, *group) for r in range(size)]
         self._values(ipyparallel.AsyncResult.join(*results), limit=90)
         self.broken = False
 
@@ -163,13 +160,13 @@ class Ranks:
             sent = self.client.send_signal("SIGINT", block=False)
             rounds.free(self)
             wait([sent], 1)  # a signal that is still under way would end what comes next
-        if busy := self._busy(patience=returns.MARGIN):
+        if busy := self._busy(patience=outcome.MARGIN):
             raise RankError(self._still_runs(busy))
         self._regroup()
 
     def _regroup(self, size=None):
         """Take the process group down; make a new one of all ranks, or of the first `size`."""
-        self._on_all(on_rank.leave, limit=self.timeout + returns.MARGIN)
+        self._on_all(process_group.leave, limit=self.timeout + outcome.MARGIN)
         self._join(size)
 
     def _busy(self, patience):
@@ -292,7 +289,7 @@ class Ranks:
 
     def _values(self, result, limit=None):
         try:
-            return returns.values(self, result, limit=limit)
+            return outcome.values(self, result, limit=limit)
         finally:
             replies.forget(self, result)
 
@@ -315,7 +312,7 @@ class Ranks:
                 f"There is no {named(unknown)}: the ranks are 0 to {len(self) - 1}."
             )
         if gone := asked & self.gone():
-            raise returns.death_of(self, gone)
+            raise outcome.death_of(self, gone)
 
     def gone(self):
         """Return the ranks whose processes have ended."""

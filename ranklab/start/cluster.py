@@ -36,17 +36,18 @@ if os.environ.get({SAFE_PATH!r}) == "ranklab":
 CONNECT_AGAIN = 2  # seconds until a client that does not know all engines is replaced
 ASK_AGAIN = 2  # seconds until an engine that has not answered its first message gets another
 
-# What every rank imports, once for all of them where they are forked.
-PRELOAD = ["torch", "torch.distributed", "ranklab.doctor.witness", "ranklab.traces.recording"]
+# What every engine imports, once for all of them where they are forked.
+PRELOAD = ["torch", "torch.distributed"]
 
 
 class PortsTaken(RankError):
     """Ports that the controller had chosen were taken before it took them itself."""
 
 
-def start(plan, folder):
+def start(plan, folder, preload=()):
     """Start what `plan` asks for, with all files in `folder`; return (cluster, client).
 
+    preload: what the engines import ahead, beside PRELOAD.
     Raises PortsTaken where another try may help, and RankError.
     """
     batch = is_batch(plan)
@@ -64,7 +65,7 @@ def start(plan, folder):
         send_engines_connection_env=not forks(plan),
         load_profile=False,
         shutdown_atexit=False,  # Ranks sees to it
-        config=_config(plan),
+        config=_config(plan, preload),
         log=_silent_log(),
     )
     try:
@@ -190,7 +191,7 @@ def is_batch(plan):
     return plan.engines not in (*ONE_MACHINE, "mpi")
 
 
-def _config(plan):
+def _config(plan, preload=()):
     # Where the reader sets one of them, the others follow: torch takes the smallest.
     chosen = next((os.environ[name] for name in ONE_THREAD if name in os.environ), "1")
     environment = {name: os.environ.get(name, chosen) for name in ONE_THREAD}
@@ -205,7 +206,7 @@ def _config(plan):
         environment["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
     return Config(
         BaseLauncher={"environment": environment},
-        RankEngineSetLauncher={"preload": PRELOAD, "keep_importer": True},
+        RankEngineSetLauncher={"preload": [*PRELOAD, *preload], "keep_importer": True},
         LocalEngineSetLauncher={"delay": 0.0},
         MPILauncher={"mpi_cmd": [mpiexec() or "mpiexec"]},
     )

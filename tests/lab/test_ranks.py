@@ -17,7 +17,7 @@ from kernels import ended_by_a_restart, wait_until
 from ranklab import Ranks
 from ranklab.doctor.telling import Failure
 from ranklab.errors import MissingOnRanks, RankError
-from ranklab.ranks import on_rank, returns
+from ranklab.ranks import outcome, process_group
 from ranklab.ranks.ranks import LOOPBACK
 from ranklab.start import arguments, cluster
 from ranklab.start.guardian import belonging_to, has_ended
@@ -252,7 +252,7 @@ class Long(Exception):
 
 
 def test_reset_waits_for_an_error_that_is_being_written(ranks, monkeypatch):
-    monkeypatch.setattr(returns, "MARGIN", 0.3)
+    monkeypatch.setattr(outcome, "MARGIN", 0.3)
     failing = ranks.view.execute(f"{WRITES_FOR_LONG}\nif rank == 1: raise Long", block=False)
     wait_until(lambda: "rank 1 has failed, and still writes its error" in str(ranks.where()), 20)
     ranks.reset()
@@ -261,14 +261,14 @@ def test_reset_waits_for_an_error_that_is_being_written(ranks, monkeypatch):
 
 
 def test_a_rank_that_was_freed_has_the_time_to_write_its_error(ranks, monkeypatch):
-    monkeypatch.setattr(returns, "MARGIN", 0.3)
+    monkeypatch.setattr(outcome, "MARGIN", 0.3)
     cell = f"""{WRITES_FOR_LONG}
 if rank == 1: raise ValueError("no good")
 try: dist.recv(torch.ones(1), src=1)
 except RuntimeError: raise Long
 """
     with pytest.raises(RankError, match="rank 1 failed") as caught:
-        returns.values(ranks, ranks.view.execute(cell, block=False))
+        outcome.values(ranks, ranks.view.execute(cell, block=False))
     assert "were freed" in str(caught.value)
     assert {r: text.strip() for r, text in caught.value.tracebacks.items() if r != 1} == {
         0: "Long",
@@ -289,19 +289,19 @@ class LatePart:
 
 def test_two_ctrl_c_in_a_row_are_one():
     """What `threading` tells of a second one that comes in the way out of a lock."""
-    with pytest.raises(KeyboardInterrupt), returns._pressed_once():
+    with pytest.raises(KeyboardInterrupt), outcome._pressed_once():
         try:
             raise KeyboardInterrupt
         finally:
             threading.Lock().release()
-    with pytest.raises(RuntimeError, match="unlocked"), returns._pressed_once():
+    with pytest.raises(RuntimeError, match="unlocked"), outcome._pressed_once():
         threading.Lock().release()
 
 
 def test_an_answer_that_comes_too_late_is_no_none(monkeypatch):
-    monkeypatch.setattr(returns, "parts", lambda _: [(0, LatePart())])
+    monkeypatch.setattr(outcome, "parts", lambda _: [(0, LatePart())])
     result = SimpleNamespace(ready=lambda: False)
-    assert returns._collect(None, result, None) == ([], [Failure(0, "busy")])
+    assert outcome._collect(None, result, None) == ([], [Failure(0, "busy")])
 
 
 def test_groups_that_broke_leave_no_files_and_threads(ranks):
@@ -514,13 +514,13 @@ def test_ranks_that_do_not_answer_while_they_get_ready_are_waited_for(monkeypatc
     def prepare(folder):
         import ctypes
 
-        from ranklab.ranks import on_rank
+        from ranklab.ranks import process_group
 
         ctypes.PyDLL(None).sleep(2)  # nothing else of Python runs, as in an import of C code
-        return on_rank.prepare(folder)
+        return process_group.prepare(folder)
 
     prepare.__module__ = "__main__"
-    monkeypatch.setattr(on_rank, "prepare", prepare)
+    monkeypatch.setattr(process_group, "prepare", prepare)
     with Ranks(2, timeout=3) as ranks:
         assert ranks["rank"] == [0, 1]
 

@@ -5,6 +5,9 @@ is what makes `global rank` the reader's own `rank`. Each imports what it needs 
 does not have to have ranklab, and its start does not wait for `import ranklab`.
 """
 
+# What they need of the lab, for processes that are forked from one that imports.
+PRELOAD = ["ranklab.doctor.witness", "ranklab.traces.recording"]
+
 
 def runs_on_rank(function):
     """Let ipyparallel rebuild `function` in the rank's namespace, not in a module of that name."""
