@@ -151,7 +151,7 @@ def test_a_restart_needs_no_importer(start, name):
 
 
 LOSES_A_PORT = """
-from ranklab import fork_server
+from ranklab.start import fork_server
 
 really = fork_server._wait_for_ports
 
@@ -178,7 +178,7 @@ def test_a_start_whose_controller_lost_a_port_is_tried_again(start, monkeypatch,
 def test_a_start_is_tried_twice_at_most(monkeypatch):
     folders = []
 
-    def lose_a_port(plan, folder):
+    def lose_a_port(plan, folder, preload):
         folders.append(folder)
         raise cluster.PortsTaken("The ranks did not start")
 
