@@ -13,11 +13,18 @@ class ArgumentError(SaidInWords, ValueError):
 
 
 class RankError(SaidInWords, RuntimeError):
-    """Something failed on one rank or more. `tracebacks` has, by rank, the whole traceback."""
+    """Something failed on one rank or more. `tracebacks` has, by rank, the whole traceback.
 
-    def __init__(self, message, tracebacks=None):
+    failures: what happened to each, for the lab's own use.
+    """
+
+    def __init__(self, message, failures=()):
         super().__init__(message)
-        self.tracebacks = tracebacks or {}
+        self.failures = tuple(failures)
+
+    @property
+    def tracebacks(self):
+        return {failure.rank: failure.traceback for failure in self.failures}
 
 
 class MissingOnRanks(RankError, KeyError):

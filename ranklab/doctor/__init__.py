@@ -1,10 +1,21 @@
 """The doctor: where each rank is, who waits for whom, and how those that are stuck are freed.
 
-On each rank, witness.py answers for the main thread, also while that is stuck; calls.py reads which
-communication it is in, sockets.py finds the connections to shut, and tracebacks.py mends what
-IPython says of errors there. In the kernel, rounds.py asks all ranks, and remains.py looks at those
-that do not answer; diagnosis.py says what follows, and mismatch.py what follows from the
-collectives that they made; vigil.py watches over a cell while it runs, and acts.
+On each rank, also while that is stuck:
+
+- witness.py: answers for the main thread
+- calls.py: reads which communication that is in
+- sockets.py: finds the connections to shut
+- tracebacks.py: mends what IPython says of errors
+
+In the kernel:
+
+- vigil.py: watches over a cell while it runs, acts on what it sees, reads what came back
+- ctrl_c.py, notice.py: a reader who interrupts, and what stands below the cell meanwhile
+- rounds.py: asks all ranks where they are, and frees them
+- silent.py, deaths.py, stacks.py: what can be known of those that do not answer, and of the dead
+- report.py, diagnosis.py, mismatch.py, failures.py: what was found, as plain data
+- places.py: where in the reader's own code
+- sentences.py, telling.py: all of it in words, one by one and as the error of a cell
 """
 
 REQUEST = "ranklab_request"  # what the kernel asks a rank's control thread

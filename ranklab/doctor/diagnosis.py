@@ -1,54 +1,22 @@
 """What the places of all ranks, taken together, say: who waits for whom, and why nobody goes on.
 
-Nothing here talks to a rank. A `Report` is what is known of one rank, a `Diagnosis` reads all of
-them; rounds.py collects them. A circle of waiting ranks is found by following each rank to one that
+Nothing here talks to a rank: a `Diagnosis` reads the reports that rounds.py collects. sentences.py
+puts it into words. A circle of waiting ranks is found by following each rank to one that
 it waits for (the wait-for graph; E. Knapp, "Deadlock Detection in Distributed Databases", ACM
 Computing Surveys 19(4), 1987).
 """
 
 import time
-from dataclasses import dataclass, field
 from functools import cached_property
 
-from ranklab.doctor import mismatch
-from ranklab.errors import named
+from ranklab.doctor import mismatch, sentences
+from ranklab.doctor.report import ENDED, Report
 
 STUCK = 1.0  # seconds in one communication after which a rank counts as stuck
 # Seconds after which nothing is on its way any more. The ranks are asked one after another: of two
 # that only take turns, either may be seen to wait for the other.
 SETTLED = 0.25
 TO_WRITE = 30.0  # seconds for an error: IPython reads and parses the files of all its frames
-UNDER_WAY = {"running": "runs", "failing": "has failed, and still writes its error"}
-ENDED = {  # the gravest first
-    "died": "has died",
-    "failed": "has failed",
-    "finished": "has finished the cell",
-    "idle": "runs nothing",
-}
-
-
-@dataclass(frozen=True)
-class Report:
-    """What is known of one rank. `state`: "silent", or a key of UNDER_WAY or of ENDED.
-
-    place: "    line 3: y = f(x)", one line for each function of the reader that it is in.
-    call: the communication that it waits in, as calls.current gives it, or None.
-    seconds: for how long it has been there. recent: its last collectives (witness.py).
-    """
-
-    rank: int
-    state: str
-    place: str = ""
-    call: dict | None = None
-    seconds: float = 0.0
-    recent: tuple = ()
-    numbers: dict = field(default_factory=dict)  # {group: of its last collective there}
-    note: str = ""  # where it is silent: what else is known
-
-    @property
-    def line(self):
-        """Return "line 3", where the rank is in its cell."""
-        return self.place.strip().partition("\n")[0].partition(":")[0].partition(",")[0]
 
 
 class Diagnosis:
@@ -172,51 +140,12 @@ class Diagnosis:
         all_wait = patient == set(self.unfinished) and any(self.waits_for.values())
         in_a_circle = bool(self.circle) and set(self.circle) <= patient
         in_vain = bool(patient & set(self.waits_in_vain()))
-        differ = bool(mismatch.sentences(self.reports.values()))
-        return all_wait or in_a_circle or in_vain or differ
+        return all_wait or in_a_circle or in_vain or bool(self.mismatches)
 
-    # In words
-
-    def paragraphs(self, only=None, seconds=True):
-        """Say where the ranks are (all, or those in `only`), those at the same place together.
-
-        seconds: say for how long, too.
-        """
-        alike = {}
-        for report in self.reports.values():
-            if only is not None and report.rank not in only:
-                continue
-            key = (_state(report), report.place, report.note)
-            alike.setdefault(key, []).append(report)
-        said = []
-        for (state, place, note), group in alike.items():
-            who = named(report.rank for report in group)
-            longest = max(report.seconds for report in group)
-            verb = _plural(state) if len(group) > 1 else state
-            timed = seconds and group[0].state == "running"
-            how_long = f", for {longest:.1f} s" if timed else ""
-            said.append("\n".join(filter(None, [f"{who} {verb}{how_long}", place, note])))
-        return said
-
-    def conclusions(self):
-        """Say why nobody goes on, one sentence for each reason."""
-        said = mismatch.sentences(self.reports.values())
-        if self.crossed and self._settled(self.crossed):
-            said.insert(0, self._crossed_in_words())
-        elif (
-            self.circle
-            and self._settled(self.circle)
-            and not (said and self._all_in_collectives(self.circle))
-        ):
-            said.insert(0, self._circle_in_words())
-        return said or self._in_vain()
-
-    def _settled(self, ranks):
-        """Do they wait for longer than messages are on their way?"""
-        return all(self.reports[rank].seconds >= SETTLED for rank in ranks)
-
-    def _all_in_collectives(self, ranks):
-        return all(self.reports[rank].call["kind"] == "collective" for rank in ranks)
+    @property
+    def mismatches(self):
+        """The collectives that ranks do not agree on."""
+        return mismatch.found(self.reports.values())
 
     @cached_property
     def crossed(self):
@@ -233,77 +162,19 @@ class Diagnosis:
                 return rank, call["peer"]
         return ()
 
-    def _crossed_in_words(self):
-        sender, receiver = (self.reports[rank] for rank in self.crossed)
-        what = "tag" if sender.call["tag"] != receiver.call["tag"] else "group"
-        return (
-            f"Rank {sender.rank} sends to rank {receiver.rank} with {what} {sender.call[what]} "
-            f"({sender.line}), and rank {receiver.rank} receives from rank {sender.rank} with "
-            f"{what} {receiver.call[what]} ({receiver.line}): that is another message."
-        )
+    def settled(self, ranks):
+        """Do they wait for longer than messages are on their way?"""
+        return all(self.reports[rank].seconds >= SETTLED for rank in ranks)
 
-    def _circle_in_words(self):
-        links = [
-            f"rank {rank} {wait(self.reports[rank].call, self._next_in_circle(rank))} "
-            f"({self.reports[rank].line})"
-            for rank in self.circle
-        ]
-        kinds = {self.reports[rank].call["kind"] for rank in self.circle}
-        nobody = {"recv": ": nobody sends.", "send": ": nobody receives."}
-        end = nobody.get(kinds.pop(), ".") if len(kinds) == 1 else "."
-        return f"{named(self.circle).capitalize()} wait in a circle: {', '.join(links)}{end}"
+    # In words
 
-    def _next_in_circle(self, rank):
-        return self.circle[(self.circle.index(rank) + 1) % len(self.circle)]
+    def paragraphs(self, only=None, seconds=True):
+        """Say where the ranks are (all, or those in `only`), those at the same place together.
 
-    def _in_vain(self):
-        alike = {}  # {(what it waits for, who has ended): ranks}
-        for rank, ended in self.waits_in_vain().items():
-            went_well = all(self.reports[r].state not in ("died", "failed") for r in ended)
-            if went_well and not self._settled([rank]):
-                continue  # what it waits for may have been sent
-            alike.setdefault((wait(self.reports[rank].call), tuple(ended)), []).append(rank)
-        said = []
-        for (waits, ended), ranks in alike.items():
-            # The gravest names the cause: who merely ended may only have heard of a death first.
-            gravest = min((self.reports[r].state for r in ended), key=list(ENDED).index)
-            ended = [r for r in ended if self.reports[r].state == gravest]
-            who, whom = named(ranks).capitalize(), named(ended)
-            sends = self.reports[ranks[0]].call["kind"] == "send"
-            end = "nobody there receives any more" if sends else "nothing more comes from there"
-            waits = _plural(waits) if len(ranks) > 1 else waits
-            state = _plural(ENDED[gravest]) if len(ended) > 1 else ENDED[gravest]
-            said.append(f"{who} {waits}, but {whom} {state}: {end}.")
-        return said
+        seconds: say for how long, too.
+        """
+        return sentences.places_of(self.reports.values(), only, seconds)
 
-
-def _state(report):
-    if report.call and report.state not in ENDED:
-        return wait(report.call)
-    return {**UNDER_WAY, **ENDED}.get(report.state, "does not answer")
-
-
-def _plural(state):
-    first, _, rest = state.partition(" ")
-    plural = {"has": "have", "does": "do", "is": "are"}.get(first, first.removesuffix("s"))
-    return f"{plural} {rest}".strip()
-
-
-def wait(call, whom=None):
-    """Say what a call waits for: "waits to receive float32[2] from rank 1".
-
-    whom: the rank to name where the call itself waits for several.
-    """
-    what = f" {call['payload']}" if call["payload"] else ""
-    tag = f" with tag {call['tag']}" if call["tag"] else ""
-    if call["kind"] in ("send", "recv"):
-        peer = "anyone" if call["peer"] is None else f"rank {call['peer']}"
-        verb, way = ("send", "to") if call["kind"] == "send" else ("receive", "from")
-        if call["handle"]:
-            return f"waits for its {call['name']} of{what} {way} {peer}{tag}"
-        return f"waits to {verb}{what} {way} {peer}{tag}"
-    details = [call["op"] if call["op"] != "SUM" else ""]
-    details += [f"root {call['root']}"] if call["root"] is not None else []
-    details = f" ({', '.join(filter(None, details))})" if any(details) else ""
-    others = "" if whom is None else f" for rank {whom}"
-    return f"waits in {call['name']}{' of' if what else ''}{what}{details}{others}"
+    def conclusions(self, mismatches=True):
+        """Say why nobody goes on, one sentence for each reason; mismatches: also those."""
+        return sentences.reasons(self, mismatches)

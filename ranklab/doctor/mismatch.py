@@ -1,4 +1,4 @@
-"""Collectives that do not match: one sentence that names two ranks and what each of them called.
+"""Collectives that do not match: two ranks, and what each of them called.
 
 All ranks of a group must make the same collectives in the same order, on tensors of the same shape
 and type. Three sources tell where they did not: torch's record of each rank's last collectives, the
@@ -6,13 +6,10 @@ message of torch's own checks (`Ranks(debug=True)`), and what Gloo said as it ab
 """
 
 import re
+from dataclasses import dataclass
 
 # Of these, every rank hands over a tensor of the same shape and type.
 SAME_PAYLOAD = {"all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter"}
-RULE = (
-    "All ranks of a group must make the same calls in the same order, on tensors of the same "
-    "shape and type."
-)
 # Torch's record and its checks call the types by their names in C++.
 TYPES = {
     "float": "float32",
@@ -33,23 +30,46 @@ FOUND_BY_TORCH = re.compile(
 )
 
 
-def sentences(reports):
-    """Return the sentence for the first collective of each group that ranks do not agree on."""
+@dataclass(frozen=True)
+class Called:
+    """A collective as a rank called it. tensors: "float32[4] and int64[1]", where it is known."""
+
+    name: str
+    tensors: str = ""
+    op: str | None = None
+    root: int | None = None
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """What two ranks called in place of the same.
+
+    number: which collective of the group it is, from 1, where it is known. second: None where
+    those that called something else did not live to say so.
+    """
+
+    first: int
+    one: Called
+    second: int | None = None
+    other: Called | None = None
+    number: int | None = None
+
+
+def found(reports):
+    """Return the Mismatch of the first collective of each group that ranks do not agree on."""
     made = {}  # {(group, number): {rank: what it called}}
     for report in reports:
         for entry in report.recent:
             at = made.setdefault((entry["group"], entry["number"]), {})
             at[report.rank] = entry
-    said, seen = [], set()
+    mismatches = {}  # {group: the first of it}
     for (group, number), calls in sorted(made.items()):
-        if group in seen:
-            continue
         first = min(calls)
         other = next((r for r in sorted(calls) if not _match(calls[first], calls[r])), None)
-        if other is not None:
-            seen.add(group)
-            said.append(_sentence(first, _said(calls[first]), other, _said(calls[other]), number))
-    return said
+        if other is not None and group not in mismatches:
+            called = _called(calls[first]), _called(calls[other])
+            mismatches[group] = Mismatch(first, called[0], other, called[1], number)
+    return list(mismatches.values())
 
 
 def _match(one, other):
@@ -79,40 +99,25 @@ def tensors_of(entry):
     return " and ".join(f"{_type(d)}{s}" for d, s in zip(entry["dtypes"], entry["sizes"]))
 
 
-def _said(entry):
-    tensors = tensors_of(entry)
-    of = f" of {tensors}" if tensors else ""
-    root = entry.get("root")
-    details = [entry.get("op"), None if root is None else f"root {root}"]
-    details = ", ".join(filter(None, details))
-    return f"{entry['name']}{of}{f' ({details})' if details else ''}"
+def _called(entry):
+    return Called(entry["name"], tensors_of(entry), entry.get("op"), entry.get("root"))
 
 
 def _type(name):
     return TYPES.get(name.lower(), name.lower())
 
 
-def _sentence(first, one, second, other, number=None):
-    which = f" as collective number {number} of the group," if number else ""
-    return (
-        f"The collectives do not match:{which} rank {first} calls {one}, and "
-        f"rank {second} calls {other}. {RULE}"
-    )
-
-
 def found_by_torch(message):
-    """Return what the rank called on which torch's own checks said `message`, or None."""
-    found = FOUND_BY_TORCH.search(message)
-    return _fingerprint(found[1]) if found else None
+    """Return what the rank Called on which torch's own checks said `message`, or None."""
+    said = FOUND_BY_TORCH.search(message)
+    return _fingerprint(said[1]) if said else None
 
 
-def sentence_of_calls(calls):
-    """Return the sentence for {rank: what it called}."""
+def of_calls(calls):
+    """Return the Mismatch in {rank: what it Called}."""
     first = min(calls)
     other = next((rank for rank in sorted(calls) if calls[rank] != calls[first]), None)
-    if other is None:  # those that called something else did not live to say so
-        return f"The collectives do not match: rank {first} calls {calls[first]}. {RULE}"
-    return _sentence(first, calls[first], other, calls[other])
+    return Mismatch(first, calls[first], other, calls.get(other))
 
 
 def _fingerprint(text):
@@ -121,19 +126,10 @@ def _fingerprint(text):
     name = {"ALLREDUCE": "all_reduce", "ALLGATHER": "all_gather"}.get(known.get("OpType"))
     name = name or known.get("OpType", "a collective").lower()
     shape, dtype = known.get("TensorShape"), _type(known.get("TensorDtypes", ""))
-    return f"{name} of {dtype}{shape}" if shape else name
+    return Called(name, f"{dtype}{shape}" if shape else "")
 
 
-def why_aborted(what, report):
-    """Say what a process was aborted in, from its last words, and why, if Gloo said so; or None."""
-    call, found = report.call, ABORTED.search(what)
-    if "SIGABRT" not in what or not call:
-        return None
-    of = f" of {call['payload']}" if call["payload"] else ""
-    doing = f"its process was aborted (SIGABRT) in {call['name']}{of}"
-    if not found:
-        return f"{doing}."
-    if call["kind"] == "collective":  # the bytes are those of a part that Gloo made
-        return f"{doing}: Gloo got a message that does not fit."
-    peer = "" if call["peer"] is None else f" from rank {call['peer']}"
-    return f"{doing}: Gloo got a message{peer} of {found[1]} bytes, and {found[2]} fit."
+def too_long(said):
+    """Return (bytes of a message, bytes that fit), where Gloo said so as it aborted; or None."""
+    sizes = ABORTED.search(said)
+    return sizes and (sizes[1], sizes[2])

@@ -7,10 +7,10 @@ matter of diagnosis.py.
 import contextlib
 import os
 import time
-from dataclasses import replace
 
-from ranklab.doctor import REQUEST, places, remains
-from ranklab.doctor.diagnosis import STUCK, Diagnosis, Report
+from ranklab.doctor import REQUEST, deaths, places, silent
+from ranklab.doctor.diagnosis import STUCK, Diagnosis
+from ranklab.doctor.report import Report
 
 PATIENCE = 1.0  # seconds that a rank has to answer; one that is merely stuck takes milliseconds
 
@@ -26,16 +26,14 @@ def where(ranks, ended=None, patience=PATIENCE, but=()):
     asked = [r for r in range(len(ranks)) if ended.get(r) != "died" and r not in but]
     waiting = _send(ranks.client, "where", asked)
     said = _answers(waiting, patience)
-    silent = set(range(len(ranks))) - said.keys() - ended.keys()
-    in_one_call = remains.in_one_call(ranks, silent)
+    no_answer = set(range(len(ranks))) - said.keys() - ended.keys()
+    in_one_call = silent.in_one_call(ranks, no_answer)
     said = _answers(waiting, 0)  # whoever was only late has answered meanwhile
     _forget(ranks, waiting)
     reports = []
     for rank in range(len(ranks)):
         if ended.get(rank) == "died":
-            report = remains.last_words(ranks, rank)
-            cause = remains.cause_of_death(ranks, rank, report)
-            reports.append(replace(report, note=f"    {cause}".rstrip()))
+            reports.append(deaths.report_of(ranks, rank))
         else:
             deaf = rank in in_one_call
             reports.append(_report(ranks, rank, said.get(rank), ended.get(rank), deaf))
@@ -144,9 +142,9 @@ def _send(client, what, targets, **more):
 
 def _report(ranks, rank, said, ended, in_one_call):
     if said is None:
-        return Report(rank, ended) if ended else remains.of_silent(ranks, rank, in_one_call)
+        return Report(rank, ended) if ended else silent.report_of(ranks, rank, in_one_call)
     if "error" in said:
-        return Report(rank, ended or "silent", note=f"    the lab's own error: {said['error']}")
+        return Report(rank, ended or "silent", silence=f"the lab's own error: {said['error']}")
     recent = tuple(said.get("recent", ()))
     if ended:
         return Report(rank, ended, recent=recent, numbers=said.get("numbers", {}))

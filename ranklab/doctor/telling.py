@@ -1,44 +1,17 @@
-"""When something goes wrong on the ranks: one short message instead of a traceback per rank."""
+"""When something goes wrong on the ranks: one short message instead of a traceback per rank.
+
+It is made of what was found: failures (failures.py), and what a vigil saw (vigil.py).
+"""
 
 import re
-from dataclasses import dataclass
 
-from ranklab.doctor import mismatch, places
+from ranklab.doctor import mismatch, sentences
 from ranklab.errors import RankError, named
-from ranklab.upstream.ipyparallel import UNREADABLE
 
-LONGEST_MESSAGE = 2000  # characters
-LACKING = re.compile(
-    r"NameError: name '(\w+)' is not defined|Can't get attribute '(\w+)' on <module '__main__'"
-)
 # What PyTorch says of a group whose process group was ended.
 OUTLIVED = re.compile(
     r"Group .* is not registered, please create group|is not initialized in the world group map"
 )
-COLOR = re.compile(r"\x1b\[[0-9;]*m")
-# What a rank says when it waited in vain, or when the other end of its connection went away.
-WAITED = re.compile(
-    r"[Tt]imed out|[Tt]imeout|Connection (closed|reset|refused)|pair closure|Broken pipe"
-    r"|to pass monitoredBarrier"
-)
-# Parts of Gloo's messages that say nothing to a reader, and differ from rank to rank.
-NOISE = re.compile(
-    r"\[/\S*\.(?:cc|cpp|h):\d+\] | \[[0-9a-f.:]+\]:\d+| This is typically caused by.*"
-    r"|\[enforce fail at \S+\] err == 0\. ",
-    re.S,
-)
-
-
-@dataclass(frozen=True)
-class Failure:
-    """What happened to one rank: `kind` is a key of SAYS."""
-
-    rank: int
-    kind: str
-    error: str = ""  # "ValueError: x must be positive"
-    place: str = ""  # "line 3: y = f(x)"; several lines where functions of the reader are involved
-    traceback: str = ""
-
 
 SAYS = {  # causes before consequences
     "died": "died",
@@ -55,28 +28,6 @@ TOLD_BY_PLACE = ("waited", "mismatch")  # each rank has words of its own for the
 CONSEQUENCES = ("waited", "interrupted", "busy")
 
 
-def from_remote(rank, remote, first_line=None):
-    """Read an ipyparallel RemoteError; `first_line` is what the reader's editor calls line 1."""
-    if remote.ename == UNREADABLE:
-        return Failure(rank, "unreadable", str(remote.evalue))
-    if remote.ename == "EngineError":
-        return Failure(rank, "died")
-    text = COLOR.sub("", remote.traceback or "")
-    if said := mismatch.found_by_torch(str(remote.evalue)):
-        return Failure(rank, "mismatch", said, places.in_traceback(text, first_line), text)
-    message = NOISE.sub("", str(remote.evalue)).strip()
-    if len(message) > LONGEST_MESSAGE:
-        message = f"{message[:LONGEST_MESSAGE]} ... ({len(message):,} characters)"
-    if remote.ename == "SyntaxError":
-        message = re.sub(r" \(\d+\.py, line \d+\)$", "", message)
-    from_torch = remote.ename == "RuntimeError" or remote.ename.startswith("Dist")
-    kind = "waited" if from_torch and WAITED.search(message) else "error"
-    if remote.ename == "KeyboardInterrupt":
-        kind = "interrupted"
-    error = f"{remote.ename}: {message}" if message else remote.ename
-    return Failure(rank, kind, error, places.in_traceback(text, first_line), text)
-
-
 def error_from(
     failures, name, names_in_kernel=(), account=None, broken_before=False, restarted=False
 ):
@@ -86,60 +37,107 @@ def error_from(
     broken_before: did the process group break in an earlier cell? restarted: are the ranks not
     the first processes of this object?
     """
-    told = account.tells_of if account else ()  # these need no paragraph of their own
-    paragraphs = []
-    broken_before &= any(failure.kind == "waited" for failure in failures)
-    if broken_before:
-        paragraphs.append(
-            "The process group broke in an earlier cell, so that no communication works: call "
-            f"{name}.reset(), then run this cell again."
-        )
-    died = any(failure.kind == "died" for failure in failures)
-    causes = account.mismatches if account and died else []
-    paragraphs += causes
-    for kind in SAYS:
-        alike = {}  # ranks that waited at one place waited for one thing, whatever each was told
-        for failure in failures:
-            if failure.kind == kind and not (kind in CONSEQUENCES and failure.rank in told):
-                key = (failure.place, failure.error if kind not in TOLD_BY_PLACE else "")
-                alike.setdefault(key, []).append(failure)
-        if account and kind == FIRST_CONSEQUENCE:
-            paragraphs += account.paragraphs(but=causes)
-        if kind == "mismatch" and alike:
-            paragraphs += _of_mismatch(alike.values())
-        else:
-            paragraphs += [_paragraph(kind, group) for group in alike.values()]
-    waited = [f.error for f in failures if f.kind == "waited" and f.rank in told]
-    if waited and not account.freed:
-        paragraphs.append(f"PyTorch's own words: {_most_telling(waited)}")
-    paragraphs.append(elsewhere(failures, name, names_in_kernel, restarted))
     kinds = {failure.kind for failure in failures}
+    broken_before = broken_before and "waited" in kinds
+    paragraphs = [_of_broken_group(name)] if broken_before else []
+    # Of what one died, the collectives may say: that comes before the death then.
+    causes = account.diagnosis.mismatches if account and "died" in kinds else ()
+    paragraphs += map(sentences.difference, causes)
+    paragraphs += _by_kind(failures, account, mismatches=not causes)
+    paragraphs.append(_words_of_torch(failures, account))
+    paragraphs.append(elsewhere(failures, name, names_in_kernel, restarted))
     if account and (account.freed or account.diagnosis.waiting):
         kinds.add("waited")
     if account and not account.diagnosis.silent and not account.gave_up:
         kinds.discard("busy")  # they were freed a moment ago
     if not broken_before or kinds & {"died", "busy"}:
         paragraphs.append(what_next(kinds, name))
-    tracebacks = {failure.rank: failure.traceback for failure in failures}
-    return RankError("\n\n".join(filter(None, paragraphs)), tracebacks)
+    return RankError("\n\n".join(filter(None, paragraphs)), failures)
+
+
+def unnoticed(mismatches):
+    """Make the RankError of collectives that do not match, where nobody failed of it."""
+    said = map(sentences.difference, mismatches)
+    return RankError("\n\n".join([*said, "Gloo did not notice: the results are wrong."]))
+
+
+def _of_broken_group(name):
+    return (
+        "The process group broke in an earlier cell, so that no communication works: call "
+        f"{name}.reset(), then run this cell again."
+    )
+
+
+def _by_kind(failures, account, mismatches):
+    """Say what happened to the ranks, and where those were that waited; causes first."""
+    told = account.tells_of if account else ()  # these need no paragraph of their own
+    paragraphs = []
+    for kind in SAYS:
+        alike = {}  # ranks that waited at one place waited for one thing, whatever each was told
+        for failure in failures:
+            if failure.kind == kind and not (kind in CONSEQUENCES and failure.rank in told):
+                key = failure.place, "" if kind in TOLD_BY_PLACE else _error(failure)
+                alike.setdefault(key, []).append(failure)
+        if account and kind == FIRST_CONSEQUENCE:
+            paragraphs += _of_waits(account, mismatches)
+        if kind == "mismatch" and alike:
+            paragraphs += _of_mismatch(alike.values())
+        else:
+            paragraphs += [_paragraph(kind, group) for group in alike.values()]
+    return paragraphs
+
+
+def _error(failure):
+    return sentences.death(failure.report) if failure.report else failure.error
+
+
+def _of_waits(account, mismatches):
+    """Say how the waiting ended, why nobody went on, and where each rank was."""
+    why = account.diagnosis.conclusions(mismatches)
+    if not account.tells_of:
+        return why
+    reports = account.diagnosis.reports.values()
+    finished = [report.rank for report in reports if report.state == "finished"]
+    where = account.diagnosis.paragraphs({*account.tells_of, *finished}, seconds=False)
+    ending, before = _ending(account)
+    return [ending, *why, before, *where]
+
+
+def _ending(account):
+    """Return (how the waiting ended, what introduces the places of the ranks)."""
+    if account.interrupted:
+        return "Interrupted.", "Before that:"
+    if account.freed:
+        return "", "The others could not go on, and were freed. Until then:"
+    if account.gave_up:
+        return "No answer came.", "This is where the ranks are:"
+    seconds = f"{account.timeout:g} s"
+    return f"No progress: after {seconds} the ranks that waited gave up.", "Until then:"
+
+
+def _words_of_torch(failures, account):
+    """Return what those ranks were told that waited, where the places say the rest."""
+    if not account or account.freed:
+        return ""
+    waited = [f for f in failures if f.kind == "waited" and f.rank in account.tells_of]
+    return f"PyTorch's own words: {_most_telling(waited).error}" if waited else ""
 
 
 def _of_mismatch(groups):
     """Say once what torch's checks told every rank, and where each of them was."""
-    calls = {failure.rank: failure.error for group in groups for failure in group}
+    calls = {failure.rank: failure.called for group in groups for failure in group}
     where = [f"{named(f.rank for f in group)}:\n{group[0].place}" for group in groups]
-    return [mismatch.sentence_of_calls(calls), *where]
+    return [sentences.difference(mismatch.of_calls(calls)), *where]
 
 
-def _most_telling(errors):
+def _most_telling(failures):
     # "Timed out" says more than "connection closed", which only says that another one timed out.
-    return max(errors, key=lambda error: ("Timed out" in error, -len(error)))
+    return max(failures, key=lambda failure: (failure.timed_out, -len(failure.error)))
 
 
 def _paragraph(kind, group):
     """Say what happened to ranks to which the same happened."""
-    place = group[0].place
-    error = _most_telling([failure.error for failure in group])
+    place, error = group[0].place, _error(_most_telling(group))
     who = named(failure.rank for failure in group)
     if kind == "died" and error:
         return "\n".join(filter(None, [f"{who} died: {error}", place]))
@@ -161,10 +159,9 @@ def elsewhere(failures, name, names_in_kernel, restarted=False):
                 f"This group was made before {name}.reset() or {name}.restart(), which ended it: "
                 "make it again with dist.new_group."
             )
-        lacking = LACKING.search(failure.error)
-        if not lacking:
+        what = failure.lacks
+        if not what:
             continue
-        what = lacking[1] or lacking[2]
         if what == name:
             return f"`{name}` lives in this notebook: call it in a cell without %%px."
         if failure.kind == "unreadable":

@@ -1,32 +1,59 @@
-"""Keeping watch over one cell while the ranks run it.
+"""Keeping watch over one cell while the ranks run it, so that no wait is forever.
 
-A `Vigil` looks at the ranks now and then, and acts on what it sees:
+Three things may keep a rank from answering: it waits for a message that never comes (the group's
+timeout ends that), it died (deaths.py), or the controller between the notebook and the ranks is
+gone. A `Vigil` looks at the ranks now and then, and acts on what it sees:
 
 - nobody has a way on: it says so below the cell, long before the timeout ends the waiting;
 - a rank died, or failed while others wait for it: it frees them, as nobody is going to answer;
 - the reader interrupts: it passes that on, and frees the ranks that cannot hear it.
 
-What it saw last is part of the error in which such a cell ends.
+Then it reads what came back. What it saw last is part of the error in which such a cell ends.
 """
 
-import sys
+import gc
 import time
 from concurrent.futures import wait
 from dataclasses import dataclass
 
-from IPython import get_ipython
-from IPython.display import display
-
-from ranklab.doctor import mismatch, rounds
+from ranklab.doctor import ctrl_c, failures, notice, rounds
 from ranklab.doctor.diagnosis import Diagnosis
+from ranklab.errors import RankError
+from ranklab.start import exits
 from ranklab.upstream import ipyparallel as replies
 
 FIRST, LONGEST = 0.5, 5.0  # seconds until the first look, and at most between two
 # Of the two seconds in which an interrupt ends a cell: for a rank that runs Python to hear it (and
 # for a silent one to say where it is), and for one that was freed to end its cell.
 TO_STOP, TO_END = 0.3, 1.0
+MARGIN = 5.0  # seconds that a rank gets beyond its timeout before it counts as stuck
+GRACE = 0.3  # seconds that the news of a death may come after what it led to
 NOT_BEGUN = 2.0  # seconds after which it is worth a word that the cell waits for an earlier one
-WENT_ON = "The ranks waited for a while, and went on."
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What came of a cell: the values of the ranks, or how they failed, and what was seen of it.
+
+    mismatches: where nobody failed, the collectives that do not match all the same. account: of
+    ranks that waited, or None. interrupt: the reader's Ctrl-C.
+    """
+
+    values: list
+    failures: list
+    mismatches: list
+    account: "Account | None"
+    freed: bool
+    interrupt: KeyboardInterrupt | None
+
+
+def watch(ranks, result, limit=None, signal="SIGINT", first_line=None):
+    """Wait for `result`, with a vigil over it; return what came, a Watched.
+
+    limit: seconds after which a silent rank counts as stuck; without it, a rank may compute for as
+    long as it likes. signal: what Ctrl-C sends to the ranks. first_line: as for failures.read.
+    """
+    return Vigil(ranks, result).keep(limit, signal, first_line)
 
 
 class Vigil:
@@ -37,12 +64,67 @@ class Vigil:
         self.interrupted = self.gave_up = False
         self._ranks, self._result = ranks, result
         self._began = time.monotonic()
-        self._diagnosis, self._notice = None, None
+        self._diagnosis, self._notice = None, notice.Notice()
         self._seen = 0.0  # when that was
         self._expires = 0.0  # when the first of those that waited then gives up
         self._moved = 0  # looks since, at which nobody was stuck
         self._first = min(FIRST, ranks.timeout / 4)
         ranks.watched += 1
+
+    def keep(self, limit, signal, first_line):
+        """Wait until all have answered, or are given up; read what they answered."""
+        interrupt = None
+        try:
+            with ctrl_c.pressed_once():
+                self._wait(limit)
+        except KeyboardInterrupt as error:
+            interrupt = error
+            with ctrl_c.deaf_to_it():  # who is impatient presses twice
+                self.interrupt(signal)
+            gc.collect()  # the output of an endless print may be a gigabyte of garbage by now
+        except RankError:  # the controller is gone
+            self._notice.clear()
+            raise
+        finally:
+            self._ranks.watched -= 1
+        values, failed = failures.read(self._ranks, self._result, first_line)
+        failed += self._deaths(failed)
+        if self._diagnosis is None and any(failure.kind == "died" for failure in failed):
+            # It ended the waiting by itself: compare what the ranks had called.
+            self._diagnosis = self._ask(rounds.where)
+        if failed or self.freed:
+            self._notice.clear()
+        elif not interrupt:
+            self._notice.went_on()
+        differ = [] if failed else failures.unnoticed(self._result, values)
+        return Watched(values, failed, differ, self.account(), self.freed, interrupt)
+
+    def _wait(self, limit):
+        began = time.monotonic()
+        while not self._result.wait(self.until_next_look()):
+            if not exits.controller_runs(self._ranks.cluster):
+                raise RankError(
+                    "The controller, which carries everything between this notebook and the ranks, "
+                    f"is gone. Call {self._ranks.name}.restart(): it starts fresh processes."
+                )
+            self.look()
+            if self.freed and limit is None:
+                began, limit = time.monotonic(), MARGIN
+            if limit is not None and self._is_over(began, limit):
+                self._give_up()
+                return
+
+    def _deaths(self, failed):
+        """Return a Failure for each rank that died and was not asked, or had answered before."""
+        echoes = [failure for failure in failed if failure.kind == "waited"]
+        if not echoes and not self.freed:
+            return []
+        deadline = time.monotonic() + GRACE
+        lost = not self.freed and not any(failure.timed_out for failure in echoes)
+        while lost and not self._ranks.gone() and time.monotonic() < deadline:
+            time.sleep(0.02)  # a closed connection is noticed before the hub tells of the death
+        known = {failure.rank for failure in failed}
+        return [failures.of_dead(self._ranks, r) for r in sorted(self._ranks.gone() - known)]
 
     def until_next_look(self):
         """Return how many seconds to wait for the result: the longer it runs, the longer."""
@@ -66,17 +148,15 @@ class Vigil:
         elif diagnosis.stuck or (self._waits_for_long(diagnosis) and not self._gives_up(diagnosis)):
             self._diagnosis, self._seen, self._moved = diagnosis, time.monotonic(), 0
             self._expires = self._seen + self._ranks.timeout - self._longest(diagnosis)
-            self._say(self._headline(diagnosis), diagnosis)
+            self._notice.say(notice.waiting(diagnosis, self._ranks.timeout), diagnosis)
         else:
             # Right after their time was up, ranks are no longer stuck, and not yet done.
             self._moved += 1
             if "failed" in ended.values():
                 if self._moved > 2 and not diagnosis.waiting:  # else they will be freed
-                    self._say(
-                        "Some ranks failed; others still run. Interrupt to end it.", diagnosis
-                    )
+                    self._notice.say(notice.OTHERS_RUN, diagnosis)
             elif self._has_not_begun(diagnosis):
-                self._say("This cell has not begun: an earlier one still runs.", diagnosis)
+                self._notice.say(notice.NOT_BEGUN, diagnosis)
             elif self._moved > 1:
                 self._take_back()
 
@@ -100,31 +180,10 @@ class Vigil:
         since = [diagnosis.reports[r].seconds for r in diagnosis.unfinished]
         return here > NOT_BEGUN and bool(since) and min(since) > here + 1
 
-    def _headline(self, diagnosis):
-        if diagnosis.stuck:
-            what = "No progress."
-        elif len(diagnosis.waiting) == len(diagnosis.reports):
-            what = "All are in a communication that takes long; it may just be large."
-        else:
-            what = "Ranks wait for others that still run."
-        return (
-            f"{what} A rank that waits gives up after {self._ranks.timeout:g} s; to end this at "
-            "once, press the stop button (interrupt the kernel)."
-        )
-
-    def _say(self, headline, diagnosis):
-        if not any(report.place for report in diagnosis.reports.values()):
-            return  # it is none of the reader's lines that they are busy with
-        text = f"{headline}\n\n{diagnosis}"
-        if self._notice is None:
-            self._notice = Notice(text)
-        else:
-            self._notice.update(text)
-
     def _take_back(self):
         """Say that the ranks move again, unless it is that they give up just now."""
         if time.monotonic() < self._expires - 1:
-            self.went_on()
+            self._notice.went_on()
 
     def interrupt(self, signal):
         """End the cell on all ranks, within two seconds."""
@@ -151,50 +210,24 @@ class Vigil:
             time.sleep(0.02)
         return True
 
-    def look_back(self):
-        """Compare, after a death that ended the waiting by itself, what the ranks had called."""
-        if self._diagnosis is None:
-            self._diagnosis = self._ask(rounds.where)
-
-    def is_over(self, began, seconds):
+    def _is_over(self, began, seconds):
         """Is the time over that the ranks were given: `seconds` since `began`?"""
         late = time.monotonic() - began > seconds
         return late and self._ask(rounds.where).is_over(began, seconds)
 
-    def give_up(self):
+    def _give_up(self):
         """Note where the ranks are that still have not answered."""
         if self._diagnosis is None:
             self.gave_up = True
             self._diagnosis = self._ask(rounds.where)
 
-    def end(self):
-        """End the watch."""
-        self._ranks.watched -= 1
-
-    def went_on(self):
-        """Say that what stands below the cell is over."""
-        if self._notice:
-            self._notice.update(WENT_ON)
-
-    def clear(self):
-        """Clear what stands below the cell: there is an error, which says it all."""
-        if self._notice:
-            self._notice.update("")
-
     def account(self):
         """Return the Account of the last look, if ranks were stuck then; else None."""
         if self._diagnosis is None or self._is_old():
             return None
-        if self.interrupted:
-            said = "Interrupted.", "Before that:"
-        elif self.freed:
-            said = "", "The others could not go on, and were freed. Until then:"
-        elif self.gave_up:
-            said = "No answer came.", "This is where the ranks are:"
-        else:
-            seconds = f"{self._ranks.timeout:g} s"
-            said = f"No progress: after {seconds} the ranks that waited gave up.", "Until then:"
-        return Account(self._diagnosis, *said, self.freed, self.gave_up)
+        return Account(
+            self._diagnosis, self._ranks.timeout, self.interrupted, self.freed, self.gave_up
+        )
 
     def _is_old(self):
         """Was it another wait, which ended well?"""
@@ -218,11 +251,11 @@ class Vigil:
 
 @dataclass(frozen=True)
 class Account:
-    """What an error has to say of ranks that waited."""
+    """What was seen of ranks that waited, and what ended that: if none of these, their timeout."""
 
     diagnosis: Diagnosis
-    ending: str  # how the waiting ended
-    before: str  # introduces the places of the ranks
+    timeout: float  # seconds
+    interrupted: bool
     freed: bool
     gave_up: bool
 
@@ -236,36 +269,3 @@ class Account:
             for rank in self.diagnosis.unfinished
             if reports[rank].place or reports[rank].state == "silent"
         ]
-
-    @property
-    def mismatches(self):
-        """The sentences on collectives that do not match."""
-        return mismatch.sentences(self.diagnosis.reports.values())
-
-    def paragraphs(self, but=()):
-        """Say how the waiting ended, why nobody went on (but `but`), and where each rank was."""
-        why = [said for said in self.diagnosis.conclusions() if said not in but]
-        if not self.tells_of:
-            return why
-        finished = [r for r, report in self.diagnosis.reports.items() if report.state == "finished"]
-        where = self.diagnosis.paragraphs({*self.tells_of, *finished}, seconds=False)
-        return [self.ending, *why, self.before, *where]
-
-
-class Notice:
-    """Text below the cell that runs, which can be replaced."""
-
-    def __init__(self, text):
-        in_kernel = hasattr(get_ipython(), "kernel")
-        self._display = display(_plain(text), raw=True, display_id=True) if in_kernel else None
-        if not in_kernel:
-            print(text, file=sys.stderr)
-
-    def update(self, text):
-        """Put `text` in its place."""
-        if self._display:
-            self._display.update(_plain(text), raw=True)
-
-
-def _plain(text):
-    return {"text/plain": text}

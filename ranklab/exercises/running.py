@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import ipyparallel
 
-from ranklab.doctor import remains, rounds
+from ranklab.doctor import deaths, rounds, sentences
 from ranklab.doctor.diagnosis import Diagnosis
-from ranklab.doctor.telling import WAITED
+from ranklab.doctor.failures import WAITED
 from ranklab.errors import RankError
 from ranklab.exercises import on_rank
 from ranklab.ranks.ranks import Ranks
@@ -135,8 +135,8 @@ class Bench:
         replies.forget(self.ranks, result)
 
     def _last_report(self, rank):
-        report = remains.last_words(self.ranks, rank)
-        return report, remains.cause_of_death(self.ranks, rank, report)
+        report = deaths.report_of(self.ranks, rank)
+        return report, sentences.death(report)
 
     def _ended(self, result):
         """Return {rank: "finished", "failed" or "died"} of those that are through."""

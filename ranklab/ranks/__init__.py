@@ -1,6 +1,7 @@
 """Engines as ranks: start, run, pull, push, reset, restart, close, and `%%px`.
 
 - ranks.py: `Ranks`, what a reader has in hand
+- current.py: one `Ranks` at a time in a kernel, and what the next one takes over
 - process_group.py: what runs on the ranks to make a process group of them
 - outcome.py: what came of a request to the ranks, their values or one error
 - px.py: ipyparallel's `%%px`, with errors that a reader can use

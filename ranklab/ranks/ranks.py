@@ -14,7 +14,6 @@ ipyparallel starts the processes ("engines"), runs the `%%px` cells on them, and
 - a **guardian** (guardian.py), which ends all of it with the kernel, whatever the kernel dies of.
 """
 
-import atexit
 import contextlib
 import itertools
 import os
@@ -27,18 +26,16 @@ from concurrent.futures import wait
 import ipyparallel
 from IPython import get_ipython
 
-from ranklab.doctor import places, rounds
+from ranklab.doctor import places, rounds, vigil
 from ranklab.doctor.telling import what_next
 from ranklab.errors import ArgumentError, MissingOnRanks, RankError, named
-from ranklab.ranks import outcome, process_group, px
+from ranklab.ranks import current, outcome, process_group, px
 from ranklab.start import arguments, cluster, importer_process
 from ranklab.start.guardian import Guardian
 from ranklab.upstream import ipyparallel as replies
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 IN_NAMESPACE = ("rank", "world_size", "device", "torch", "dist")
-
-_current = None  # the ranks of this kernel: one Ranks at a time
 
 
 class Ranks:
@@ -54,9 +51,8 @@ class Ranks:
 
     def __init__(self, n=4, *, backend=None, device=None, timeout=20.0, debug=False, engines=None):
         self.restarted = False
-        replaced = _current.world_size if _current else 0
-        self._plan = arguments.plan(n, backend, device, timeout, debug, engines, replaced)
-        self._start(_replace_current(self))
+        self._plan = arguments.plan(n, backend, device, timeout, debug, engines, current.size())
+        self._start(current.replace_by(self, self._plan))
 
     # What it is
 
@@ -93,27 +89,11 @@ class Ranks:
         again: where that fails, and may not fail a second time, try once more.
         """
         began = time.perf_counter()
-        self.cluster = self.client = self.view = None
-        self.pids = []
-        self.one_host = False  # until all have said where they are
-        self.watched = 0  # by how many vigils
-        self.cell = places.LastCell()
-        self.last_result = self.earlier_result = None  # of the last two %%px
-        self.broken = False  # did a communication fail in this process group?
-        self._meetings = itertools.count()
-        self._guardian = None
+        self._forget_the_former()
         try:
             self._guardian = guardian or Guardian()
-            folder = self._guardian.folder
-            self.cluster, self.client = cluster.start(self._plan, folder, process_group.PRELOAD)
-            replies.keep_unreadable(self.client)
-            rounds.free_when_one_dies(self)
-            self.view = self.client[:]
-            self.view.block = True
-            self.folder = folder
-            processes = self._on_all(process_group.prepare, self.folder, limit=120)
-            self.pids = [pid for _, pid in processes]
-            self.one_host = {host for host, _ in processes} == {socket.gethostname()}
+            self.folder = self._guardian.folder
+            self._start_processes()
             self._join()
         except KeyboardInterrupt:
             self.close()
@@ -125,8 +105,8 @@ class Ranks:
             if not again:
                 self.close()
                 raise
-            kept = self._take_over(self)
-            _replace_current(self)
+            kept = current.take_over(self, self._plan)
+            current.replace_by(self, self._plan)
             return self._start(kept, again=False)
         except BaseException:
             self.close()
@@ -135,6 +115,27 @@ class Ranks:
             shell.register_magics(px.RankMagics(shell, self))
         self._seconds = time.perf_counter() - began
         print(self)
+
+    def _forget_the_former(self):
+        """Know nothing of processes, before there are any, or fresh ones."""
+        self.cluster = self.client = self.view = self._guardian = None
+        self.pids = []
+        self.one_host = False  # until all have said where they are
+        self.watched = 0  # by how many vigils
+        self.cell = places.LastCell()
+        self.last_result = self.earlier_result = None  # of the last two %%px
+        self.broken = False  # did a communication fail in this process group?
+        self._meetings = itertools.count()
+
+    def _start_processes(self):
+        self.cluster, self.client = cluster.start(self._plan, self.folder, process_group.PRELOAD)
+        replies.keep_unreadable(self.client)
+        rounds.free_when_one_dies(self)
+        self.view = self.client[:]
+        self.view.block = True
+        processes = self._on_all(process_group.prepare, self.folder, limit=120)
+        self.pids = [pid for _, pid in processes]
+        self.one_host = {host for host, _ in processes} == {socket.gethostname()}
 
     def _join(self, size=None):
         """Make one process group of all ranks (or the first `size`), at a fresh meeting point."""
@@ -160,13 +161,13 @@ class Ranks:
             sent = self.client.send_signal("SIGINT", block=False)
             rounds.free(self)
             wait([sent], 1)  # a signal that is still under way would end what comes next
-        if busy := self._busy(patience=outcome.MARGIN):
+        if busy := self._busy(patience=vigil.MARGIN):
             raise RankError(self._still_runs(busy))
         self._regroup()
 
     def _regroup(self, size=None):
         """Take the process group down; make a new one of all ranks, or of the first `size`."""
-        self._on_all(process_group.leave, limit=self.timeout + outcome.MARGIN)
+        self._on_all(process_group.leave, limit=self.timeout + vigil.MARGIN)
         self._join(size)
 
     def _busy(self, patience):
@@ -188,35 +189,13 @@ class Ranks:
 
     def restart(self):
         """Start fresh processes in place of these. Variables are gone; `%%px` stays valid."""
-        kept = self._take_over(self)
+        kept = current.take_over(self, self._plan)
         self.restarted = True
-        self._start(_replace_current(self) or kept)
-
-    def _take_over(self, former):
-        """Close former ranks, but for their importer, where it can make the start of these faster.
-
-        Return their guardian then, which goes on to watch over it, else None.
-        """
-        guardian, kept = former._guardian, False
-        pid = importer_process.pid_in(guardian.folder) if guardian else None
-        if pid is None or not cluster.forks(self._plan):
-            former.close()
-            return None
-        former._guardian = None
-        try:
-            former.close()
-            kept = guardian.clear(but=[pid])
-        finally:
-            if not kept:
-                former._guardian = guardian
-                former.close()
-        return guardian if kept else None
+        self._start(current.replace_by(self, self._plan) or kept)
 
     def close(self):
         """End all processes of these ranks and remove their folder. Twice does no harm."""
-        global _current
-        if _current is self:
-            _current = None
+        current.forget(self)
         guardian, engines, client = self._guardian, self.cluster, self.client
         self._guardian = self.cluster = self.client = self.view = None
         with contextlib.ExitStack() as steps:  # the last one first, each even if another one fails
@@ -245,7 +224,7 @@ class Ranks:
         try:
             return self._values(self.client[:].pull(name, block=False))
         except RankError as error:
-            lacking = [r for r, text in error.tracebacks.items() if f"name '{name}' is not" in text]
+            lacking = [failure.rank for failure in error.failures if failure.lacks == name]
             if not lacking:
                 raise
             have = "have" if len(lacking) > 1 else "has"
@@ -324,19 +303,4 @@ def _check_name(name):
         raise ArgumentError(f"{name!r} is not a name that a variable can have.")
 
 
-def _replace_current(ranks):
-    """Close the ranks that this kernel has, so that it never has two; return what stays of them."""
-    global _current
-    replaced = _current is not None and _current is not ranks
-    kept = ranks._take_over(_current) if replaced else None
-    _current = ranks
-    return kept
-
-
-def _close_at_exit(kernel):
-    if _current is not None and os.getpid() == kernel:  # not in a process that the kernel forked
-        _current.close()
-
-
-atexit.register(_close_at_exit, os.getpid())
 px.say_what_is_missing(get_ipython())

@@ -1,22 +1,16 @@
 """Starting the engines that become the ranks. Another way of starting them belongs here, too."""
 
-import contextlib
 import logging
 import os
-import re
-import signal
 import time
 
 import ipyparallel
-import psutil
 from traitlets import Bool, List
 from traitlets.config import Config
 
 from ranklab.errors import RankError, named
-from ranklab.start import launcher
+from ranklab.start import exits, launcher
 from ranklab.start.arguments import ONE_MACHINE, mpiexec
-from ranklab.start.fork_server import TAKEN
-from ranklab.start.guardian import has_ended
 
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # An engine counts as there at its first heartbeat, and a stock hub asks for one every 3 s. As it is
@@ -83,8 +77,8 @@ def start(plan, folder, preload=()):
             cluster.give_up()
         if not isinstance(error, Exception):
             raise
-        said = f"The ranks did not start: {error}\n{_last_words(cluster)}"
-        raise (PortsTaken if TAKEN in said else RankError)(said) from error
+        kind = PortsTaken if exits.ports_taken(cluster.engine_set) else RankError
+        raise kind(f"The ranks did not start: {error}\n{_last_words(cluster)}") from error
     return cluster, client
 
 
@@ -133,7 +127,7 @@ def connect(cluster, patience):
             if not isinstance(error, TimeoutError):  # of the engines, or of a hub that is busy
                 raise
             late = error
-        if not _runs(cluster.engine_set) or _ended(cluster.engine_set):
+        if not exits.runs(cluster.engine_set) or exits.ended(cluster.engine_set):
             raise RuntimeError("a process has ended.")
         if time.monotonic() > deadline:
             raise RuntimeError(f"they were not there after {patience} s.") from late
@@ -219,45 +213,6 @@ def _silent_log():
     log.propagate = False
     log.setLevel(logging.CRITICAL + 1)
     return log
-
-
-def controller_runs(cluster):
-    """Is the controller there, which carries everything between the kernel and the ranks?"""
-    return _runs(cluster.controller)
-
-
-def _runs(launcher):
-    process = getattr(launcher, "process", None)
-    return process is None or not has_ended(process)  # without a process, it runs elsewhere
-
-
-def _ended(engines):
-    """Return those of ranklab's own engines that have ended; of others it is not known."""
-    report = engines.report() if hasattr(engines, "report") else {}
-    return [engine for engine in report.values() if "exit_code" in engine]
-
-
-def cause_of_death(cluster, pid):
-    """Say what ended the engine with process id `pid`, as far as this machine knows."""
-    code, output = _end_of(cluster.engine_set, pid)
-    if code is None:
-        return ""  # it ran elsewhere, is not quite gone yet, or nobody was told how it ended
-    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    what = re.findall(r"what\(\): +(.*)", output)
-    return "\n".join([f"the process is gone ({how}).", *what[-1:]])
-
-
-def _end_of(engines, pid):
-    """Return (exit code or None, output) of an engine that has ended."""
-    if hasattr(engines, "end_of"):  # ranklab's own launcher
-        return engines.end_of(pid)
-    for engine in getattr(engines, "all_launchers", ()):
-        if engine.pid == pid:
-            with contextlib.suppress(AttributeError, psutil.Error):
-                # The system tells the code once: to a thread of ipyparallel's, which waits for it.
-                engine._wait_thread.join(1)
-                return engine.process.wait(0), engine.get_output()
-    return None, ""
 
 
 def _last_words(cluster):

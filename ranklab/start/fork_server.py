@@ -20,9 +20,19 @@ from dataclasses import dataclass
 
 PATIENCE = 60.0  # seconds that the controller has to write its connection files
 TO_LISTEN = 10.0  # seconds that it then has to take its ports, where it runs on this machine
-TAKEN = "The controller does not listen at ports that it has chosen; somebody else may have taken"
 LISTENING = "0A"  # in Linux's tables of connections
 PR_SET_PDEATHSIG = 1  # Linux: the signal that a process gets when its parent ends
+
+
+class LostPorts(RuntimeError):
+    """The controller does not listen at ports that it has chosen."""
+
+    def __init__(self, ports):
+        self.ports = sorted(ports)
+        super().__init__(
+            "The controller does not listen at ports that it has chosen; somebody else may have "
+            f"taken {', '.join(map(str, self.ports))}."
+        )
 
 
 def serve(order):
@@ -32,7 +42,12 @@ def serve(order):
     """
     os.setsid()
     os.environ.update(order["environment"])
-    _wait_for_the_controller(order["connection_files"])
+    try:
+        _wait_for_the_controller(order["connection_files"])
+    except LostPorts as taken:
+        with open(order["report"], "a") as report:
+            print(json.dumps({"ports_taken": taken.ports}), file=report)
+        sys.exit(str(taken))
     server = ForkServer(order)
     me = server.fork()
     if me is None:
@@ -69,7 +84,7 @@ def _wait_for_ports(chosen):
         if time.monotonic() > deadline:
             if missing == chosen:  # it runs elsewhere
                 return
-            sys.exit(f"{TAKEN} {', '.join(map(str, sorted(missing)))}.")
+            raise LostPorts(missing)
         time.sleep(0.05)  # a look takes some 15 ms of computing
 
 

@@ -5,9 +5,9 @@ itself. This one starts a single process, which imports what the engines need (i
 That forks the fork server (fork_server.py), which forks the engines. They share the memory of what
 was imported, and the fork server is also what ipyparallel calls the nanny of each engine.
 
-What the fork server has to report (the process id of each engine, and how each one ended) it
-appends to a file beside the engines' output, one JSON object a line. So a cluster that is loaded
-from its file in another process knows it as well.
+What the fork server has to report (the process id of each engine, how each one ended, and ports
+that the controller did not get) it appends to a file beside the engines' output, one JSON object a
+line. So a cluster that is loaded from its file in another process knows it as well.
 
 Where there is no fork to be had, `RANKLAB_NO_FORK=1` or a system other than Linux, the name
 "ranklab" stands for the stock launcher. (macOS has a fork, and system libraries that must not be
@@ -140,12 +140,20 @@ class RankEngineSetLauncher(LocalEngineLauncher):
         where a signal killed it.
         """
         engines = {}
-        with contextlib.suppress(FileNotFoundError):
-            for line in self.report_file.read_text().splitlines(keepends=True):
-                if line.endswith("\n"):  # else it is being written
-                    said = json.loads(line)
-                    engines.setdefault(said.pop("engine"), {}).update(said)
+        for said in self._reported():
+            if "engine" in said:
+                engines.setdefault(said.pop("engine"), {}).update(said)
         return engines
+
+    def ports_taken(self):
+        """Was the controller late for ports that it had chosen, and found them taken?"""
+        return any("ports_taken" in said for said in self._reported())
+
+    def _reported(self):
+        with contextlib.suppress(FileNotFoundError):
+            lines = self.report_file.read_text().splitlines(keepends=True)
+            return [json.loads(line) for line in lines if line.endswith("\n")]  # else not yet whole
+        return []
 
     def end_of(self, pid, patience=1.0):
         """Return (exit code, output) of the engine `pid`; the code is None while it is alive."""

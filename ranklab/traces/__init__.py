@@ -9,9 +9,13 @@ On a rank, around the lines to look at:
 In the kernel: `timeline(ranks["t"])`, `messages(ranks["t"])`, `traffic(ranks["t"])` and
 `save(ranks["t"], "x.json")`.
 
-PyTorch's own profiler does the recording; no function of the reader's is replaced. What stands
-where: the recorded data in data.py, `trace` in recording.py, reading the profiler's events in
-reading.py, who belongs to which group in groups.py, clocks of several hosts in clocks.py, which
-message went where in matching.py, what follows from it in waiting.py, and a module for each view
-(headings.py: what stands above messages'). Only the views need matplotlib.
+PyTorch's own profiler does the recording; no function of the reader's is replaced. Only the views
+need matplotlib.
+
+- recording.py: `trace`; settling.py: when the profiler may begin and end
+- reading.py, communication.py, flight.py, groups.py: from the profiler's events to a trace's
+- data.py: a trace as plain data; clocks.py: whose clock its times are from
+- matching.py, waiting.py, tally.py: which message went where, what follows, and in sentences
+- timeline.py, space_time.py (`messages`), traffic.py, perfetto.py (`save`): a file for each view
+- picture.py, headings.py: what drawings share, and what stands above the space-time diagram
 """

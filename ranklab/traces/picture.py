@@ -1,14 +1,12 @@
 """A figure that a notebook shows as SVG, with its description for those who cannot see it."""
 
-import html
-import io
 import textwrap
 
 import matplotlib
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from ranklab.plots import RANK_COLORS, STYLE, Drawing
+from ranklab.plots import RANK_COLORS, STYLE, Drawing, as_drawing
 
 GREY = "#767676"
 
@@ -24,13 +22,7 @@ class Picture(Drawing):
 
     @property
     def svg(self):
-        with matplotlib.rc_context(STYLE):
-            file = io.StringIO()
-            self.figure.savefig(file, format="svg", metadata={"Date": None})
-        svg = file.getvalue()
-        svg = svg[svg.index("<svg") :]
-        label = f'<svg role="img" aria-label="{html.escape(self.alt)}"'
-        return svg.replace("<svg", label, 1)
+        return as_drawing(self.figure, self.name, self.alt).svg
 
     def savefig(self, *args, **kwargs):
         """Save it to a file, as matplotlib does."""

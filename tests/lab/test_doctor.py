@@ -1,9 +1,15 @@
 """What the places of all ranks say, taken together: on places that are made up."""
 
+import signal
+
 import pytest
 
-from ranklab.doctor import mismatch
-from ranklab.doctor.diagnosis import Diagnosis, Report, wait
+from ranklab.doctor import mismatch, sentences
+from ranklab.doctor.diagnosis import Diagnosis
+from ranklab.doctor.mismatch import Called
+from ranklab.doctor.report import Death, Report
+from ranklab.doctor.sentences import wait
+from ranklab.start.exits import Exit
 
 
 def call(name, kind, peer=None, ranks=(0, 1, 2), **more):
@@ -49,6 +55,10 @@ def entry(number=1, name="all_reduce", sizes=((4,),), dtypes=("Float",), group="
 def called(*entries):
     """Return a report for each rank, with the one collective that it called last."""
     return [Report(rank, "running", recent=(each,)) for rank, each in enumerate(entries)]
+
+
+def mismatches_of(reports):
+    return [sentences.difference(one) for one in mismatch.found(reports)]
 
 
 # Circles
@@ -202,10 +212,10 @@ def test_those_at_the_same_place_are_told_together_with_the_longest_time():
     assert str(Diagnosis(both)).startswith("ranks 0 and 1 wait in barrier of float32[4], for 4.0 s")
 
 
-def test_a_silent_rank_has_a_note():
-    report = Report(1, "silent", note="    its process is stopped (SIGSTOP)")
+def test_of_a_silent_rank_it_is_said_why():
+    report = Report(1, "silent", silence="stopped")
     said = Diagnosis([receives(0, 1), report]).paragraphs()
-    assert said[1] == "rank 1 does not answer\n    its process is stopped (SIGSTOP)"
+    assert said[1].startswith("rank 1 does not answer\n    its process is stopped (SIGSTOP)")
 
 
 @pytest.mark.parametrize(
@@ -256,10 +266,10 @@ def test_the_line_of_a_report_is_that_of_the_cell():
     ],
 )
 def test_collectives_that_do_not_match(one, other, says):
-    (said,) = mismatch.sentences(called(one, other, one))
+    (said,) = mismatches_of(called(one, other, one))
     assert said.startswith("The collectives do not match: as collective number 1 of the group, ")
     assert says in said
-    assert said.endswith(mismatch.RULE)
+    assert said.endswith(sentences.RULE)
 
 
 @pytest.mark.parametrize(
@@ -273,13 +283,13 @@ def test_collectives_that_do_not_match(one, other, says):
     ],
 )
 def test_collectives_that_match(one, other):
-    assert mismatch.sentences(called(one, other)) == []
+    assert mismatches_of(called(one, other)) == []
 
 
 def test_only_the_first_mismatch_of_a_group_is_told():
     first = Report(0, "running", recent=(entry(1), entry(2), entry(3)))
     second = Report(1, "running", recent=(entry(1), entry(2, "broadcast"), entry(3, "barrier")))
-    (said,) = mismatch.sentences([first, second])
+    (said,) = mismatches_of([first, second])
     assert "number 2" in said
 
 
@@ -303,20 +313,42 @@ TORCH = (
 
 def test_what_torchs_own_checks_say_is_one_sentence():
     assert mismatch.found_by_torch("Timed out waiting") is None
-    assert mismatch.found_by_torch(TORCH) == "all_reduce of float32[2000]"
-    said = mismatch.sentence_of_calls({0: "all_reduce of float32[1000]", 1: "barrier"})
+    called_here = mismatch.found_by_torch(TORCH)
+    assert sentences.called(called_here) == "all_reduce of float32[2000]"
+    calls = {0: Called("all_reduce", "float32[1000]"), 1: Called("barrier")}
+    said = sentences.difference(mismatch.of_calls(calls))
     assert "rank 0 calls all_reduce of float32[1000], and rank 1 calls barrier." in said
-    assert "rank 2 calls barrier." in mismatch.sentence_of_calls({2: "barrier"})
+    alone = sentences.difference(mismatch.of_calls({2: Called("barrier")}))
+    assert "rank 2 calls barrier." in alone
+
+
+# Deaths
+
+
+def died(code, call=None, said="", lines=()):
+    death = Death(Exit(code, said), lines)
+    return sentences.death(Report(1, "died", call=call, death=death))
 
 
 def test_why_a_process_was_aborted():
-    gloo = "(killed by SIGABRT) [enforce fail] op.preamble.length <= op.nbytes. 32 vs 16."
-    box = Report(1, "died", call=call("recv", "recv", 0))
-    assert mismatch.why_aborted(gloo, box) == (
+    gloo = "[enforce fail] op.preamble.length <= op.nbytes. 32 vs 16."
+    box, reduced = call("recv", "recv", 0), call("all_reduce", "collective")
+    assert died(-signal.SIGABRT, box, gloo) == (
         "its process was aborted (SIGABRT) in recv of float32[4]: "
         "Gloo got a message from rank 0 of 32 bytes, and 16 fit."
     )
-    reduced = Report(1, "died", call=call("all_reduce", "collective"))
-    assert mismatch.why_aborted(gloo, reduced).endswith("Gloo got a message that does not fit.")
-    assert mismatch.why_aborted(gloo, Report(1, "died")) is None
-    assert mismatch.why_aborted("killed by SIGKILL", box) is None
+    assert died(-signal.SIGABRT, reduced, gloo).endswith("Gloo got a message that does not fit.")
+    assert died(-signal.SIGABRT, box) == (
+        "its process was aborted (SIGABRT) in recv of float32[4]."
+    )
+
+
+def test_what_ended_a_process():
+    assert died(-signal.SIGKILL, call("recv", "recv", 0)) == (
+        "the process is gone (killed by SIGKILL)."
+    )
+    assert died(3, said="bad_alloc") == "the process is gone (exit code 3).\nbad_alloc"
+    assert died(-signal.SIGSEGV, lines=("f (a.py, line 3)", "g (a.py, line 7)")).endswith(
+        "Python was in f (a.py, line 3), called by g (a.py, line 7)."
+    )
+    assert sentences.death(Report(1, "died", death=Death())) == ""

@@ -15,7 +15,8 @@ import pytest
 from kernels import ended_by_a_restart, wait_until
 
 from ranklab import Ranks
-from ranklab.doctor.telling import Failure
+from ranklab.doctor import ctrl_c, failures, vigil
+from ranklab.doctor.failures import Failure
 from ranklab.errors import MissingOnRanks, RankError
 from ranklab.ranks import outcome, process_group
 from ranklab.ranks.ranks import LOOPBACK
@@ -252,7 +253,7 @@ class Long(Exception):
 
 
 def test_reset_waits_for_an_error_that_is_being_written(ranks, monkeypatch):
-    monkeypatch.setattr(outcome, "MARGIN", 0.3)
+    monkeypatch.setattr(vigil, "MARGIN", 0.3)
     failing = ranks.view.execute(f"{WRITES_FOR_LONG}\nif rank == 1: raise Long", block=False)
     wait_until(lambda: "rank 1 has failed, and still writes its error" in str(ranks.where()), 20)
     ranks.reset()
@@ -261,7 +262,7 @@ def test_reset_waits_for_an_error_that_is_being_written(ranks, monkeypatch):
 
 
 def test_a_rank_that_was_freed_has_the_time_to_write_its_error(ranks, monkeypatch):
-    monkeypatch.setattr(outcome, "MARGIN", 0.3)
+    monkeypatch.setattr(vigil, "MARGIN", 0.3)
     cell = f"""{WRITES_FOR_LONG}
 if rank == 1: raise ValueError("no good")
 try: dist.recv(torch.ones(1), src=1)
@@ -289,19 +290,19 @@ class LatePart:
 
 def test_two_ctrl_c_in_a_row_are_one():
     """What `threading` tells of a second one that comes in the way out of a lock."""
-    with pytest.raises(KeyboardInterrupt), outcome._pressed_once():
+    with pytest.raises(KeyboardInterrupt), ctrl_c.pressed_once():
         try:
             raise KeyboardInterrupt
         finally:
             threading.Lock().release()
-    with pytest.raises(RuntimeError, match="unlocked"), outcome._pressed_once():
+    with pytest.raises(RuntimeError, match="unlocked"), ctrl_c.pressed_once():
         threading.Lock().release()
 
 
 def test_an_answer_that_comes_too_late_is_no_none(monkeypatch):
-    monkeypatch.setattr(outcome, "parts", lambda _: [(0, LatePart())])
+    monkeypatch.setattr(failures, "parts", lambda _: [(0, LatePart())])
     result = SimpleNamespace(ready=lambda: False)
-    assert outcome._collect(None, result, None) == ([], [Failure(0, "busy")])
+    assert failures.read(None, result) == ([], [Failure(0, "busy")])
 
 
 def test_groups_that_broke_leave_no_files_and_threads(ranks):

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from ranklab.doctor import vigil
-from ranklab.doctor.diagnosis import Diagnosis, Report
+from ranklab.doctor.diagnosis import Diagnosis
+from ranklab.doctor.report import Report
 
 TIMEOUT = 2.0
 

@@ -4,12 +4,11 @@ import contextlib
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 from kernels import wait_until
 
-from ranklab.doctor import remains
+from ranklab.doctor import silent, stacks
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -31,7 +30,7 @@ def python(program):
 )
 def test_a_process_in_a_long_call_is_asked(program):
     with python(program) as process:
-        assert remains._computing_or_at_rest({process.pid}) == {process.pid}
+        assert silent._computing_or_at_rest({process.pid}) == {process.pid}
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="only Linux keeps others waiting so")
@@ -41,13 +40,13 @@ def test_a_process_that_has_no_time_to_answer_is_not():
         os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
         for one in (process, other):
             os.sched_setaffinity(one.pid, cpu)
-        assert not remains._computing_or_at_rest({process.pid})
+        assert not silent._computing_or_at_rest({process.pid})
 
 
 def test_a_process_that_is_gone_is_not():
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    assert not remains._computing_or_at_rest({gone.pid})
+    assert not silent._computing_or_at_rest({gone.pid})
 
 
 WRITES_SLOWLY = """
@@ -66,5 +65,5 @@ time.sleep(60)
 def test_a_stack_is_read_to_its_end(tmp_path):
     with python(WRITES_SLOWLY.format(folder=tmp_path)) as process:
         wait_until((tmp_path / f"stack-{process.pid}").exists, 20)
-        (frame,) = remains._stack(SimpleNamespace(folder=tmp_path), process.pid)
+        (frame,) = stacks.of_running(tmp_path, process.pid)
     assert (frame["file"], frame["line"]) == ("/tmp/cell.py", 3)
