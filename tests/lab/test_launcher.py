@@ -232,7 +232,7 @@ def test_a_port_that_the_controller_does_not_get_is_named(tmp_path, monkeypatch)
         )
         files = {"engine": str(tmp_path / "engine"), "client": str(tmp_path / "client")}
         monkeypatch.setenv("IPP_CONNECTION_INFO", json.dumps({"registration": there}))
-        with pytest.raises(SystemExit, match=f"somebody else may have taken {missing}"):
+        with pytest.raises(fork_server.LostPorts, match=f"somebody else may have taken {missing}"):
             fork_server._wait_for_the_controller(files)
         monkeypatch.setenv("IPP_CONNECTION_INFO", json.dumps({"registration": missing}))
         (tmp_path / "client").unlink()
