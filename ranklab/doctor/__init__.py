@@ -13,7 +13,7 @@ In the kernel:
 - ctrl_c.py, notice.py: a reader who interrupts, and what stands below the cell meanwhile
 - rounds.py: asks all ranks where they are, and frees them
 - silent.py, deaths.py, stacks.py: what can be known of those that do not answer, and of the dead
-- report.py, diagnosis.py, mismatch.py, failures.py: what was found, as plain data
+- one_rank.py, diagnosis.py, mismatch.py, failures.py: what was found, as plain data
 - places.py: where in the reader's own code
 - sentences.py, telling.py: all of it in words, one by one and as the error of a cell
 """

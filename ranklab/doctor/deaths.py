@@ -11,7 +11,7 @@ import json
 import os
 
 from ranklab.doctor import places, stacks
-from ranklab.doctor.report import Death, Report
+from ranklab.doctor.one_rank import Death, Report
 from ranklab.start import exits
 
 

@@ -10,7 +10,7 @@ import time
 from functools import cached_property
 
 from ranklab.doctor import mismatch, sentences
-from ranklab.doctor.report import ENDED, Report
+from ranklab.doctor.one_rank import ENDED, Report
 
 STUCK = 1.0  # seconds in one communication after which a rank counts as stuck
 # Seconds after which nothing is on its way any more. The ranks are asked one after another: of two

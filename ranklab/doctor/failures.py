@@ -11,7 +11,7 @@ from ipyparallel import RemoteError
 from ipyparallel.error import TaskAborted
 
 from ranklab.doctor import deaths, mismatch, places
-from ranklab.doctor.report import Report
+from ranklab.doctor.one_rank import Report
 from ranklab.upstream.ipyparallel import UNREADABLE, answer, parts
 
 LONGEST_MESSAGE = 2000  # characters

@@ -10,7 +10,7 @@ import time
 
 from ranklab.doctor import REQUEST, deaths, places, silent
 from ranklab.doctor.diagnosis import STUCK, Diagnosis
-from ranklab.doctor.report import Report
+from ranklab.doctor.one_rank import Report
 
 PATIENCE = 1.0  # seconds that a rank has to answer; one that is merely stuck takes milliseconds
 

@@ -5,7 +5,7 @@ module says what it means); telling.py makes the error of a cell out of them.
 """
 
 from ranklab.doctor import mismatch
-from ranklab.doctor.report import ENDED
+from ranklab.doctor.one_rank import ENDED
 from ranklab.errors import named
 
 STATES = {

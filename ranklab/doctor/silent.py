@@ -6,7 +6,7 @@ import time
 import psutil
 
 from ranklab.doctor import places, stacks
-from ranklab.doctor.report import Report
+from ranklab.doctor.one_rank import Report
 
 SURE = 0.25  # seconds of computing, or of rest, in which Python would have let the witness answer
 FOR_A_LOOK = 2.0  # seconds to see that; on a busy machine a process may get little of them

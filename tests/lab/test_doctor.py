@@ -7,7 +7,7 @@ import pytest
 from ranklab.doctor import mismatch, sentences
 from ranklab.doctor.diagnosis import Diagnosis
 from ranklab.doctor.mismatch import Called
-from ranklab.doctor.report import Death, Report
+from ranklab.doctor.one_rank import Death, Report
 from ranklab.doctor.sentences import wait
 from ranklab.start.exits import Exit
 

@@ -6,7 +6,7 @@ import pytest
 
 from ranklab.doctor import vigil
 from ranklab.doctor.diagnosis import Diagnosis
-from ranklab.doctor.report import Report
+from ranklab.doctor.one_rank import Report
 
 TIMEOUT = 2.0
 
