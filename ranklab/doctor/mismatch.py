@@ -5,31 +5,13 @@ and type. Three sources tell where they did not: torch's record of each rank's l
 message of torch's own checks (`Ranks(debug=True)`), and what Gloo said as it aborted a process.
 """
 
-import re
+from ranklab.upstream import torch as upstream
 
 # Of these, every rank hands over a tensor of the same shape and type.
 SAME_PAYLOAD = {"all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter"}
 RULE = (
     "All ranks of a group must make the same calls in the same order, on tensors of the same "
     "shape and type."
-)
-# Torch's record and its checks call the types by their names in C++.
-TYPES = {
-    "float": "float32",
-    "double": "float64",
-    "half": "float16",
-    "int": "int32",
-    "long": "int64",
-    "short": "int16",
-    "char": "int8",
-    "byte": "uint8",
-}
-ABORTED = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
-# What torch's checks say on each rank: what this one calls, and then, not always rightly (a barrier
-# is called something else), what another one does.
-FOUND_BY_TORCH = re.compile(
-    r"Rank \d+ is running collective: CollectiveFingerPrint\((.*?)\), but Rank \d+ is running ",
-    re.S,
 )
 
 
@@ -76,7 +58,9 @@ def _count(entry):
 
 def tensors_of(entry):
     """Return "float32[4] and int64[1]" of an entry of torch's record."""
-    return " and ".join(f"{_type(d)}{s}" for d, s in zip(entry["dtypes"], entry["sizes"]))
+    return " and ".join(
+        f"{upstream.type_name(d)}{s}" for d, s in zip(entry["dtypes"], entry["sizes"])
+    )
 
 
 def _said(entry):
@@ -86,10 +70,6 @@ def _said(entry):
     details = [entry.get("op"), None if root is None else f"root {root}"]
     details = ", ".join(filter(None, details))
     return f"{entry['name']}{of}{f' ({details})' if details else ''}"
-
-
-def _type(name):
-    return TYPES.get(name.lower(), name.lower())
 
 
 def _sentence(first, one, second, other, number=None):
@@ -102,8 +82,11 @@ def _sentence(first, one, second, other, number=None):
 
 def found_by_torch(message):
     """Return what the rank called on which torch's own checks said `message`, or None."""
-    found = FOUND_BY_TORCH.search(message)
-    return _fingerprint(found[1]) if found else None
+    called = upstream.called_by_checks(message)
+    if called is None:
+        return None
+    of = f" of {called['dtype']}{called['shape']}" if called["shape"] else ""
+    return f"{called['name']}{of}"
 
 
 def sentence_of_calls(calls):
@@ -115,18 +98,9 @@ def sentence_of_calls(calls):
     return _sentence(first, calls[first], other, calls[other])
 
 
-def _fingerprint(text):
-    text = text.replace("OpType", ", OpType")  # torch forgets this comma
-    known = dict(re.findall(r"(\w+)=(\[.*?\]|[^,\]]*)", text))
-    name = {"ALLREDUCE": "all_reduce", "ALLGATHER": "all_gather"}.get(known.get("OpType"))
-    name = name or known.get("OpType", "a collective").lower()
-    shape, dtype = known.get("TensorShape"), _type(known.get("TensorDtypes", ""))
-    return f"{name} of {dtype}{shape}" if shape else name
-
-
 def why_aborted(what, report):
     """Say what a process was aborted in, from its last words, and why, if Gloo said so; or None."""
-    call, found = report.call, ABORTED.search(what)
+    call, found = report.call, upstream.does_not_fit(what)
     if "SIGABRT" not in what or not call:
         return None
     of = f" of {call['payload']}" if call["payload"] else ""
@@ -136,4 +110,4 @@ def why_aborted(what, report):
     if call["kind"] == "collective":  # the bytes are those of a part that Gloo made
         return f"{doing}: Gloo got a message that does not fit."
     peer = "" if call["peer"] is None else f" from rank {call['peer']}"
-    return f"{doing}: Gloo got a message{peer} of {found[1]} bytes, and {found[2]} fit."
+    return f"{doing}: Gloo got a message{peer} of {found[0]} bytes, and {found[1]} fit."

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import re
 import signal
 import time
 
@@ -12,13 +11,11 @@ import psutil
 from ranklab.doctor import mismatch, places
 from ranklab.doctor.diagnosis import Report
 from ranklab.start import cluster
+from ranklab.upstream import cpython
 
 FOR_A_STACK = 1.0  # seconds that `faulthandler` has to write, which takes it 0.2 ms of computing
 SURE = 0.25  # seconds of computing, or of rest, in which Python would have let the witness answer
 FOR_A_LOOK = 2.0  # seconds to see that; on a busy machine a process may get little of them
-# The last that it writes: where Python began to run the engine, or that there is more.
-STACKS_END = re.compile(r"in _run_module_as_main|^  \.\.\.$", re.MULTILINE)
-FRAME = re.compile(r'  File "(.+)", line (\d+) in (.+)')
 
 
 def of_silent(ranks, rank, in_one_call):
@@ -97,7 +94,7 @@ def _stack(ranks, pid):
         return []
     deadline = time.monotonic() + FOR_A_STACK
     text = ""
-    while not STACKS_END.search(text) and time.monotonic() < deadline:
+    while not cpython.is_whole_stack(text) and time.monotonic() < deadline:
         time.sleep(0.02)
         with open(path) as file:
             file.seek(before)
@@ -108,7 +105,7 @@ def _stack(ranks, pid):
 def _readers_frames(text):
     """Return the frames of the reader in what faulthandler wrote, outermost first."""
     found = []
-    for file, line, function in FRAME.findall(text):
+    for file, line, function in cpython.frames_of_stack(text):
         if places.NOT_THE_READERS.search(file):
             continue
         inside = "" if function == "<module>" else function
@@ -127,15 +124,15 @@ def cause_of_death(ranks, rank, report):
 
 def _last_lines(ranks, pid, most=3):
     """Return the last lines of Python at a fault, innermost first, whoever wrote them."""
-    of_the_thread = _at_the_fault(ranks, pid).partition("Current thread")[2].partition("\n\n")[0]
-    frames = FRAME.findall(of_the_thread)[:most]
+    of_the_thread = cpython.stack_of_current_thread(_at_the_fault(ranks, pid))
+    frames = cpython.frames_of_stack(of_the_thread)[:most]
     return [f"{name} ({os.path.basename(file)}, line {line})" for file, line, name in frames]
 
 
 def _at_the_fault(ranks, pid):
     """Return the stacks that `faulthandler` wrote at a fault such as SIGSEGV; "" without one."""
     with contextlib.suppress(OSError), open(os.path.join(ranks.folder, f"stack-{pid}")) as file:
-        return file.read().rpartition("Fatal Python error")[2]
+        return cpython.stacks_at_fault(file.read())
     return ""
 
 

@@ -5,28 +5,12 @@ from dataclasses import dataclass
 
 from ranklab.doctor import mismatch, places
 from ranklab.errors import RankError, named
+from ranklab.upstream import cpython
+from ranklab.upstream import torch as upstream
 from ranklab.upstream.ipyparallel import UNREADABLE
 
 LONGEST_MESSAGE = 2000  # characters
-LACKING = re.compile(
-    r"NameError: name '(\w+)' is not defined|Can't get attribute '(\w+)' on <module '__main__'"
-)
-# What PyTorch says of a group whose process group was ended.
-OUTLIVED = re.compile(
-    r"Group .* is not registered, please create group|is not initialized in the world group map"
-)
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
-# What a rank says when it waited in vain, or when the other end of its connection went away.
-WAITED = re.compile(
-    r"[Tt]imed out|[Tt]imeout|Connection (closed|reset|refused)|pair closure|Broken pipe"
-    r"|to pass monitoredBarrier"
-)
-# Parts of Gloo's messages that say nothing to a reader, and differ from rank to rank.
-NOISE = re.compile(
-    r"\[/\S*\.(?:cc|cpp|h):\d+\] | \[[0-9a-f.:]+\]:\d+| This is typically caused by.*"
-    r"|\[enforce fail at \S+\] err == 0\. ",
-    re.S,
-)
 
 
 @dataclass(frozen=True)
@@ -64,13 +48,13 @@ def from_remote(rank, remote, first_line=None):
     text = COLOR.sub("", remote.traceback or "")
     if said := mismatch.found_by_torch(str(remote.evalue)):
         return Failure(rank, "mismatch", said, places.in_traceback(text, first_line), text)
-    message = NOISE.sub("", str(remote.evalue)).strip()
+    message = upstream.without_noise(str(remote.evalue))
     if len(message) > LONGEST_MESSAGE:
         message = f"{message[:LONGEST_MESSAGE]} ... ({len(message):,} characters)"
     if remote.ename == "SyntaxError":
-        message = re.sub(r" \(\d+\.py, line \d+\)$", "", message)
+        message = cpython.without_file_of_cell(message)
     from_torch = remote.ename == "RuntimeError" or remote.ename.startswith("Dist")
-    kind = "waited" if from_torch and WAITED.search(message) else "error"
+    kind = "waited" if from_torch and upstream.waited_in_vain(message) else "error"
     if remote.ename == "KeyboardInterrupt":
         kind = "interrupted"
     error = f"{remote.ename}: {message}" if message else remote.ename
@@ -133,7 +117,7 @@ def _of_mismatch(groups):
 
 def _most_telling(errors):
     # "Timed out" says more than "connection closed", which only says that another one timed out.
-    return max(errors, key=lambda error: ("Timed out" in error, -len(error)))
+    return max(errors, key=lambda error: (upstream.timed_out(error), -len(error)))
 
 
 def _paragraph(kind, group):
@@ -152,19 +136,18 @@ def elsewhere(failures, name, names_in_kernel, restarted=False):
     restarted: are they fresh processes, without the variables of those before?
     """
     for failure in failures:
-        if "Default process group has not been initialized" in failure.error:
+        if upstream.has_no_world(failure.error):
             return f"The lab makes the process group: call {name}.reset() for a new one."
-        if "initialize the default process group twice" in failure.error:
+        if upstream.has_a_world(failure.error):
             return "The lab has made the process group already: leave this call out."
-        if OUTLIVED.search(failure.error):
+        if upstream.group_is_over(failure.error):
             return (
                 f"This group was made before {name}.reset() or {name}.restart(), which ended it: "
                 "make it again with dist.new_group."
             )
-        lacking = LACKING.search(failure.error)
-        if not lacking:
+        what = cpython.missing_name(failure.error)
+        if not what:
             continue
-        what = lacking[1] or lacking[2]
         if what == name:
             return f"`{name}` lives in this notebook: call it in a cell without %%px."
         if failure.kind == "unreadable":

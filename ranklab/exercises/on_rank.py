@@ -5,7 +5,6 @@ import linecache
 import os
 import pickle
 import random
-import re
 import sys
 import time
 import traceback
@@ -17,13 +16,11 @@ import torch
 from ranklab.doctor.places import NOT_THE_READERS
 from ranklab.exercises.compare import plain, same
 from ranklab.exercises.shown import Thing, kind
+from ranklab.upstream import cpython
+from ranklab.upstream import torch as upstream
 
 LONGEST_MESSAGE = 500  # characters
 LONGEST_OUTPUT = 4000  # characters that a rank may print in one case; the rest is dropped
-# What PyTorch says of an exception in a worker of a DataLoader, and a line of its traceback:
-IN_A_WORKER = re.compile(r"Caught \w+ in DataLoader worker process \d+\.\nOriginal Traceback")
-FRAME = re.compile(r'  File "(.+)", line (\d+), in (.+)(?:\n    (.+))?')
-RAISED = re.compile(r"^[\w.]+(?:: |$)", re.MULTILINE)  # "NameError: name 'x' is not defined"
 
 
 def run(order, args, printed):
@@ -92,8 +89,7 @@ def _make_ready(order):
 def remember(sources):
     """Let tracebacks find the text of the reader's cells and files, {file: text}."""
     for file, text in sources.items():
-        lines = text.splitlines(keepends=True)
-        linecache.cache[file] = (len(text), None, lines, file)  # without a time, it is kept
+        cpython.remember_source(file, text)
 
 
 def _call(answers, drive, args, traced, said):
@@ -122,7 +118,7 @@ def _described(error):
     own = bool(frames) and not NOT_THE_READERS.search(frames[-1]["file"])
     if isinstance(error, SyntaxError):
         message = " ".join(message.split())
-    if IN_A_WORKER.match(message):
+    if upstream.is_of_a_worker(message):
         message, frames = _of_a_worker(message)
     if len(message) > LONGEST_MESSAGE:
         message = f"{message[:LONGEST_MESSAGE]} ..."
@@ -145,13 +141,12 @@ def _frames(tb):
 
 def _of_a_worker(text):
     """Return the message of the exception in a worker, and its frames: PyTorch gives the text."""
-    told = text.rpartition("Traceback (most recent call last):\n")[2]
+    message, found = cpython.read_traceback(text)
     frames = [
         {"file": file, "line": int(line), "in": function, "source": source.strip()}
-        for file, line, function, source in FRAME.findall(told)
+        for file, line, function, source in found
     ]
-    raised = RAISED.search(told)
-    return told[raised.end() :].strip() if raised else "", frames
+    return message, frames
 
 
 class _Output(io.TextIOBase):

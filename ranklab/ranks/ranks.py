@@ -37,7 +37,9 @@ from ranklab.errors import ArgumentError, MissingOnRanks, RankError, named
 from ranklab.ranks import on_rank, px, returns
 from ranklab.start import arguments, cluster, importer_process
 from ranklab.start.guardian import Guardian
+from ranklab.upstream import cpython
 from ranklab.upstream import ipyparallel as replies
+from ranklab.upstream import torch as upstream
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 IN_NAMESPACE = ("rank", "world_size", "device", "torch", "dist")
@@ -149,6 +151,7 @@ class Ranks:
             self.meeting = returns.values(self, asked, limit=60)[0]
         plan, loopback = self._plan, LOOPBACK if self.one_host else None
         group = (size, plan.backend, plan.devices, self.meeting, plan.timeout, loopback)
+        group += (upstream.limit_new_groups,)
         results = [self.client[r].apply_async(on_rank.join, r, *group) for r in range(size)]
         self._values(ipyparallel.AsyncResult.join(*results), limit=90)
         self.broken = False
@@ -227,7 +230,7 @@ class Ranks:
                 steps.callback(importer_process.forget, guardian.folder)
                 steps.callback(guardian.end)
             if engines is not None:
-                steps.callback(cluster.let_go, engines)
+                steps.callback(replies.let_go, engines)
             if engines is not None and cluster.is_batch(self._plan):
                 steps.callback(engines.stop_cluster_sync)
             if client is not None:
@@ -248,7 +251,8 @@ class Ranks:
         try:
             return self._values(self.client[:].pull(name, block=False))
         except RankError as error:
-            lacking = [r for r, text in error.tracebacks.items() if f"name '{name}' is not" in text]
+            tracebacks = error.tracebacks.items()
+            lacking = [r for r, text in tracebacks if cpython.missing_name(text) == name]
             if not lacking:
                 raise
             have = "have" if len(lacking) > 1 else "has"

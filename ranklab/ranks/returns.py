@@ -21,6 +21,8 @@ from ranklab.doctor.telling import Failure, error_from, from_remote
 from ranklab.doctor.vigil import Vigil
 from ranklab.errors import RankError
 from ranklab.start import cluster
+from ranklab.upstream import ipyparallel as replies
+from ranklab.upstream import torch as upstream
 from ranklab.upstream.ipyparallel import answer, parts
 
 GRACE = 0.3  # seconds that the news of a death may come after what it led to
@@ -87,9 +89,7 @@ def _collect(ranks, result, first_line):
 def _answers(result):
     """Yield (rank, is its answer there, the answer) for each rank that was asked."""
     if result.ready():
-        answers = result.get(return_exceptions=True)
-        answers = [answers] if result._single_result else answers
-        yield from ((rank, True, answer) for rank, answer in zip(result._targets, answers))
+        yield from ((rank, True, said) for rank, said in replies.answers(result))
         return
     for rank, part in parts(result):
         # Asked once: ipyparallel's own thread may bring the answer at any moment.
@@ -107,8 +107,9 @@ def _earlier_error(ranks, rank):
 
 def _check_collectives(result, answers):
     """Raise RankError where ranks made collectives that do not match, and nobody noticed."""
-    made = [getattr(answer, "_content", {}).get("collectives", ()) for answer in answers]
-    reports = [Report(r, "finished", recent=made) for r, made in zip(result._targets, made)]
+    made = [replies.reply_to_cell(answer).get("collectives", ()) for answer in answers]
+    asked = replies.asked(result)
+    reports = [Report(rank, "finished", recent=made) for rank, made in zip(asked, made)]
     if said := mismatch.sentences(reports):
         raise RankError("\n\n".join([*said, "Gloo did not notice: the results are wrong."]))
 
@@ -146,7 +147,7 @@ def _deaths(ranks, failures, freed):
     if not echoes and not freed:
         return []
     deadline = time.monotonic() + GRACE
-    lost = not freed and all("Timed out" not in failure.error for failure in echoes)
+    lost = not freed and not any(upstream.timed_out(failure.error) for failure in echoes)
     while lost and not ranks.gone() and time.monotonic() < deadline:
         time.sleep(0.02)  # a closed connection is noticed before the hub tells of the death
     known = {failure.rank for failure in failures}

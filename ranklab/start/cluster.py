@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import os
-import re
 import signal
 import time
 
@@ -17,6 +16,8 @@ from ranklab.start import launcher
 from ranklab.start.arguments import ONE_MACHINE, mpiexec
 from ranklab.start.fork_server import TAKEN
 from ranklab.start.guardian import has_ended
+from ranklab.upstream import ipyparallel as upstream
+from ranklab.upstream.torch import words_of_cpp
 
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # An engine counts as there at its first heartbeat, and a stock hub asks for one every 3 s. As it is
@@ -103,7 +104,7 @@ class _Cluster(ipyparallel.Cluster):
     def give_up(self):
         """End what a start that failed has left in this process, also what is still to come."""
         self.given_up = True
-        let_go(self)
+        upstream.let_go(self)
         for client in self.clients:
             client.close(linger=0)
 
@@ -160,24 +161,8 @@ def _end_safe_path(client, patience):
 def _take_last(client, results):
     """Wait for the last answer of an engine; what it did not answer before that was dropped."""
     results[-1].get(timeout=60)  # messages to one engine keep their order
-    lost = {request for result in results if not result.ready() for request in result.msg_ids}
-    for waited_for in (client.outstanding, *client._outstanding_dict.values()):
-        waited_for.difference_update(lost)
+    upstream.give_up(client, [result for result in results if not result.ready()])
     client.purge_local_results(results)
-
-
-def let_go(cluster):
-    """End the thread in which ipyparallel, in a notebook, starts and stops the processes.
-
-    Left alone, it lives as long as the kernel, and goes on with a start that was interrupted.
-    """
-    loop = vars(cluster).get("_thread_loop")
-    if loop is None or not cluster._async_thread.is_alive():
-        return
-    loop.add_callback(loop.stop)
-    cluster._async_thread.join(5)
-    if not cluster._async_thread.is_alive():
-        loop.close(all_fds=True)
 
 
 def forks(plan):
@@ -242,8 +227,7 @@ def cause_of_death(cluster, pid):
     if code is None:
         return ""  # it ran elsewhere, is not quite gone yet, or nobody was told how it ended
     how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    what = re.findall(r"what\(\): +(.*)", output)
-    return "\n".join([f"the process is gone ({how}).", *what[-1:]])
+    return f"the process is gone ({how}).\n{words_of_cpp(output)}".rstrip()
 
 
 def _end_of(engines, pid):
@@ -253,9 +237,7 @@ def _end_of(engines, pid):
     for engine in getattr(engines, "all_launchers", ()):
         if engine.pid == pid:
             with contextlib.suppress(AttributeError, psutil.Error):
-                # The system tells the code once: to a thread of ipyparallel's, which waits for it.
-                engine._wait_thread.join(1)
-                return engine.process.wait(0), engine.get_output()
+                return upstream.exit_code(engine), engine.get_output()
     return None, ""
 
 

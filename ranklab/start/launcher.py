@@ -26,7 +26,6 @@ from textwrap import indent
 import psutil
 import zmq
 from ipyparallel.cluster.launcher import (
-    LocalEngineLauncher,
     LocalEngineSetLauncher,
     ProcessStateError,
 )
@@ -36,6 +35,7 @@ from traitlets import Bool, Dict, List, Unicode
 
 from ranklab.start import importer_process
 from ranklab.start.importer_process import Importer
+from ranklab.upstream.ipyparallel import OneProcessLauncher
 
 OF_ONE_START = ["IPP_CLUSTER_ID"]  # what is different in the environment of the next one
 LONGEST_SOCKET = 100  # bytes in the path of a Unix socket; Linux has room for 107
@@ -46,7 +46,7 @@ def can_fork():
     return sys.platform == "linux" and os.environ.get("RANKLAB_NO_FORK", "0") in ("", "0")
 
 
-class RankEngineSetLauncher(LocalEngineLauncher):
+class RankEngineSetLauncher(OneProcessLauncher):
     """Engines that are forked from one process, which has imported what they need."""
 
     entrypoint_name = "ranklab"  # what a saved cluster calls this class
@@ -106,7 +106,7 @@ class RankEngineSetLauncher(LocalEngineLauncher):
         self.pid = self._importer.fork(self._order()) or self._importer.pid
         self.process = psutil.Process(self.pid)
         self.notify_start(self.pid)
-        self._start_waiting()
+        self.watch()
 
     def _get_importer(self):
         around = {**os.environ, **self.get_env()}
@@ -161,9 +161,8 @@ class RankEngineSetLauncher(LocalEngineLauncher):
 
     # The end
 
-    def _wait(self):
-        """Wait for the end of the fork server, in a thread of its own."""
-        super()._wait()
+    def has_ended(self):
+        """End what the fork server leaves behind."""
         if self._importer and not self.keep_importer:
             self._importer.end()
         # Killed, it could not say that its engines ended with it.
@@ -214,9 +213,6 @@ class RankEngineSetLauncher(LocalEngineLauncher):
             for file in [*files.values(), self.report_file]:
                 file.unlink(missing_ok=True)
         return "\n".join(parts)
-
-    def _log_output(self, stop_data=None):
-        pass  # the files stay until the set is removed: what an engine died of is read there
 
 
 def _unregister(ids, connection_file):

@@ -14,10 +14,10 @@ from ranklab.traces.data import Clock, Event, Trace, TraceError, duration, size
 from ranklab.traces.headings import regions
 from ranklab.traces.matching import match, meetings
 from ranklab.traces.messages import thinned
-from ranklab.traces.reading import Raw
 from ranklab.traces.timeline import per_slice
 from ranklab.traces.traffic import would_send
 from ranklab.traces.waiting import length, union, waiting_share, waits, without
+from ranklab.upstream.profiler import Raw
 
 pytestmark = pytest.mark.timeout(60)
 
