@@ -20,7 +20,10 @@ from ranklab.upstream import ipyparallel as replies
 
 
 class RankMagics(ParallelMagics):
-    """`%px` and `%%px` on the ranks of one `Ranks`."""
+    """`%px` and `%%px` on the ranks of one `Ranks`.
+
+    Without it: no chapter from 5 on runs.
+    """
 
     def __init__(self, shell, ranks):
         self.ranks = ranks
