@@ -199,15 +199,21 @@ def _(_):
 
 def cell(ranks, code):
     """What rank 0 answers to a cell."""
-    return ranks.client[0].execute(code, silent=False, block=False)
+    run = functools.partial(ranks.client[0].execute, silent=False, block=False)
+    # Right after a cell that failed, others are dropped.
+    while isinstance(answer_to(run("pass")), ipp.error.TaskAborted):
+        pass
+    return run(code)
+
+
+def answer_to(result):
+    assert result.wait(10)
+    return ipyparallel.answers(result)[0][1]
 
 
 def failure_of(ranks, code):
     """The RemoteError in which the cell ends."""
-    result = cell(ranks, code)
-    result.wait(10)
-    _, said = ipyparallel.answers(result)[0]
-    return said
+    return answer_to(cell(ranks, code))
 
 
 def frames_told(ranks, code):
@@ -309,8 +315,7 @@ def _(ranks):
     result.wait(5)
     result.wait_for_output(5)
     assert result.stderr == ""
-    _, said = ipyparallel.answers(result)[0]
-    assert "raise SystemExit(1)" in COLOR.sub("", said.traceback)
+    assert "raise SystemExit(1)" in COLOR.sub("", answer_to(result).traceback)
 
 
 @tries(ipython.show_the_line_that_raised)
