@@ -16,7 +16,7 @@ _in_step: dict[Path, str] = {}
 def before(model, path, contents_manager, **_):
     """Note, before a notebook is written, whether it and its manuscript are in step."""
     if model["type"] == "notebook":
-        note(Path(contents_manager._get_os_path(path)))
+        note(Path(contents_manager.root_dir, path.strip("/")))
 
 
 def after(model, os_path, contents_manager, **_):

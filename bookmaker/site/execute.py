@@ -24,6 +24,7 @@ from bookmaker.folders import HERE, Folders
 from bookmaker.manuscript.manuscript import read
 from bookmaker.notebook.exercise_cells import on_page
 from bookmaker.site import cache
+from bookmaker.upstream import was_interrupted
 
 CELL_TIMEOUT = 120  # seconds
 
@@ -165,9 +166,7 @@ def _run(
         with log.open("w") as file:
             client.execute(env=_environment(folder, ranks), stdout=file, stderr=file)
     except Exception as error:
-        # On Ctrl-C nbclient stops the kernel, and then stumbles over its absence in various ways.
-        # Read in nbclient 0.11.0: the signal's handler sets this, and nothing else does.
-        if hasattr(client, "_async_cleanup_kernel_future"):
+        if was_interrupted(client):
             raise KeyboardInterrupt from None
         if not started:  # no kernel, and no cell to blame
             # Its ports are free when they are chosen, and may be somebody else's when it asks.

@@ -24,18 +24,15 @@ from pathlib import Path
 from textwrap import indent
 
 import psutil
-import zmq
 from ipyparallel.cluster.launcher import (
     LocalEngineSetLauncher,
     ProcessStateError,
 )
-from ipyparallel.util import connect, disambiguate_url
-from jupyter_client.session import Session
 from traitlets import Bool, Dict, List, Unicode
 
 from ranklab.start import importer_process
 from ranklab.start.importer_process import Importer
-from ranklab.upstream.ipyparallel import OneProcessLauncher
+from ranklab.upstream.ipyparallel import OneProcessLauncher, unregister
 
 OF_ONE_START = ["IPP_CLUSTER_ID"]  # what is different in the environment of the next one
 LONGEST_SOCKET = 100  # bytes in the path of a Unix socket; Linux has room for 107
@@ -169,7 +166,7 @@ class RankEngineSetLauncher(OneProcessLauncher):
         lost = [engine for engine in self.report().values() if "exit_code" not in engine]
         if ids := [engine["id"] for engine in lost if "id" in engine]:
             with contextlib.suppress(OSError):  # its file is gone, and so is the controller
-                _unregister(ids, self.connection_files["engine"])
+                unregister(ids, self.connection_files["engine"])
 
     def signal(self, sig):
         """Send a signal to every engine. SIGTERM and SIGKILL end the fork server with them."""
@@ -213,24 +210,6 @@ class RankEngineSetLauncher(OneProcessLauncher):
             for file in [*files.values(), self.report_file]:
                 file.unlink(missing_ok=True)
         return "\n".join(parts)
-
-
-def _unregister(ids, connection_file):
-    """Tell the hub that the engines with these ids have ended."""
-    info = json.loads(Path(connection_file).read_text())
-    session = Session(
-        key=info["key"].encode(),
-        signature_scheme=info["signature_scheme"],
-        packer=info["pack"],
-        unpacker=info["unpack"],
-    )
-    server_key = (info.get("curve_serverkey") or "").encode() or None
-    with zmq.Context() as context, context.socket(zmq.DEALER) as hub:
-        hub.LINGER = 1000  # milliseconds
-        url = disambiguate_url(f"{info['interface']}:{info['registration']}", info["location"])
-        connect(hub, url, curve_serverkey=server_key)
-        for engine in ids:
-            session.send(hub, "unregistration_request", content={"id": engine})
 
 
 def _read(file):

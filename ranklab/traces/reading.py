@@ -81,11 +81,8 @@ def _regions(raw):
     for event in raw:
         if not event.is_region:
             continue
-        kind, name = REGION, event.name
-        if name.startswith("Optimizer."):
-            kind, name = OPTIMIZER, name.partition("#")[2]
-        if not name.startswith("ProfilerStep"):
-            found.append(Event(kind, name, event.start, event.end, thread=event.thread))
+        kind, name = (OPTIMIZER, event.optimizer) if event.optimizer else (REGION, event.name)
+        found.append(Event(kind, name, event.start, event.end, thread=event.thread))
     return found
 
 

@@ -4,9 +4,14 @@
 """
 
 import contextlib
+import json
+from pathlib import Path
 
+import zmq
 from ipyparallel import AsyncResult, RemoteError
 from ipyparallel.cluster.launcher import LocalEngineLauncher
+from ipyparallel.util import connect, disambiguate_url
+from jupyter_client.session import Session
 
 UNREADABLE = "Unreadable"  # stands where the name of a rank's error stands
 
@@ -217,6 +222,27 @@ def exit_code(engine):
     """
     engine._wait_thread.join(1)
     return engine.process.wait(0)
+
+
+def unregister(engines, connection_file):
+    """Tell the hub that the engines with these ids have ended.
+
+    Without it: where the fork server is killed, nobody tells of its ranks' death.
+    """
+    info = json.loads(Path(connection_file).read_text())
+    session = Session(
+        key=info["key"].encode(),
+        signature_scheme=info["signature_scheme"],
+        packer=info["pack"],
+        unpacker=info["unpack"],
+    )
+    server_key = (info.get("curve_serverkey") or "").encode() or None
+    with zmq.Context() as context, context.socket(zmq.DEALER) as hub:
+        hub.LINGER = 1000  # milliseconds
+        url = disambiguate_url(f"{info['interface']}:{info['registration']}", info["location"])
+        connect(hub, url, curve_serverkey=server_key)
+        for engine in engines:
+            session.send(hub, "unregistration_request", content={"id": engine})
 
 
 class OneProcessLauncher(LocalEngineLauncher):

@@ -133,7 +133,13 @@ class Raw:
     @property
     def is_region(self):
         """Does it stand for a `record_function`?"""
-        return self.scope == _ANNOTATION and not self.backend and not self.on_gpu
+        own = self.backend or self.name.startswith("ProfilerStep")
+        return self.scope == _ANNOTATION and not own and not self.on_gpu
+
+    @property
+    def optimizer(self):
+        """ "SGD.step", where it is the step of an optimizer; else ""."""
+        return self.name.partition("#")[2] if self.name.startswith("Optimizer.") else ""
 
     @property
     def is_backward(self):

@@ -414,12 +414,13 @@ def _(ranks):
     result.wait(5)
 
 
-@tries(ipyparallel.when_one_is_gone)
+@tries(ipyparallel.when_one_is_gone, ipyparallel.unregister)
 def _(ranks):
     told = threading.Event()
     ipyparallel.when_one_is_gone(ranks.client, told.set)
-    os.kill(ranks.pids[1], signal.SIGKILL)
+    ipyparallel.unregister([1], ranks.cluster.engine_set.connection_files["engine"])
     assert told.wait(10)
+    assert ranks.gone() == {1}
     ranks.restart()
 
 
@@ -711,8 +712,10 @@ def profiled():
         layer(torch.ones(2)).sum().backward()
         optimizer.step()
         settle()
-    names = "name is_call message collective is_region is_backward evaluated computes inputs"
-    names += " backend nbytes dtype ended start end"
+    names = (
+        "name is_call message collective is_region optimizer is_backward evaluated computes inputs"
+    )
+    names += " inputs backend nbytes dtype ended start end"
     found = profiler.events(profile)
     return [{name: getattr(one, name) for name in names.split()} for one in found]
 
@@ -733,7 +736,7 @@ def _(ranks):
     call = only(sender, collective=("broadcast", 2))
     assert call["is_call"] and call["inputs"][2] == 1
     assert only(sender, backend="broadcast")["nbytes"] == 4
-    assert [e["name"] for e in sender if e["is_region"]] == ["Optimizer.step#SGD.step"]
+    assert [e["optimizer"] for e in sender if e["is_region"]] == ["SGD.step"]
     assert any(e["is_backward"] for e in sender)
     assert any(e["evaluated"] == "SumBackward0" for e in sender)
     assert any(e["name"] == "aten::addmm" and e["computes"] for e in sender)
