@@ -543,6 +543,15 @@ def test_what_optimizers_load_is_loaded_ahead():
     assert ours.LOADED_BY_OPTIMIZERS in gloo_told()["modules"]
 
 
+def test_chapter_12_is_told_of_the_end_of_a_backward_pass():
+    """It uses a private name of torch's in front of the reader, as PyTorch's own DDP does."""
+    ended, x = [], torch.ones(1, requires_grad=True)
+    engine = torch.autograd.Variable._execution_engine
+    x.register_hook(lambda _: engine.queue_callback(lambda: ended.append(x.grad)))
+    (2 * x).backward()
+    assert ended == [2.0]
+
+
 @on_ranks
 def call_each():
     """[(what the reader calls, what the doctor takes its handle for, calls it counts)]"""
