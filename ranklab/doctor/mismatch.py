@@ -6,6 +6,7 @@ message of torch's own checks (`Ranks(debug=True)`), and what Gloo said as it ab
 """
 
 from ranklab.upstream import torch as upstream
+from ranklab.upstream import torch_says
 
 # Of these, every rank hands over a tensor of the same shape and type.
 SAME_PAYLOAD = {"all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter"}
@@ -82,7 +83,7 @@ def _sentence(first, one, second, other, number=None):
 
 def found_by_torch(message):
     """Return what the rank called on which torch's own checks said `message`, or None."""
-    called = upstream.called_by_checks(message)
+    called = torch_says.called_by_checks(message)
     if called is None:
         return None
     of = f" of {called['dtype']}{called['shape']}" if called["shape"] else ""
@@ -100,7 +101,7 @@ def sentence_of_calls(calls):
 
 def why_aborted(what, report):
     """Say what a process was aborted in, from its last words, and why, if Gloo said so; or None."""
-    call, found = report.call, upstream.does_not_fit(what)
+    call, found = report.call, torch_says.does_not_fit(what)
     if "SIGABRT" not in what or not call:
         return None
     of = f" of {call['payload']}" if call["payload"] else ""

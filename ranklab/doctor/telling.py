@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from ranklab.doctor import mismatch, places
 from ranklab.errors import RankError, named
-from ranklab.upstream import cpython
-from ranklab.upstream import torch as upstream
+from ranklab.upstream import cpython, torch_says
 from ranklab.upstream.ipyparallel import UNREADABLE
 
 LONGEST_MESSAGE = 2000  # characters
@@ -48,13 +47,13 @@ def from_remote(rank, remote, first_line=None):
     text = COLOR.sub("", remote.traceback or "")
     if said := mismatch.found_by_torch(str(remote.evalue)):
         return Failure(rank, "mismatch", said, places.in_traceback(text, first_line), text)
-    message = upstream.without_noise(str(remote.evalue))
+    message = torch_says.without_noise(str(remote.evalue))
     if len(message) > LONGEST_MESSAGE:
         message = f"{message[:LONGEST_MESSAGE]} ... ({len(message):,} characters)"
     if remote.ename == "SyntaxError":
         message = cpython.without_file_of_cell(message)
     from_torch = remote.ename == "RuntimeError" or remote.ename.startswith("Dist")
-    kind = "waited" if from_torch and upstream.waited_in_vain(message) else "error"
+    kind = "waited" if from_torch and torch_says.waited_in_vain(message) else "error"
     if remote.ename == "KeyboardInterrupt":
         kind = "interrupted"
     error = f"{remote.ename}: {message}" if message else remote.ename
@@ -117,7 +116,7 @@ def _of_mismatch(groups):
 
 def _most_telling(errors):
     # "Timed out" says more than "connection closed", which only says that another one timed out.
-    return max(errors, key=lambda error: (upstream.timed_out(error), -len(error)))
+    return max(errors, key=lambda error: (torch_says.timed_out(error), -len(error)))
 
 
 def _paragraph(kind, group):
@@ -136,11 +135,11 @@ def elsewhere(failures, name, names_in_kernel, restarted=False):
     restarted: are they fresh processes, without the variables of those before?
     """
     for failure in failures:
-        if upstream.has_no_world(failure.error):
+        if torch_says.has_no_world(failure.error):
             return f"The lab makes the process group: call {name}.reset() for a new one."
-        if upstream.has_a_world(failure.error):
+        if torch_says.has_a_world(failure.error):
             return "The lab has made the process group already: leave this call out."
-        if upstream.group_is_over(failure.error):
+        if torch_says.group_is_over(failure.error):
             return (
                 f"This group was made before {name}.reset() or {name}.restart(), which ended it: "
                 "make it again with dist.new_group."

@@ -16,8 +16,7 @@ import torch
 from ranklab.doctor.places import NOT_THE_READERS
 from ranklab.exercises.compare import plain, same
 from ranklab.exercises.shown import Thing, kind
-from ranklab.upstream import cpython
-from ranklab.upstream import torch as upstream
+from ranklab.upstream import cpython, torch_says
 
 LONGEST_MESSAGE = 500  # characters
 LONGEST_OUTPUT = 4000  # characters that a rank may print in one case; the rest is dropped
@@ -118,7 +117,7 @@ def _described(error):
     own = bool(frames) and not NOT_THE_READERS.search(frames[-1]["file"])
     if isinstance(error, SyntaxError):
         message = " ".join(message.split())
-    if upstream.is_of_a_worker(message):
+    if torch_says.is_of_a_worker(message):
         message, frames = _of_a_worker(message)
     if len(message) > LONGEST_MESSAGE:
         message = f"{message[:LONGEST_MESSAGE]} ..."

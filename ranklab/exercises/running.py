@@ -20,6 +20,7 @@ from ranklab.ranks.ranks import Ranks
 from ranklab.start import cluster
 from ranklab.upstream import ipyparallel as replies
 from ranklab.upstream import torch as upstream
+from ranklab.upstream import torch_says
 
 LOOK = 0.25  # seconds between two looks at the ranks
 SURE = 0.5  # seconds that nobody must have moved for the ranks to count as stuck
@@ -221,7 +222,7 @@ def _in_own_lines(said):
 def _is_consequence(error):
     """Does the error say no more than that another rank went away, or was freed?"""
     from_torch = error["from_torch"] or error["type"].startswith("Dist")
-    return from_torch and upstream.waited_in_vain(error["message"])
+    return from_torch and torch_says.waited_in_vain(error["message"])
 
 
 def _taken(file):

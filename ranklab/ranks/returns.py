@@ -22,7 +22,7 @@ from ranklab.doctor.vigil import Vigil
 from ranklab.errors import RankError
 from ranklab.start import cluster
 from ranklab.upstream import ipyparallel as replies
-from ranklab.upstream import torch as upstream
+from ranklab.upstream import torch_says
 from ranklab.upstream.ipyparallel import answer, parts
 
 GRACE = 0.3  # seconds that the news of a death may come after what it led to
@@ -147,7 +147,7 @@ def _deaths(ranks, failures, freed):
     if not echoes and not freed:
         return []
     deadline = time.monotonic() + GRACE
-    lost = not freed and not any(upstream.timed_out(failure.error) for failure in echoes)
+    lost = not freed and not any(torch_says.timed_out(failure.error) for failure in echoes)
     while lost and not ranks.gone() and time.monotonic() < deadline:
         time.sleep(0.02)  # a closed connection is noticed before the hub tells of the death
     known = {failure.rank for failure in failures}

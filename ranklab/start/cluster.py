@@ -17,7 +17,7 @@ from ranklab.start.arguments import ONE_MACHINE, mpiexec
 from ranklab.start.fork_server import TAKEN
 from ranklab.start.guardian import has_ended
 from ranklab.upstream import ipyparallel as upstream
-from ranklab.upstream.torch import words_of_cpp
+from ranklab.upstream.torch_says import words_of_cpp
 
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # An engine counts as there at its first heartbeat, and a stock hub asks for one every 3 s. As it is

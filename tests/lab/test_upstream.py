@@ -32,7 +32,7 @@ from ranklab import Ranks
 from ranklab.doctor import REQUEST, rounds
 from ranklab.ranks.px import RankMagics
 from ranklab.start.forked_engine import ForkedEngine, Nanny
-from ranklab.upstream import cpython, ipyparallel, ipython, profiler
+from ranklab.upstream import cpython, ipyparallel, ipython, profiler, torch_says
 from ranklab.upstream import torch as ours
 
 pytestmark = pytest.mark.timeout(60)
@@ -63,7 +63,9 @@ def borrowed_of(module):
 
 
 BORROWED = [
-    one for module in (cpython, ipython, ipyparallel, ours, profiler) for one in borrowed_of(module)
+    one
+    for module in (cpython, ipython, ipyparallel, ours, torch_says, profiler)
+    for one in borrowed_of(module)
 ]
 BORROWED += [ipyparallel.OneProcessLauncher, ForkedEngine, Nanny, RankMagics]
 
@@ -498,43 +500,43 @@ def _(_):
     assert gloo_told()["last words"] == "last words"
 
 
-@tries(ours.words_of_cpp, ours.does_not_fit)
+@tries(torch_says.words_of_cpp, torch_says.does_not_fit)
 def _(_):
-    words = ours.words_of_cpp(gloo_told()["stderr"])
-    assert ours.does_not_fit(words) == ("400", "4")
+    words = torch_says.words_of_cpp(gloo_told()["stderr"])
+    assert torch_says.does_not_fit(words) == ("400", "4")
 
 
-@tries(ours.waited_in_vain, ours.timed_out)
+@tries(torch_says.waited_in_vain, torch_says.timed_out)
 def _(_):
     late, closed = gloo_told()["late"], gloo_told()["closed"]
-    assert ours.waited_in_vain(late) and ours.waited_in_vain(closed)
-    assert ours.timed_out(late) and not ours.timed_out(closed)
+    assert torch_says.waited_in_vain(late) and torch_says.waited_in_vain(closed)
+    assert torch_says.timed_out(late) and not torch_says.timed_out(closed)
 
 
-@tries(ours.without_noise)
+@tries(torch_says.without_noise)
 def _(_):
-    late = ours.without_noise(gloo_told()["late"])
+    late = torch_says.without_noise(gloo_told()["late"])
     assert late == "Timed out waiting 100ms for recv operation to complete"
-    assert ours.without_noise(gloo_told()["closed"]) == "Connection closed by peer."
+    assert torch_says.without_noise(gloo_told()["closed"]) == "Connection closed by peer."
 
 
-@tries(ours.has_no_world, ours.has_a_world, ours.group_is_over)
+@tries(torch_says.has_no_world, torch_says.has_a_world, torch_says.group_is_over)
 def _(_):
-    assert ours.has_no_world(gloo_told()["no world"])
-    assert ours.has_a_world(gloo_told()["a world"])
-    assert all(map(ours.group_is_over, gloo_told()["outlived"]))
+    assert torch_says.has_no_world(gloo_told()["no world"])
+    assert torch_says.has_a_world(gloo_told()["a world"])
+    assert all(map(torch_says.group_is_over, gloo_told()["outlived"]))
 
 
-@tries(ours.called_by_checks)
+@tries(torch_says.called_by_checks)
 def _(_):
     called = {"name": "all_reduce", "shape": "[4]", "dtype": "float32"}
-    assert ours.called_by_checks(gloo_told()["checks"]) == called
+    assert torch_says.called_by_checks(gloo_told()["checks"]) == called
 
 
-@tries(ours.is_of_a_worker)
+@tries(torch_says.is_of_a_worker)
 def _(_):
     told = gloo_told()["worker"]
-    assert ours.is_of_a_worker(told)
+    assert torch_says.is_of_a_worker(told)
     _, frames = cpython.read_traceback(told)
     assert frames[-1][2:] == ("__getitem__", "raise KeyError(i)")
 
