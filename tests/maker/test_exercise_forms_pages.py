@@ -148,7 +148,10 @@ def test_the_lab_does_not_load_nbgrader(tmp_path):
         port = free.getsockname()[1]
     command = [BIN / "jupyter", "lab", "--no-browser", "--allow-root", f"--port={port}"]
     command += [f"--notebook-dir={tmp_path}", "--ServerApp.port_retries=0"]
-    command += ["--IdentityProvider.token=", f"--config={ROOT}/bookmaker/notebook/jupyter_config.py"]
+    command += [
+        "--IdentityProvider.token=",
+        f"--config={ROOT}/bookmaker/notebook/jupyter_config.py",
+    ]
     environment = {**os.environ, "JUPYTER_CONFIG_DIR": str(tmp_path / "jupyter")}
     log = tmp_path / "log.txt"
     with log.open("w") as file:
