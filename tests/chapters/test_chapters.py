@@ -1,6 +1,5 @@
 """Every chapter says the same on its page, in its notebook and as a script, however started."""
 
-import os
 import re
 from pathlib import Path
 
@@ -21,26 +20,27 @@ TIMED = {"04_feeding", "12_own_ddp", "17_pipeline", "18_tensor"}
 TURNS = ["alone", "mpiexec", "torchrun"]
 # With 2 ranks is run what has none, so that its page is the same, and what is short.
 WITH_TWO = {"02_graphs", "03_training", "04_feeding", "07_collectives"}
-# With WAYS=all (`make ways`), every script is run in all of these.
+# In `make test-all`, every script is run in all of these.
 ALL_WAYS = [("alone", 4), ("torchrun", 2), ("alone", 2), ("mpiexec", 4)]
 
 
-def ways(number, chapter):
-    """How the script of a chapter is started here: [(launcher, ranks), ...]."""
-    if os.environ.get("WAYS") == "all":
-        return ALL_WAYS
-    return [(TURNS[number % len(TURNS)], 2 if chapter.stem in WITH_TWO else 4)]
+def usual(number, chapter):
+    """How the script of a chapter is started in `make test`: (launcher, ranks)."""
+    return TURNS[number % len(TURNS)], 2 if chapter.stem in WITH_TWO else 4
 
 
-RUNS = [(path, *way) for number, path in enumerate(CHAPTERS) for way in ways(number, path)]
+USUAL = [(path, *usual(number, path)) for number, path in enumerate(CHAPTERS)]
+RUNS = sorted({*USUAL, *((path, *way) for path in CHAPTERS for way in ALL_WAYS)})
 # The site has every page with 4 ranks. With 2, a page is what a script is compared with.
-PAGES = sorted({(chapter, 4) for chapter in CHAPTERS} | {(path, n) for path, _, n in RUNS})
+USUAL_PAGES = {(path, 4) for path in CHAPTERS} | {(path, ranks) for path, _, ranks in USUAL}
+PAGES = [(path, ranks) for path in CHAPTERS for ranks in (2, 4)]
 
 
-def of_each(rows):
-    """Parametrize a test with rows that begin with a chapter, those that are timed marked so."""
+def of_each(rows, usual):
+    """Parameters of a test, rows that begin with a chapter, marked as what they are."""
+    timed, at_night = pytest.mark.alone, pytest.mark.everything
     return [
-        pytest.param(*row, marks=[pytest.mark.alone] if row[0].stem in TIMED else [])
+        pytest.param(*row, marks=[timed] * (row[0].stem in TIMED) + [at_night] * (row not in usual))
         for row in rows
     ]
 
@@ -67,12 +67,12 @@ def page(chapter, ranks):
     return results_of(nbformat.read(execute(chapter, ranks=ranks), as_version=4))
 
 
-@pytest.mark.parametrize("chapter, ranks", of_each(PAGES), ids=in_words)
+@pytest.mark.parametrize("chapter, ranks", of_each(PAGES, USUAL_PAGES), ids=in_words)
 def test_a_page_has_results(chapter, ranks):
     assert fixed(page(chapter, ranks)), "no result that can be compared"
 
 
-@pytest.mark.parametrize("chapter, launcher, ranks", of_each(RUNS), ids=in_words)
+@pytest.mark.parametrize("chapter, launcher, ranks", of_each(RUNS, USUAL), ids=in_words)
 def test_the_script_says_what_the_page_says(chapter, launcher, ranks, tmp_path):
     script = SCRIPTS / f"{chapter.stem}.py"
     there = results_in(run_script(script, launcher, ranks, tmp_path, limit=250))

@@ -10,6 +10,7 @@ import torch
 from launch import BIN, LAUNCHERS, results_in, run_script
 from nbclient import NotebookClient
 from small_notebooks import IMPORTS, whole, with_ranks
+from tiers import few
 
 DARTS = Path(__file__).parent / "notebooks" / "darts.ipynb"
 
@@ -44,7 +45,10 @@ def expected(ranks):
     }
 
 
-@pytest.mark.parametrize(("launcher", "ranks"), [("alone", 2), ("torchrun", 2), ("mpiexec", 4)])
+@pytest.mark.parametrize(
+    ("launcher", "ranks"),
+    few([("alone", 2), ("torchrun", 2), ("mpiexec", 4)], lambda launcher, _: launcher == "alone"),
+)
 def test_every_way_of_starting_it(darts, launcher, ranks, tmp_path):
     text = run_script(darts, launcher, ranks, tmp_path, limit=100)
     assert results_in(text) == expected(ranks)
@@ -69,7 +73,7 @@ def test_the_notebook_says_the_same(monkeypatch):
     assert results_in("".join(o["text"] for o in outputs)) == expected(4)
 
 
-@pytest.mark.parametrize("launcher", ["alone", "torchrun", "mpiexec"])
+@pytest.mark.parametrize("launcher", few(LAUNCHERS, lambda launcher: launcher == "alone"))
 def test_a_plain_notebook_runs_once(launcher, tmp_path):
     script = tmp_path / "plain.py"
     script.write_text(
