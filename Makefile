@@ -3,8 +3,6 @@
 PYTHON ?= python3
 # How many processes run the tests: many wait more than they compute. 0: one after another.
 TESTERS ?= 3
-# What `make test` leaves to `make test-all`: the tests that are marked so.
-test: LEFT := and not everything
 VENV   := .venv
 BIN    := $(VENV)/bin
 PY     := $(BIN)/python
@@ -23,10 +21,10 @@ export MPLCONFIGDIR := $(CURDIR)/_build/matplotlib
 book: $(VENV)/.installed  ## execute every chapter, build the site into _build/html
 	@$(PY) -m bookmaker.site
 
-# First those that measure the machine, with nothing beside them.
-test test-all: $(VENV)/.installed lint  ## what the book promises; test-all: that with every launcher, grid and other people's programs
-	@$(PY) -m pytest -m "alone $(LEFT)" $(shell grep -lr "mark.alone" tests --include=test_*.py)
-	@$(PY) -m pytest -m "not alone $(LEFT)" --numprocesses $(TESTERS) --dist loadfile --no-loadscope-reorder
+# What is marked `everything` is left to `make test-all`, which the code host runs every night.
+test: LEFT := -m "not everything"
+test test-all: $(VENV)/.installed lint  ## what the book promises; test-all: all there is
+	@$(PY) -m pytest $(LEFT) --numprocesses $(TESTERS) --dist loadfile --no-loadscope-reorder
 
 lab: $(VENV)/.installed  ## JupyterLab on the notebooks; saving one updates its manuscript
 	@$(BIN)/jupyter lab --config=bookmaker/notebook/jupyter_config.py --notebook-dir=notebooks $(AS_ROOT) $(ARGS)

@@ -6,6 +6,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from launch import results_in, run_script
+from tiers import few
 
 from bookmaker.manuscript.manuscript import read
 from bookmaker.site.execute import execute, starts
@@ -13,8 +14,6 @@ from bookmaker.site.execute import execute, starts
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts"
 CHAPTERS = sorted((ROOT / "book").glob("[0-9][0-9]_*.md"))
-# They claim factors of time, which nothing that runs beside them may change.
-TIMED = {"04_feeding", "12_own_ddp", "17_pipeline", "18_tensor"}
 # What a script does about its launcher is the same in all of them, to the letter: they take turns.
 # (03 is long and has one rank; mpiexec would wait for it busily: in this order torchrun gets it.)
 TURNS = ["alone", "mpiexec", "torchrun"]
@@ -34,15 +33,6 @@ RUNS = sorted({*USUAL, *((path, *way) for path in CHAPTERS for way in ALL_WAYS)}
 # The site has every page with 4 ranks. With 2, a page is what a script is compared with.
 USUAL_PAGES = {(path, 4) for path in CHAPTERS} | {(path, ranks) for path, _, ranks in USUAL}
 PAGES = [(path, ranks) for path in CHAPTERS for ranks in (2, 4)]
-
-
-def of_each(rows, usual):
-    """Parameters of a test, rows that begin with a chapter, marked as what they are."""
-    timed, at_night = pytest.mark.alone, pytest.mark.everything
-    return [
-        pytest.param(*row, marks=[timed] * (row[0].stem in TIMED) + [at_night] * (row not in usual))
-        for row in rows
-    ]
 
 
 def in_words(part):
@@ -67,12 +57,16 @@ def page(chapter, ranks):
     return results_of(nbformat.read(execute(chapter, ranks=ranks), as_version=4))
 
 
-@pytest.mark.parametrize("chapter, ranks", of_each(PAGES, USUAL_PAGES), ids=in_words)
+@pytest.mark.parametrize(
+    "chapter, ranks", few(PAGES, lambda *row: row in USUAL_PAGES), ids=in_words
+)
 def test_a_page_has_results(chapter, ranks):
     assert fixed(page(chapter, ranks)), "no result that can be compared"
 
 
-@pytest.mark.parametrize("chapter, launcher, ranks", of_each(RUNS, USUAL), ids=in_words)
+@pytest.mark.parametrize(
+    "chapter, launcher, ranks", few(RUNS, lambda *row: row in USUAL), ids=in_words
+)
 def test_the_script_says_what_the_page_says(chapter, launcher, ranks, tmp_path):
     script = SCRIPTS / f"{chapter.stem}.py"
     there = results_in(run_script(script, launcher, ranks, tmp_path, limit=250))
