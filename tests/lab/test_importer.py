@@ -151,7 +151,7 @@ def test_a_restart_needs_no_importer(start, name):
 
 
 LOSES_A_PORT = """
-from ranklab import fork_server
+from ranklab.start import fork_server
 
 really = fork_server._wait_for_ports
 
