@@ -10,7 +10,6 @@ from filelock import FileLock
 
 from bookmaker.errors import BookError, FormError
 from bookmaker.folders import HERE, Folders
-from bookmaker.site import cache
 from bookmaker.site.build import build
 from bookmaker.site.execute import Outcome, run_chapter
 from bookmaker.site.stage import stage
@@ -41,14 +40,13 @@ def execute_all(folders: Folders, output: Path | None, ranks: int | None) -> int
     chapters = folders.chapters()
     if not chapters:
         raise BookError(f"There is no chapter in {folders.book}.")
-    lab = cache.fingerprint(folders)
     width = max(len(path.stem) for path in chapters)
     failures = 0
     for path in chapters:
         print(f"{path.stem:{width}} … ", end="", flush=True)
         target = (output or folders.executed) / f"{path.stem}.ipynb"
         try:
-            outcome = run_chapter(path, target, ranks=ranks, folders=folders, lab=lab)
+            outcome = run_chapter(path, target, ranks=ranks, folders=folders)
         except FormError as error:
             failures += 1
             print("cannot be read", flush=True)

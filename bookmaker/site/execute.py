@@ -86,7 +86,6 @@ def run_chapter(
     *,
     ranks: int | None = None,
     folders: Folders = HERE,
-    lab: str | None = None,
     timeout: float = CELL_TIMEOUT,
 ) -> Outcome:
     """Write the chapter with its outputs to `output`, executing it if it has to be.
@@ -94,7 +93,6 @@ def run_chapter(
     manuscript: the chapter, such as book/06_messages.md.
     output: the executed notebook. A chapter that fails leaves none behind.
     ranks: how many ranks every `Ranks(...)` starts; the chapter's own number by default.
-    lab: the fingerprint of the lab, where it is known.
     timeout: seconds that one cell may take.
 
     Whoever wants the same at the same time waits for it. Raises FormError if the manuscript cannot
@@ -102,7 +100,7 @@ def run_chapter(
     """
     name = manuscript.stem
     notebook = on_page(read(manuscript))
-    key = cache.key(notebook, lab or cache.fingerprint(folders), ranks)
+    key = cache.key(notebook, folders, ranks)
     # Of its own for each number of ranks, as they may run side by side.
     folder = folders.build / "run" / (f"{name}-{ranks}" if ranks else name)
     folder.parent.mkdir(parents=True, exist_ok=True)

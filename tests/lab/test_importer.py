@@ -151,7 +151,7 @@ def test_a_restart_needs_no_importer(start, name):
 
 
 LOSES_A_PORT = """
-from ranklab import fork_server
+from ranklab.start import fork_server
 
 really = fork_server._wait_for_ports
 
@@ -228,6 +228,7 @@ def test_a_restart_needs_no_folder(start):
     assert has_ended(its)
 
 
+@pytest.mark.everything
 def test_engines_that_are_not_forked_keep_no_importer(start, monkeypatch):
     ranks = start()
     its = psutil.Process(imported_by(ranks))

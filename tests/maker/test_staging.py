@@ -2,12 +2,10 @@
 
 import shutil
 import sysconfig
-from importlib.metadata import version
 from pathlib import Path
 
 import nbformat
 import pytest
-from built_site import CHAPTERS, site, soups
 
 from bookmaker.errors import BookError
 from bookmaker.folders import HERE, Folders
@@ -17,11 +15,6 @@ from bookmaker.site.build import build
 from bookmaker.site.exercises import PLACE
 from bookmaker.site.pages import color_ranks, take_away
 from bookmaker.site.stage import check_contents, mirror, stage
-
-# The first test that needs the site may have to execute every chapter.
-pytestmark = pytest.mark.timeout(900)
-
-__all__ = ["site", "soups"]
 
 
 @pytest.fixture
@@ -125,13 +118,6 @@ def test_an_interrupted_copy_of_mathjax_is_completed(tmp_path, monkeypatch):
     mathjax.copy(source, target, draft)
     assert (target / "one.js").exists() and (target / "more/two.js").exists()
     assert not draft.exists()
-
-
-def test_the_pages_load_the_mathjax_that_is_installed(site, soups):
-    folder = f"_static/mathjax-{version('sphinx-mathjax-offline')}"
-    sources = [tag["src"] for tag in soups[site / f"{CHAPTERS[0]}.html"].select("script[src]")]
-    assert any(source.startswith(f"{folder}/tex-chtml.js") for source in sources), sources
-    assert [path.name for path in site.glob("_static/mathjax*")] == [Path(folder).name]
 
 
 def test_staging_touches_only_what_changed(tmp_path):
