@@ -17,7 +17,7 @@ export JUPYTER_CONFIG_DIR := $(CURDIR)/_build/jupyter
 export JUPYTER_DATA_DIR := $(CURDIR)/_build/jupyter/data
 export MPLCONFIGDIR := $(CURDIR)/_build/matplotlib
 
-.PHONY: book test ways lab forms bench soak lint clean
+.PHONY: book test ways lab write forms bench soak lint clean
 
 book: $(VENV)/.installed  ## execute every chapter, build the site into _build/html
 	@$(PY) -m bookmaker.site
@@ -29,8 +29,11 @@ test: $(VENV)/.installed lint  ## everything: forms, ranks, scripts, pages, brow
 ways: $(VENV)/.installed  ## every chapter's page with 4 and 2 ranks, its script by every launcher (half an hour)
 	@WAYS=all $(PY) -m pytest tests/test_chapters.py
 
-lab: $(VENV)/.installed  ## JupyterLab on the notebooks; saving one updates its manuscript
+lab: $(VENV)/.installed  ## JupyterLab on the notebooks, for readers
 	@$(BIN)/jupyter lab --config=bookmaker/notebook/jupyter_config.py --notebook-dir=notebooks $(AS_ROOT) $(ARGS)
+
+write: $(VENV)/.installed  ## JupyterLab on the manuscripts, for authors: Open With > Notebook
+	@$(BIN)/jupyter lab --config=bookmaker/notebook/jupyter_config.py --LabApp.default_url=/lab/tree/book $(AS_ROOT) $(ARGS)
 
 forms: $(VENV)/.installed  ## book/*.md -> notebooks/, scripts/, ranklab/taught/; ARGS=--stubs drops answers
 	@$(PY) -m bookmaker.forms $(ARGS)

@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
             return 1
         if not options.execute_only:
             build_site(folders)
-    except BookError as error:
+    except (BookError, FormError) as error:
         _say(f"{error}\nThe site is not built.")
         return 1
     except KeyboardInterrupt:
@@ -70,7 +70,7 @@ def build_site(folders: Folders) -> None:
         with FileLock(folders.build / "site.lock"):  # one at a time
             stage(folders)
             build(folders)
-    except BookError:
+    except (BookError, FormError):
         print("failed", flush=True)
         raise
     print(f"{time.monotonic() - start:.1f} s", flush=True)

@@ -8,31 +8,31 @@ import nbformat
 import pytest
 from launch import results_in, run_script
 
+from bookmaker.manuscript import header
 from bookmaker.manuscript.manuscript import read
 from bookmaker.site.execute import execute, starts
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts"
 CHAPTERS = sorted((ROOT / "book").glob("[0-9][0-9]_*.md"))
-# They claim factors of time, which nothing that runs beside them may change.
-TIMED = {"04_feeding", "12_own_ddp", "17_pipeline", "18_tensor"}
-# What a script does about its launcher is the same in all of them, to the letter: they take turns.
-# (03 is long and has one rank; mpiexec would wait for it busily: in this order torchrun gets it.)
-TURNS = ["alone", "mpiexec", "torchrun"]
-# With 2 ranks is run what has none, so that its page is the same, and what is short.
-WITH_TWO = {"02_graphs", "03_training", "04_feeding", "07_collectives"}
+HEADERS = {path: header.read(path) for path in CHAPTERS}
+# What a script does about its launcher is the same in all of them, to the letter: they take turns,
+# by their numbers. (3 is long and has one rank, for which mpiexec would wait busily.)
+TURNS = ["torchrun", "alone", "mpiexec"]
 # With WAYS=all (`make ways`), every script is run in all of these.
 ALL_WAYS = [("alone", 4), ("torchrun", 2), ("alone", 2), ("mpiexec", 4)]
 
 
-def ways(number, chapter):
+def ways(chapter):
     """How the script of a chapter is started here: [(launcher, ranks), ...]."""
+    said, number = HEADERS[chapter], int(chapter.stem[:2])
     if os.environ.get("WAYS") == "all":
-        return ALL_WAYS
-    return [(TURNS[number % len(TURNS)], 2 if chapter.stem in WITH_TWO else 4)]
+        return [(by, n) for by, n in ALL_WAYS if by in said.launchers and n in said.ranks]
+    turns = [launcher for launcher in TURNS if launcher in said.launchers]
+    return [(turns[number % len(turns)], said.ranks[0])]
 
 
-RUNS = [(path, *way) for number, path in enumerate(CHAPTERS) for way in ways(number, path)]
+RUNS = [(path, *way) for path in CHAPTERS for way in ways(path)]
 # The site has every page with 4 ranks. With 2, a page is what a script is compared with.
 PAGES = sorted({(chapter, 4) for chapter in CHAPTERS} | {(path, n) for path, _, n in RUNS})
 
@@ -40,7 +40,7 @@ PAGES = sorted({(chapter, 4) for chapter in CHAPTERS} | {(path, n) for path, _, 
 def of_each(rows):
     """Parametrize a test with rows that begin with a chapter, those that are timed marked so."""
     return [
-        pytest.param(*row, marks=[pytest.mark.alone] if row[0].stem in TIMED else [])
+        pytest.param(*row, marks=[pytest.mark.alone] if HEADERS[row[0]].measures else [])
         for row in rows
     ]
 

@@ -68,7 +68,7 @@ print("never reached")
 def book(tmp_path):
     """A book with a lab of its own and no chapters."""
     (tmp_path / "book").mkdir()
-    (tmp_path / "ranklab").mkdir()
+    (tmp_path / "ranklab/ranks").mkdir(parents=True)
     (tmp_path / "ranklab/ranks/ranks.py").write_text("# the lab\n")
     (tmp_path / "requirements.txt").write_text("torch==1\n")
     return Folders(tmp_path)
