@@ -20,13 +20,11 @@ class Header:
     about: what the lists of chapters say of it, in a line of MyST.
     ranks: the numbers of ranks with which the tests run its script; the first of them every time.
     launchers: by which they start it.
-    measures: whether it claims factors of time. Then nothing runs beside its tests.
     """
 
     about: str
     ranks: tuple[int, ...] = (4, 2)
     launchers: tuple[str, ...] = LAUNCHERS
-    measures: bool = False
 
 
 # key -> what may stand there, and how to say so.
@@ -34,7 +32,6 @@ _RIGHT = {
     "about": (lambda v: isinstance(v, str) and v.strip(), "a line of text"),
     "ranks": (lambda v: _some_of(v, range(2, 9)), "a list of numbers from 2 to 8"),
     "launchers": (lambda v: _some_of(v, LAUNCHERS), f"a list of {', '.join(LAUNCHERS)}"),
-    "measures": (lambda v: isinstance(v, bool), "true or false"),
 }
 
 

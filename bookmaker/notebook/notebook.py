@@ -13,10 +13,6 @@ from bookmaker.manuscript import manuscript
 from bookmaker.notebook import exercise_cells, plain_markdown
 from bookmaker.notebook.plain_markdown import Places
 
-# The metadata of a cell that belongs to the chapter. The rest is a notebook program's own:
-# whether a cell is folded, when it ran.
-_OURS = ("mystnb", "tags")
-
 _ORIGIN = """\
 *Generated from [`{manuscript}`]({repository}/blob/main/{manuscript}) by `make forms`. Your \
 answers to its exercises stay yours; the chapter itself is edited in that file.*"""
@@ -108,7 +104,7 @@ def _generated_cells(nb: NotebookNode, places: Places) -> list[NotebookNode]:
 
 def _check_cell(nb: NotebookNode, index: int) -> None:
     cell = nb.cells[index]
-    extra = sorted(set(cell.metadata) - set(_OURS))
+    extra = sorted(set(cell.metadata) - {"mystnb", "tags"})
     if extra:
         raise FormError(
             f"{manuscript.where(nb, index)}: the metadata {', '.join(map(repr, extra))} would be "

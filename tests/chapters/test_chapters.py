@@ -37,14 +37,6 @@ RUNS = [(path, *way) for path in CHAPTERS for way in ways(path)]
 PAGES = sorted({(chapter, 4) for chapter in CHAPTERS} | {(path, n) for path, _, n in RUNS})
 
 
-def of_each(rows):
-    """Parametrize a test with rows that begin with a chapter, those that are timed marked so."""
-    return [
-        pytest.param(*row, marks=[pytest.mark.alone] if HEADERS[row[0]].measures else [])
-        for row in rows
-    ]
-
-
 def in_words(part):
     """The name of a chapter, or what else a test is given."""
     return getattr(part, "stem", str(part))
@@ -67,12 +59,12 @@ def page(chapter, ranks):
     return results_of(nbformat.read(execute(chapter, ranks=ranks), as_version=4))
 
 
-@pytest.mark.parametrize("chapter, ranks", of_each(PAGES), ids=in_words)
+@pytest.mark.parametrize("chapter, ranks", PAGES, ids=in_words)
 def test_a_page_has_results(chapter, ranks):
     assert fixed(page(chapter, ranks)), "no result that can be compared"
 
 
-@pytest.mark.parametrize("chapter, launcher, ranks", of_each(RUNS), ids=in_words)
+@pytest.mark.parametrize("chapter, launcher, ranks", RUNS, ids=in_words)
 def test_the_script_says_what_the_page_says(chapter, launcher, ranks, tmp_path):
     script = SCRIPTS / f"{chapter.stem}.py"
     there = results_in(run_script(script, launcher, ranks, tmp_path, limit=250))

@@ -82,19 +82,18 @@ def written(book, said):
 
 def test_a_header_says_what_its_chapter_needs(book):
     assert header.read(written(book, "  about: x\n")) == header.Header("x")
-    said = "  about: x\n  ranks: [4]\n  launchers: [alone, mpiexec]\n  measures: true\n"
-    expected = header.Header("x", ranks=(4,), launchers=("alone", "mpiexec"), measures=True)
+    said = "  about: x\n  ranks: [4]\n  launchers: [alone, mpiexec]\n"
+    expected = header.Header("x", ranks=(4,), launchers=("alone", "mpiexec"))
     assert header.read(written(book, said)) == expected
 
 
 WRONG = {
     "": r"^02_two: the header does not say what the chapter is about\. Write `chapter:`",
     "  about: ' '\n": "`chapter: about:` in the header is ' '; write a line of text",
-    "  about: x\n  test: 1\n": "`chapter: test:` .* There are about, ranks, launchers, measures",
+    "  about: x\n  test: 1\n": "`chapter: test:` .* There are about, ranks, launchers",
     "  about: x\n  ranks: 4\n": "is 4; write a list of numbers from 2 to 8",
     "  about: x\n  ranks: [1]\n": r"is \[1\]; write",
     "  about: x\n  launchers: [slurm]\n": "write a list of alone, torchrun, mpiexec",
-    "  about: x\n  measures: 'no'\n": "write true or false",
     "  about: {\n": "the header is not YAML",
 }
 
