@@ -16,7 +16,7 @@ export JUPYTER_CONFIG_DIR := $(CURDIR)/_build/jupyter
 export JUPYTER_DATA_DIR := $(CURDIR)/_build/jupyter/data
 export MPLCONFIGDIR := $(CURDIR)/_build/matplotlib
 
-.PHONY: book test test-all lab forms bench soak lint clean
+.PHONY: book test test-all lab write forms bench soak lint clean
 
 book: $(VENV)/.installed  ## execute every chapter, build the site into _build/html
 	@$(PY) -m bookmaker.site
@@ -26,8 +26,11 @@ test: LEFT := -m "not everything"
 test test-all: $(VENV)/.installed lint  ## what the book promises; test-all: all there is
 	@$(PY) -m pytest $(LEFT) --numprocesses $(TESTERS) --dist loadfile --no-loadscope-reorder
 
-lab: $(VENV)/.installed  ## JupyterLab on the notebooks; saving one updates its manuscript
+lab: $(VENV)/.installed  ## JupyterLab on the notebooks, for readers
 	@$(BIN)/jupyter lab --config=bookmaker/notebook/jupyter_config.py --notebook-dir=notebooks $(AS_ROOT) $(ARGS)
+
+write: $(VENV)/.installed  ## JupyterLab on the manuscripts, for authors: Open With > Notebook
+	@$(BIN)/jupyter lab --config=bookmaker/notebook/jupyter_config.py --LabApp.default_url=/lab/tree/book $(AS_ROOT) $(ARGS)
 
 forms: $(VENV)/.installed  ## book/*.md -> notebooks/, scripts/, ranklab/taught/; ARGS=--stubs drops answers
 	@$(PY) -m bookmaker.forms $(ARGS)

@@ -8,33 +8,39 @@ import pytest
 from launch import results_in, run_script
 from tiers import few
 
+from bookmaker.manuscript import header
 from bookmaker.manuscript.manuscript import read
 from bookmaker.site.execute import execute, starts
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts"
 CHAPTERS = sorted((ROOT / "book").glob("[0-9][0-9]_*.md"))
-# What a script does about its launcher is the same in all of them, to the letter: they take turns.
-# (03 is long and has one rank; mpiexec would wait for it busily: in this order torchrun gets it.)
-TURNS = ["alone", "mpiexec", "torchrun"]
-SHORT = "07_collectives"
-# With 2 ranks is run what starts 2 or none: its page is that of the site. And what is short.
-WITH_TWO = {"01_matmul", "02_graphs", "03_training", "04_feeding", SHORT}
+HEADERS = {path: header.read(path) for path in CHAPTERS}
+# What a script does about its launcher is the same in all of them, to the letter: they take turns,
+# by their numbers. (3 is long and has one rank, for which mpiexec would wait busily.)
+TURNS = ["torchrun", "alone", "mpiexec"]
 # In `make test-all`, every script is run in all of these.
 ALL_WAYS = [("alone", 4), ("torchrun", 2), ("alone", 2), ("mpiexec", 4)]
 
 
-def usual(number, chapter):
+def usual(chapter):
     """How the script of a chapter is started in `make test`: (launcher, ranks)."""
-    return TURNS[number % len(TURNS)], 2 if chapter.stem in WITH_TWO else 4
+    said = HEADERS[chapter]
+    turns = [launcher for launcher in TURNS if launcher in said.launchers]
+    return turns[int(chapter.stem[:2]) % len(turns)], said.ranks[0]
 
 
-USUAL = [(path, *usual(number, path)) for number, path in enumerate(CHAPTERS)]
-RUNS = sorted({*USUAL, *((path, *way) for path in CHAPTERS for way in ALL_WAYS)})
-# What the scripts are compared with, and what the site has: only one page is executed twice.
-USUAL_PAGES = {(path, ranks) for path, _, ranks in USUAL}
-USUAL_PAGES |= {(path, 4) for path in CHAPTERS if path.stem == SHORT}
-PAGES = [(path, ranks) for path in CHAPTERS for ranks in (2, 4)]
+def ways(chapter):
+    """All ways of starting it, in `make test-all`."""
+    said = HEADERS[chapter]
+    return [(by, n) for by, n in ALL_WAYS if by in said.launchers and n in said.ranks]
+
+
+USUAL = [(path, *usual(path)) for path in CHAPTERS]
+RUNS = sorted({*USUAL, *((path, *way) for path in CHAPTERS for way in ways(path))})
+# The site has every page with 4 ranks. With 2, a page is what a script is compared with.
+PAGES = sorted({(path, n) for path in CHAPTERS for n in (4, *HEADERS[path].ranks)})
+USUAL_PAGES = {(path, 4) for path in CHAPTERS} | {(path, n) for path, _, n in USUAL}
 
 
 def in_words(part):
