@@ -14,7 +14,7 @@ from pathlib import Path
 from bookmaker import contents, files
 from bookmaker.errors import BookError, FormError
 from bookmaker.folders import HERE, Folders
-from bookmaker.forms import exercise_files, teacher
+from bookmaker.forms import exercise_files, solutions, teacher
 from bookmaker.manuscript import exercises, header, manuscript
 from bookmaker.notebook import notebook, readers_answers
 from bookmaker.script import to_script
@@ -47,6 +47,7 @@ class Forms:
             name = manuscript.name_of(nb)
             self._make(nb, f"notebooks/{name}.ipynb", self._notebook)
             self._make(nb, f"scripts/{name}.py", to_script)
+            self._make(nb, solutions.path_of(name), solutions.to_solutions)
             self._make_files_to_work_in(nb)
         self._check_labels(notebooks)
         self._list_chapters()
@@ -183,6 +184,7 @@ class Forms:
         for name in (f"notebooks/{chapter}.ipynb", f"scripts/{chapter}.py"):
             self._made.add(self.root / name)
         self._made.add(self.root / f"ranklab/taught/{module}.py")
+        self._made.add(self.root / solutions.path_of(chapter))
         self._keep_files_of(chapter)
 
     def _keep_files_of(self, chapter: str) -> None:
@@ -261,7 +263,8 @@ def _generated(root: Path) -> Iterator[Path]:
     for path in sorted((root / exercise_files.FOLDER).glob("*.py")):
         if _says_generated(path, "book/"):
             yield path
-    for path in sorted((root / "ranklab" / "taught").glob("*.py")):
+    folder = root / "ranklab"
+    for path in sorted([*folder.glob("taught/*.py"), *folder.glob("checks/*/solutions.py")]):
         if _says_generated(path, "book/"):
             yield path
 

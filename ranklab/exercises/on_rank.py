@@ -42,7 +42,7 @@ def run(order, args, printed):
             given, before = pickle.loads(args), pickle.loads(args)
             result = _call(answers, drive, given, order.trace, said)
             kept = order.in_place
-            said["result"] = _packed(plain(given[0] if kept else result))
+            said["result"] = packed_result(plain(given[0] if kept else result))
             said["changed"] = [
                 i for i, pair in enumerate(zip(before, given)) if i >= kept and not same(*pair)
             ]
@@ -64,7 +64,8 @@ def _kept(module):
         vars(module).update(before)
 
 
-def _packed(result):
+def packed_result(result):
+    """Pack what an answer returned, or, where it cannot travel, what kind of thing it is."""
     try:
         return cloudpickle.dumps(result)
     except Exception:  # a handle, a generator, an open file
@@ -76,6 +77,11 @@ def _make_ready(order):
     os.chdir(order.folder)
     sys.path += [entry for entry in order.path if entry not in sys.path]
     remember(order.sources)
+    fresh()
+
+
+def fresh():
+    """Have the same random numbers, and PyTorch's own defaults, for each answer."""
     torch.set_default_dtype(torch.float32)
     torch.set_grad_enabled(True)
     seed = 1000 + (torch.distributed.get_rank() if torch.distributed.is_initialized() else 0)
