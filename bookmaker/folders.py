@@ -10,7 +10,7 @@ CHAPTER = re.compile(r"[0-9]{2}_[\w-]+")
 
 @dataclass(frozen=True)
 class Folders:
-    """The folders of one book. `root` holds _config.yml, _toc.yml and book/."""
+    """The folders of one book. `root` holds _config.yml and book/."""
 
     root: Path
 

@@ -1,8 +1,9 @@
-"""What all tests share: an environment of their own, and the ranks' places when time runs out."""
+"""What all tests share: an environment of their own, who runs which, where each rank was."""
 
 import gc
 import os
 import sys
+from pathlib import Path
 
 import pytest
 from places import ANSWER, places
@@ -35,14 +36,45 @@ def pytest_collection():
     gc.enable()
 
 
+def pytest_collection_modifyitems(items):
+    """First the chapters, as the site waits for their pages; last the many small ones.
+
+    So no tester is left alone with a long file at the end.
+    """
+    items.sort(key=lambda item: (item.path.name != "test_chapters.py", in_small_parts(item.nodeid)))
+
+
+def in_small_parts(nodeid):
+    """Is this a test that shares nothing with its neighbors but one checking process a tester?"""
+    return Path(nodeid.partition("::")[0]).name in ("test_checks.py", "test_right_answers.py")
+
+
+def pytest_xdist_make_scheduler(config, log):
+    """Give each tester a file, a chapter with its script, or one of the small tests at a time."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Parts(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file, _, test = nodeid.partition("::")
+            if "test_chapters.py" in file:
+                return test.partition("[")[2].partition("-")[0]
+            return nodeid if in_small_parts(nodeid) else file
+
+    return Parts(config, log)
+
+
+@pytest.fixture(scope="session")
+def everybodys(tmp_path_factory):
+    """A folder that all testers of this run have."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
 @pytest.fixture(autouse=True, scope="session")
-def private_folders(tmp_path_factory):
+def private_folders(tmp_path_factory, everybodys):
     """Nothing of the tests ends up in the home folder of whoever runs them."""
     os.environ["IPYTHONDIR"] = str(tmp_path_factory.mktemp("ipython"))
     # One for all testers: what matplotlib knows of the fonts takes it seconds to find out.
-    everybodys = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        everybodys = everybodys.parent
     os.environ["MPLCONFIGDIR"] = str(everybodys / "matplotlib")
 
 

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from ranklab import Ranks
 from ranklab.start import cluster
 
+HERE = Path(__file__).parent
 # The first optimizer imports it, and DDP does: a second on every rank, or once for all of them.
 PRELOAD = [*cluster.PRELOAD, "torch._dynamo"]
 
@@ -30,16 +31,16 @@ def started(n=4, timeout=60):
         with mock.patch.object(cluster, "PRELOAD", PRELOAD):
             ranks = Ranks(n, backend="gloo", device="cpu", timeout=timeout)
         with ranks:
-            ranks.run(_look_for_modules_in, str(Path(__file__).parent))
+            ranks.run(_look_for_modules_in, [str(HERE), str(HERE / "chapters")])
             yield ranks
     finally:
         torch.set_num_threads(before)
 
 
-def _look_for_modules_in(folder):
+def _look_for_modules_in(folders):
     import sys
 
-    sys.path.append(folder)
+    sys.path.extend(folders)
 
 
 _look_for_modules_in.__module__ = "__main__"  # so that this one is sent as it is

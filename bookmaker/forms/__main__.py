@@ -11,12 +11,12 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bookmaker import files
-from bookmaker.errors import FormError
+from bookmaker import contents, files
+from bookmaker.errors import BookError, FormError
 from bookmaker.folders import HERE, Folders
-from bookmaker.forms import exercise_files, teacher
-from bookmaker.manuscript import exercises, manuscript
-from bookmaker.notebook import notebook, readers_answers, saving
+from bookmaker.forms import exercise_files, solutions, teacher
+from bookmaker.manuscript import exercises, header, manuscript
+from bookmaker.notebook import notebook, readers_answers
 from bookmaker.script import to_script
 from bookmaker.taught import taught
 
@@ -47,12 +47,24 @@ class Forms:
             name = manuscript.name_of(nb)
             self._make(nb, f"notebooks/{name}.ipynb", self._notebook)
             self._make(nb, f"scripts/{name}.py", to_script)
+            self._make(nb, solutions.path_of(name), solutions.to_solutions)
             self._make_files_to_work_in(nb)
         self._check_labels(notebooks)
+        self._list_chapters()
         self._remove_stale()
+
+    def _list_chapters(self) -> None:
+        readme = self.root / "README.md"
+        if readme.exists():
+            try:
+                text = contents.in_readme(readme.read_text("utf-8"), Folders(self.root))
+                self._write(readme, text)
+            except (BookError, FormError) as error:
+                self._fail(str(error))
 
     def _read(self, path: Path):
         try:
+            header.read(path)
             nb = manuscript.read(path)
         except FormError as error:
             self._fail(str(error))
@@ -172,6 +184,7 @@ class Forms:
         for name in (f"notebooks/{chapter}.ipynb", f"scripts/{chapter}.py"):
             self._made.add(self.root / name)
         self._made.add(self.root / f"ranklab/taught/{module}.py")
+        self._made.add(self.root / solutions.path_of(chapter))
         self._keep_files_of(chapter)
 
     def _keep_files_of(self, chapter: str) -> None:
@@ -193,7 +206,6 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m bookmaker.forms", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing, name what differs")
-    parser.add_argument("--from-notebook", type=Path, help="write the manuscript of this notebook")
     parser.add_argument("--stubs", action="store_true", help="write stubs over a reader's answers")
     parser.add_argument("--script", metavar="NAME", help="print the script of this chapter")
     parser.add_argument(
@@ -216,8 +228,6 @@ def main(arguments: list[str] | None = None) -> int:
 def _special(chosen: argparse.Namespace) -> Callable[[], str] | None:
     """What the command is to do, and print, if not to write or compare the forms."""
     folders = Folders(chosen.root.resolve())
-    if chosen.from_notebook:
-        return lambda: saving.write_manuscript(chosen.from_notebook.resolve())
     if chosen.script:
         return lambda: _script(folders, Path(chosen.script).stem, chosen.exercises)
     if chosen.teacher:
@@ -253,7 +263,8 @@ def _generated(root: Path) -> Iterator[Path]:
     for path in sorted((root / exercise_files.FOLDER).glob("*.py")):
         if _says_generated(path, "book/"):
             yield path
-    for path in sorted((root / "ranklab" / "taught").glob("*.py")):
+    folder = root / "ranklab"
+    for path in sorted([*folder.glob("taught/*.py"), *folder.glob("checks/*/solutions.py")]):
         if _says_generated(path, "book/"):
             yield path
 

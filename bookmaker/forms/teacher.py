@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-import nbformat
 from nbformat import NotebookNode
 
 from bookmaker import files
@@ -13,8 +12,8 @@ from bookmaker.notebook import exercise_cells, notebook
 
 _ORIGIN = "*Generated from [`{manuscript}`]({repository}/blob/main/{manuscript}), for nbgrader.*"
 
-# What leads a student from the task to the solution, and the comment in the solution's place.
-_SOLUTIONS = re.compile(r"(?m) · \[solution\]\(\S*\)$|^<!-- solution: .* -->\n*")
+# What leads a student from the task to the solution.
+_SOLUTION = re.compile(r"(?m) · \[solution\]\(\S*\)$")
 
 # Written once: then it is the teacher's.
 _CONFIG = """\
@@ -73,11 +72,7 @@ def assignment(nb: NotebookNode, root: Path) -> NotebookNode:
         del stub.metadata["ranklab"]
         cells[f"check_{exercise.name}"].source = _graded(nb.cells[exercise.check].source)
     for cell in form.cells:
-        cell.source = _SOLUTIONS.sub("", cell.source)
-    # It is the teacher's from here on: saving it in `make lab` changes no manuscript.
-    form.metadata = nbformat.from_dict(
-        {key: value for key, value in form.metadata.items() if key != "ranklab"}
-    )
+        cell.source = _SOLUTION.sub("", cell.source)
     return form
 
 

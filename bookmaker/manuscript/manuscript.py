@@ -5,26 +5,24 @@ from pathlib import Path
 
 import jupytext
 import nbformat
-import yaml
-from jupytext.cell_to_text import three_backticks_or_more
+from jupytext.config import load_jupytext_configuration_file
 from nbformat import NotebookNode
 
 from bookmaker.errors import FormError
+from bookmaker.folders import HERE
 
-HEADER = """\
----
-jupytext:
-  text_representation:
-    extension: .md
-    format_name: myst
-    format_version: 0.13
-kernelspec:
-  display_name: Python 3
-  language: python
-  name: python3
----
-"""
-_HEADER_KEYS = {"jupytext", "kernelspec"}
+# What jupytext wants at the head of every manuscript, as JupyterLab writes it.
+_HEAD = {
+    "jupytext": {
+        "text_representation": {"extension": ".md", "format_name": "myst", "format_version": 0.13},
+    },
+    "kernelspec": {
+        "display_name": "Python 3 (ipykernel)",
+        "language": "python",
+        "name": "python3",
+    },
+}
+_HEADER_KEYS = {*_HEAD, "chapter"}
 
 
 def read(path: str | Path) -> NotebookNode:
@@ -60,7 +58,7 @@ def parse(text: str, manuscript: str) -> NotebookNode:
     if extra:
         raise FormError(
             f"{name}: the header has {', '.join(map(repr, extra))}, which no form would keep. "
-            "Leave only `jupytext` and `kernelspec` there."
+            "Leave only `chapter`, `jupytext` and `kernelspec` there."
         )
     cells = [_tidy(cell) for cell in nb.cells]
     for cell, cell_id in zip(cells, cell_ids(cells), strict=True):
@@ -69,21 +67,21 @@ def parse(text: str, manuscript: str) -> NotebookNode:
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "ranklab": {"manuscript": manuscript},
     }
+    if "chapter" in nb.metadata:
+        metadata["chapter"] = nb.metadata.chapter
     return nbformat.v4.new_notebook(cells=cells, metadata=nbformat.from_dict(metadata))
 
 
 def write(nb: NotebookNode) -> str:
-    """The manuscript's text for a notebook: the inverse of ``read``, whitespace normalized."""
-    parts = [HEADER]
-    after_markdown = False
-    for cell in nb.cells:
-        is_markdown = cell.cell_type == "markdown"
-        if is_markdown:
-            parts.append(_markdown_text(cell, after_markdown))
-        else:
-            parts.append(_code_text(cell))
-        after_markdown = is_markdown
-    return "\n".join(parts)
+    """The manuscript's text for what ``read`` gave: the same for all that mean the same.
+
+    It is what jupytext writes, so that saving a manuscript in JupyterLab changes nothing else.
+    """
+    head = {key: nb.metadata[key] for key in ("chapter",) if key in nb.metadata} | _HEAD
+    lexer = {"language_info": {"name": "python", "pygments_lexer": "ipython3"}}
+    form = nbformat.v4.new_notebook(cells=nb.cells, metadata=nbformat.from_dict(head | lexer))
+    config = load_jupytext_configuration_file(str(HERE.root / "pyproject.toml"))
+    return jupytext.writes(form, fmt="md:myst", config=config)
 
 
 def cell_ids(cells: list[NotebookNode]) -> list[str]:
@@ -137,56 +135,16 @@ def where(nb: NotebookNode, index: int) -> str:
 
 
 def _tidy(cell: NotebookNode) -> NotebookNode:
-    cell.source = without_outer_blank_lines(cell.source)
+    cell.source = _without_outer_blank_lines(cell.source)
     if cell.cell_type == "code":
         cell.outputs, cell.execution_count = [], None
     return cell
 
 
-def without_outer_blank_lines(text: str) -> str:
+def _without_outer_blank_lines(text: str) -> str:
     lines = text.split("\n")
     while lines and not lines[0].strip():
         lines.pop(0)
     while lines and not lines[-1].strip():
         lines.pop()
     return "\n".join(lines)
-
-
-def _markdown_text(cell: NotebookNode, after_markdown: bool) -> str:
-    break_line = "+++\n\n" if after_markdown else ""
-    return f"{break_line}{cell.source}\n"
-
-
-def _code_text(cell: NotebookNode) -> str:
-    kind = "{code-cell} ipython3" if cell.cell_type == "code" else "{raw-cell}"
-    fence = three_backticks_or_more(cell.source.splitlines())
-    return f"{fence}{kind}\n{_options(cell)}{cell.source}\n{fence}\n"
-
-
-class _Metadata(yaml.SafeDumper):
-    """Mappings in block style and lists in one line, as people write a cell's metadata."""
-
-
-_Metadata.add_representer(NotebookNode, yaml.SafeDumper.represent_dict)
-_Metadata.add_representer(
-    list,
-    lambda dumper, value: dumper.represent_sequence(
-        "tag:yaml.org,2002:seq", value, flow_style=True
-    ),
-)
-
-
-def _options(cell: NotebookNode) -> str:
-    """A cell's metadata: a ``:tags:`` line where that is all, else a YAML block."""
-    if not cell.metadata:
-        return "\n" if cell.source.startswith(("---", ":")) else ""
-    # Keys sorted and lines never folded: there is one way to write the same metadata.
-    text = yaml.dump(
-        cell.metadata,
-        Dumper=_Metadata,
-        sort_keys=True,
-        default_flow_style=False,
-        allow_unicode=True,
-        width=float("inf"),
-    )
-    return f":{text}\n" if set(cell.metadata) == {"tags"} else f"---\n{text}---\n"

@@ -1,8 +1,6 @@
 """The cells of the exercises, as the notebook, the page and the script have them.
 
-The notebook holds stubs and no solution; in the place of what an author says of a solution there
-is a comment that no notebook program shows. Going back, task and text come from the notebook,
-stub, check and solution from the manuscript: what a reader writes into a stub stays there.
+The notebook holds stubs and no solution, nor what an author says of one.
 """
 
 import copy
@@ -12,19 +10,19 @@ import re
 import nbformat
 from nbformat import NotebookNode
 
-from bookmaker.errors import FormError
-from bookmaker.manuscript import exercises, manuscript, markdown
+from bookmaker.manuscript import exercises, markdown
 from bookmaker.manuscript.exercises import ExerciseText
 
 POINTS = {"predict": 1, "fill-in": 2, "build": 4}
 
-_HIDDEN = "<!-- solution: {} -->"
-_HIDDEN_LINE = re.compile(_HIDDEN.format("([a-z0-9-]+)"))
 _HEADING = re.compile(r"(#{1,6})[ \t]+(.*)")
 
 
 def public(nb: NotebookNode) -> NotebookNode:
-    """A manuscript's notebook without its solutions, with the metadata that nbgrader wants."""
+    """A manuscript's notebook without its solutions, with the metadata that nbgrader wants.
+
+    It has as many cells: a text that was all about a solution is empty.
+    """
     form = copy.deepcopy(nb)
     for exercise in exercises.find(nb):
         stub, check = form.cells[exercise.stub], form.cells[exercise.check]
@@ -35,7 +33,7 @@ def public(nb: NotebookNode) -> NotebookNode:
         check.metadata.update(_graded(f"check_{exercise.name}", grade=True, points=points))
     for cell in form.cells:
         if cell.cell_type == "markdown":
-            cell.source = _without_solutions(cell.source)
+            cell.source = _without(cell.source, "solution")
     return form
 
 
@@ -54,75 +52,6 @@ def digest(stub: str) -> str:
 def grade_id(cell: NotebookNode) -> str:
     """The name by which a notebook knows an exercise's cell; "" for another cell."""
     return cell.metadata.get("nbgrader", {}).get("grade_id", "")
-
-
-def _without_solutions(text: str) -> str:
-    lines: list[str] = []
-    for segment in markdown.segments(text):
-        label = _solution_label(segment)
-        lines += [_HIDDEN.format(label)] if label else segment.lines
-    return "\n".join(lines)
-
-
-def _solution_label(segment: markdown.Segment) -> str:
-    if segment.kind != "directive":
-        return ""
-    parts = markdown.directive(segment.lines)
-    return parts.title if parts.name == "solution" else ""
-
-
-# Back to the manuscript
-
-
-class Restored:
-    """What a notebook does not hold, or not as it was made: from the manuscript ``base``.
-
-    base: None for a notebook whose manuscript is not at hand. Its exercises then stay what they
-    are in the notebook, stubs or somebody's answers.
-    """
-
-    def __init__(self, base: NotebookNode | None):
-        self.base = base
-        self._cells: dict[str, NotebookNode] = {}
-        self._prose: dict[str, list[str]] = {}
-        for exercise in exercises.find(base) if base is not None else []:
-            self._cells[exercise.name] = base.cells[exercise.stub]
-            self._cells[f"check_{exercise.name}"] = base.cells[exercise.check]
-            self._prose.update(self._solutions(exercise))
-
-    def _solutions(self, exercise: ExerciseText) -> dict[str, list[str]]:
-        text = self.base.cells[exercise.check + 1].source if exercise.prose else ""
-        parts = ((_solution_label(s), s.lines) for s in markdown.segments(text))
-        return {label: lines for label, lines in parts if label}
-
-    def code(self, cell: NotebookNode) -> NotebookNode:
-        """A code cell of the notebook, an exercise's as the manuscript has it."""
-        return self._cells.get(grade_id(cell), cell)
-
-    def text(self, myst: str) -> str:
-        """The MyST of a Markdown cell, with the solutions that the notebook hides."""
-        lines: list[str] = []
-        for line in myst.split("\n"):
-            hidden = _HIDDEN_LINE.fullmatch(line.strip())
-            if hidden is None:
-                lines.append(line)
-            elif self.base is not None:
-                lines += self._prose.get(hidden[1], [line])
-        return "\n".join(lines)
-
-    def check(self, nb: NotebookNode) -> None:
-        """Raise FormError if the manuscript ``nb`` would lose an exercise, or a part of one."""
-        if self.base is None:
-            return
-        before = {e.label: e.prose for e in exercises.find(self.base)}
-        after = {e.label: e.prose for e in exercises.find(nb)}
-        lost = sorted(label for label in before if after.get(label) != before[label])
-        if lost:
-            raise FormError(
-                f"{manuscript.name_of(nb)}: the notebook has lost the exercise `{lost[0]}`, or the "
-                "comment in the place of its solution. An exercise is changed in the manuscript: "
-                "run `make forms` and reload the notebook to have it back."
-            )
 
 
 # The page

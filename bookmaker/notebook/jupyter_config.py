@@ -1,11 +1,4 @@
-"""JupyterLab's configuration for ``make lab``: saving a notebook updates its manuscript."""
-
-import warnings
-
-from bookmaker.notebook import saving
-
-# The server sets each hook twice and warns of it; there is nothing to do about that.
-warnings.filterwarnings("ignore", message="Overriding existing .*_save_hook")
+"""JupyterLab's configuration for ``make lab`` and ``make write``: nothing that asks."""
 
 
 def without_nbgrader(handler, page_config):
@@ -16,8 +9,6 @@ def without_nbgrader(handler, page_config):
 
 
 c = get_config()  # noqa: F821  (Jupyter defines it for its configuration files)
-c.FileContentsManager.pre_save_hook = saving.before
-c.FileContentsManager.post_save_hook = saving.after
 c.ServerApp.tornado_settings = {"page_config_hook": without_nbgrader}
 c.ServerApp.jpserver_extensions = {
     f"nbgrader.server_extensions.{name}": False

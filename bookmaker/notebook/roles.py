@@ -1,6 +1,5 @@
-"""A role of MyST as a link whose title holds the role, and back."""
+"""A role of MyST as a link."""
 
-import html
 import re
 import unicodedata
 from typing import NamedTuple
@@ -10,14 +9,6 @@ from bookmaker.folders import CHAPTER
 from bookmaker.manuscript import markdown
 
 ROLES = ("term", "cite", "doc", "ref", "glue:text")
-
-_ROLE_LINK = re.compile(
-    r"""
-    \[(?P<label>(?:\\.|[^\[\]\\])*)\]
-    \((?P<address>[^\s()]*)[ ]"(?P<titled>\{[A-Za-z_:+-]+\}`[^"]*`)"\)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
 
 
 class Places(NamedTuple):
@@ -43,8 +34,7 @@ def _link(role: markdown.Role, places: Places) -> str:
             f"the role `{{{role.name}}}` is not one that every form can show. "
             f"Use {', '.join(ROLES)}, or plain words."
         )
-    title = html.escape(role.source, quote=False).replace('"', "&quot;")
-    return f'[{_label(role)}]({_address(role, places)} "{title}")'
+    return f"[{_label(role)}]({_address(role, places)})"
 
 
 def _label(role: markdown.Role) -> str:
@@ -72,39 +62,3 @@ def _anchor(prefix: str, text: str) -> str:
     ascii_text = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
     word = re.sub(r"[^a-zA-Z0-9._]+", "-", ascii_text).strip("-._")
     return f"#{prefix}{word}" if word else ""
-
-
-def hide(text: str) -> str:
-    """``text`` with each role link turned back, code and formulas left alone."""
-    done, at = "", 0
-    for link in _role_links(text):
-        done += text[at : link.start()] + _role_of(link)
-        at = link.end()
-    return done + text[at:]
-
-
-def _role_links(text: str):
-    at = 0
-    while at < len(text):
-        other = markdown.INLINE.search(text, at)
-        link = _ROLE_LINK.search(text, at)
-        if link is None:
-            return
-        if other is not None and other.start() < link.start():
-            at = other.end()
-            continue
-        yield link
-        at = link.end()
-
-
-def _role_of(link: re.Match) -> str:
-    source = html.unescape(link["titled"])
-    match = markdown.INLINE.fullmatch(source)
-    if match is None or not match["role"]:
-        return link[0]
-    role = markdown.role(match)
-    label = re.sub(r"\\([\[\]])", r"\1", link["label"])
-    edited = link["label"] != _label(role) and role.name in ("term", "doc", "ref")
-    if edited and label.strip() and not re.search(r"[`<>\\]", label):
-        return f"{{{role.name}}}`{label} <{role.target}>`"
-    return source

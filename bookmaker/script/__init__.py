@@ -17,7 +17,6 @@ from nbconvert.exporters import Exporter
 from traitlets import Bool
 
 from bookmaker.errors import FormError
-from bookmaker.manuscript import manuscript
 from bookmaker.notebook import exercise_cells, notebook
 from bookmaker.script import cells, translate
 from bookmaker.script.exercises import with_exercises
@@ -70,8 +69,7 @@ class ScriptExporter(Exporter):
         nb, resources = super().from_notebook_node(nb, resources, **kwargs)
         name = resources.get("metadata", {}).get("name")
         if any(cell.metadata.get("ranklab", {}).get("generated") for cell in nb.cells):
-            source = nb.metadata["ranklab"]["manuscript"]  # a chapter of the book's
-            nb, name = manuscript.parse(notebook.to_manuscript(nb), source), None
+            nb, name = notebook.chapters_own(nb), None  # a chapter of the book's
         try:
             name = None if name in ("", "Notebook") else name
             return to_script(nb, name, self.exercises), resources

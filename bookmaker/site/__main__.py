@@ -10,7 +10,6 @@ from filelock import FileLock
 
 from bookmaker.errors import BookError, FormError
 from bookmaker.folders import HERE, Folders
-from bookmaker.site import cache
 from bookmaker.site.build import build
 from bookmaker.site.execute import Outcome, run_chapter
 from bookmaker.site.stage import stage
@@ -21,13 +20,13 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     folders = Folders(options.root.resolve())
     try:
-        failed = execute_all(folders, options.output, options.ranks)
+        failed = execute_all(folders)
         if failed:
             _say(f"{failed} of {len(folders.chapters())} chapters failed. The site is not built.")
             return 1
         if not options.execute_only:
             build_site(folders)
-    except BookError as error:
+    except (BookError, FormError) as error:
         _say(f"{error}\nThe site is not built.")
         return 1
     except KeyboardInterrupt:
@@ -36,19 +35,18 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def execute_all(folders: Folders, output: Path | None, ranks: int | None) -> int:
+def execute_all(folders: Folders) -> int:
     """Execute the chapters that need it, a line for each; return how many failed."""
     chapters = folders.chapters()
     if not chapters:
         raise BookError(f"There is no chapter in {folders.book}.")
-    lab = cache.fingerprint(folders)
     width = max(len(path.stem) for path in chapters)
     failures = 0
     for path in chapters:
         print(f"{path.stem:{width}} … ", end="", flush=True)
-        target = (output or folders.executed) / f"{path.stem}.ipynb"
+        target = folders.executed / f"{path.stem}.ipynb"
         try:
-            outcome = run_chapter(path, target, ranks=ranks, folders=folders, lab=lab)
+            outcome = run_chapter(path, target, folders=folders)
         except FormError as error:
             failures += 1
             print("cannot be read", flush=True)
@@ -70,7 +68,7 @@ def build_site(folders: Folders) -> None:
         with FileLock(folders.build / "site.lock"):  # one at a time
             stage(folders)
             build(folders)
-    except BookError:
+    except (BookError, FormError):
         print("failed", flush=True)
         raise
     print(f"{time.monotonic() - start:.1f} s", flush=True)
@@ -92,12 +90,6 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bookmaker.site", description=__doc__)
     parser.add_argument(
         "--execute-only", action="store_true", help="execute the chapters, build no site"
-    )
-    parser.add_argument(
-        "--ranks", type=int, metavar="N", help="start N ranks wherever a chapter says Ranks(4)"
-    )
-    parser.add_argument(
-        "--output", type=Path, metavar="DIR", help="where the executed notebooks go"
     )
     parser.add_argument(
         "--root", type=Path, default=HERE.root, metavar="DIR", help="the book's folder"

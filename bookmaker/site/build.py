@@ -29,7 +29,6 @@ def build(folders: Folders) -> None:
         *("build", str(folders.source)),
         *("--path-output", str(folders.root)),
         *("--config", str(folders.root / "_config.yml")),
-        *("--toc", str(folders.root / "_toc.yml")),
         *("-W", "--keep-going", "-n"),
     ]
     done = False

@@ -1,15 +1,17 @@
 """When a chapter's outputs can be used again, and how they come into its edited prose.
 
-An executed notebook carries the key of what its outputs depend on: the chapter's code, the
-lab, the pins, the interpreter, the number of ranks. While the key is the same, the outputs are
-those that an execution would give (but for the noise in what it measures), and only the prose
-around them is taken from the manuscript.
+An executed notebook carries the key of what its outputs depend on: the chapter's code, what it
+uses of the lab, the pins, the interpreter, the number of ranks. While the key is the same, the
+outputs are those that an execution would give (but for the noise in what it measures), and only
+the prose around them is taken from the manuscript.
 """
 
 import hashlib
 import json
 import os
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -17,25 +19,54 @@ from nbformat import NotebookNode
 
 from bookmaker.folders import Folders
 
+# What a text imports of it: `ranklab.taught.a import f`, `ranklab.taught import a, b`.
+_TAUGHT = re.compile(r"\branklab\.taught\b([\w ,.]*(?:\([^)]*\))?)")
 
-def fingerprint(folders: Folders) -> str:
-    """A hash of all that may change the outputs of every chapter: lab, recordings and pins."""
-    shown = [folders.root / "ranklab", folders.root / "images" / "recorded"]
-    paths = (path for folder in shown for path in sorted(folder.rglob("*")))
-    files = [path for path in paths if path.is_file() and _matters(path)]
-    pins = folders.root / "requirements.txt"
-    digest = hashlib.sha256(sys.version.encode())
-    for path in [*files, *([pins] if pins.exists() else [])]:
-        digest.update(f"\n{path.relative_to(folders.root).as_posix()}\n".encode())
-        digest.update(path.read_bytes())
+
+def key(notebook: NotebookNode, folders: Folders, ranks: int | None) -> str:
+    """The key of a chapter's outputs. `ranks` as for `execute`."""
+    cells = code_cells(notebook)
+    code = [[cell.source, sorted(cell.metadata.get("tags", []))] for cell in cells]
+    world = str(ranks) if ranks else os.environ.get("RANKLAB_RANKS", "")
+    digest = hashlib.sha256(json.dumps([code, world, sys.version]).encode())
+    for name, content in _used("\n".join(cell.source for cell in cells), folders):
+        digest.update(f"\n{name}\n".encode() + content)
     return digest.hexdigest()
 
 
-def key(notebook: NotebookNode, lab: str, ranks: int | None) -> str:
-    """The key of a chapter's outputs. `lab` is the fingerprint, `ranks` as for `execute`."""
-    code = [[cell.source, sorted(cell.metadata.get("tags", []))] for cell in code_cells(notebook)]
-    world = str(ranks) if ranks else os.environ.get("RANKLAB_RANKS", "")
-    return hashlib.sha256(json.dumps([code, lab, world]).encode()).hexdigest()
+def _used(code: str, folders: Folders) -> Iterator[tuple[str, bytes]]:
+    """What may change the outputs of a chapter with this code: (name, content) of files.
+
+    That is all of the lab but the taught modules that the chapter does not reach, and the checks:
+    on a page nothing is attempted, so that of a check it matters only whether it is there.
+    """
+    lab, taught, checks = (folders.root / f"ranklab{part}" for part in ("", "/taught", "/checks"))
+    core = [path for path in _files(lab) if not {taught, checks} & set(path.parents)]
+    texts = [code, *(path.read_text("utf-8") for path in core if path.suffix == ".py")]
+    recordings = _files(folders.root / "images" / "recorded")
+    pins = [path for path in [folders.root / "requirements.txt"] if path.exists()]
+    read = [path for path in recordings if path.stem in code]
+    for path in [*core, *_reached(texts, taught), *read, *pins]:
+        yield path.relative_to(folders.root).as_posix(), path.read_bytes()
+    yield from ((path.stem, b"") for path in _files(checks) if f'"{path.stem}"' in code)
+
+
+def _reached(texts: list[str], taught: Path) -> list[Path]:
+    """The taught modules that texts import, and those import in turn."""
+    modules = {path.stem: path for path in taught.glob("*.py")}
+    found: list[Path] = []
+    while texts:
+        named = " ".join(_TAUGHT.findall(texts.pop()))
+        for name in sorted(modules.keys() & set(re.findall(r"\w+", named))):
+            found.append(modules.pop(name))
+            texts.append(found[-1].read_text("utf-8"))
+    return sorted(found)
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files below a folder that somebody wrote."""
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return [p for p in paths if "__pycache__" not in p.parts and not p.name.startswith(".")]
 
 
 def stored(path: Path, wanted: str) -> NotebookNode | None:
@@ -60,7 +91,3 @@ def merge(notebook: NotebookNode, executed: NotebookNode) -> NotebookNode:
 def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
     """The code cells, in order."""
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
-
-
-def _matters(path: Path) -> bool:
-    return "__pycache__" not in path.parts and not path.name.startswith(".")

@@ -24,6 +24,7 @@ from bookmaker.folders import HERE, Folders
 from bookmaker.manuscript.manuscript import read
 from bookmaker.notebook.exercise_cells import on_page
 from bookmaker.site import cache
+from bookmaker.upstream import was_interrupted
 
 CELL_TIMEOUT = 120  # seconds
 
@@ -85,7 +86,6 @@ def run_chapter(
     *,
     ranks: int | None = None,
     folders: Folders = HERE,
-    lab: str | None = None,
     timeout: float = CELL_TIMEOUT,
 ) -> Outcome:
     """Write the chapter with its outputs to `output`, executing it if it has to be.
@@ -93,7 +93,6 @@ def run_chapter(
     manuscript: the chapter, such as book/06_messages.md.
     output: the executed notebook. A chapter that fails leaves none behind.
     ranks: how many ranks every `Ranks(...)` starts; the chapter's own number by default.
-    lab: the fingerprint of the lab, where it is known.
     timeout: seconds that one cell may take.
 
     Whoever wants the same at the same time waits for it. Raises FormError if the manuscript cannot
@@ -101,7 +100,7 @@ def run_chapter(
     """
     name = manuscript.stem
     notebook = on_page(read(manuscript))
-    key = cache.key(notebook, lab or cache.fingerprint(folders), ranks)
+    key = cache.key(notebook, folders, ranks)
     # Of its own for each number of ranks, as they may run side by side.
     folder = folders.build / "run" / (f"{name}-{ranks}" if ranks else name)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -165,9 +164,7 @@ def _run(
         with log.open("w") as file:
             client.execute(env=_environment(folder, ranks), stdout=file, stderr=file)
     except Exception as error:
-        # On Ctrl-C nbclient stops the kernel, and then stumbles over its absence in various ways.
-        # Read in nbclient 0.11.0: the signal's handler sets this, and nothing else does.
-        if hasattr(client, "_async_cleanup_kernel_future"):
+        if was_interrupted(client):
             raise KeyboardInterrupt from None
         if not started:  # no kernel, and no cell to blame
             # Its ports are free when they are chosen, and may be somebody else's when it asks.

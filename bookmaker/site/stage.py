@@ -6,10 +6,10 @@ import sysconfig
 from pathlib import Path
 
 import nbformat
-import yaml
 from IPython.utils.path import compress_user
 from nbformat import NotebookNode
 
+from bookmaker import contents
 from bookmaker.errors import BookError
 from bookmaker.files import replace
 from bookmaker.folders import Folders
@@ -26,11 +26,10 @@ def stage(folders: Folders) -> None:
     """Fill _build/source from the executed chapters, the prose and the generated forms.
 
     Raises BookError if a chapter was not executed, has no notebook or script to take away,
-    or stands in no part of the table of contents.
+    or has no place in the contents.
     """
     chapters = [path.stem for path in folders.chapters()]
-    check_contents(folders, chapters)
-    files: dict[Path, bytes] = {}
+    files = {Path("_toc.yml"): contents.toc(folders).encode()}
     for name in chapters:
         files[Path(f"{name}.ipynb")] = _page(folders, name)
         for form in (f"notebooks/{name}.ipynb", f"scripts/{name}.py"):
@@ -40,6 +39,8 @@ def stage(folders: Folders) -> None:
             files[Path("extra", form)] = _form(folders, form)
     for path in [*folders.prose(), *folders.book.glob("*.bib")]:
         files[Path(path.name)] = path.read_bytes()
+    start = Path("intro.md")
+    files[start] = contents.on_start_page(files[start].decode(), folders).encode()
     if Path("exercises.md") in files:
         text = files[Path("exercises.md")].decode()
         files[Path("exercises.md")] = exercises.listed(text, folders).encode()
@@ -51,20 +52,6 @@ def stage(folders: Folders) -> None:
     images = folders.root / "images"
     found = {p.relative_to(images): p.read_bytes() for p in images.rglob("*") if p.is_file()}
     mirror(found, folders.build / "images")
-
-
-def check_contents(folders: Folders, chapters: list[str]) -> None:
-    """Raise BookError if _toc.yml and the chapters that are there disagree."""
-    contents = yaml.safe_load((folders.root / "_toc.yml").read_text(encoding="utf-8"))
-    listed = [
-        page["file"] for part in contents.get("parts", []) for page in part.get("chapters", [])
-    ]
-    for name in chapters:
-        if name not in listed:
-            raise BookError(f"book/{name}.md is in no part of _toc.yml. Add `- file: {name}`.")
-    for name in listed:
-        if name not in chapters and not (folders.book / f"{name}.md").exists():
-            raise BookError(f"_toc.yml lists {name}, but there is no book/{name}.md.")
 
 
 def mirror(files: dict[Path, bytes], folder: Path) -> None:
@@ -90,7 +77,8 @@ def _page(folders: Folders, name: str) -> bytes:
         _shorten_paths(cell, folders.root)
     _number_title(notebook, int(name[:2]))
     # The key and the time of the execution would make every page new after each one.
-    notebook.metadata.pop("ranklab", None)
+    for key in ("ranklab", "chapter"):
+        notebook.metadata.pop(key, None)
     return nbformat.writes(notebook).encode()
 
 

@@ -1,63 +1,55 @@
-"""What the exercises of the book check: a module for each chapter, named as the chapter is.
+"""What the exercises of the book check: a folder for each chapter, a file for each exercise.
 
-Some exercises share a module of their own, so that none gets long; its first line says of which
-chapter it is (accumulation, autograd, bf16, blocks, checkpoints, clipping, first_wrong, gated,
-mean_all_reduce, meet, mlp, own_collectives, pass_along, seeds, split_backward, split_sums, stages,
-sync_step, uneven, within_limit and wrapper are such). Each holds `Exercise` and `Choice` objects
-(see `ranklab.exercises`), one for each `check(...)`. `find` gives the one of a name. The
-environment variable RANKLAB_CHECKS may name a folder with more such modules: a teacher's, say.
+`check("own_broadcast", ...)` finds `own_broadcast.py` by its name. In it, `exercise` is an
+`Exercise` or a `Choice` (see `ranklab.exercises`). Files called `_something.py` hold what several
+exercises share; `solutions.py`, which `make forms` writes, the solutions of a chapter's manuscript.
+The environment variable RANKLAB_CHECKS may name folders with more such files: a teacher's, say.
 """
 
+import dataclasses
 import difflib
 import importlib
 import os
-import pkgutil
-import re
 from pathlib import Path
 
+from ranklab import old_checks
 from ranklab.errors import ArgumentError
+
+SOLUTIONS = "solutions.py"
 
 __path__ += filter(None, os.environ.get("RANKLAB_CHECKS", "").split(os.pathsep))
 
 
 def find(name):
-    """Return the exercise called `name`, or None.
-
-    Only a module that has the name in its text is imported.
-    """
-    for module, file in modules().items():
-        if re.search(rf"[\"']{re.escape(name)}[\"']", file.read_text("utf-8")):
-            found = exercises(module).get(name)
-            if found is not None:
-                return found
-    return None
+    """Return the exercise called `name`, or None. No other file is imported."""
+    file = files().get(name)
+    if file is None:
+        return old_checks.find(name)
+    module = ".".join([__name__, *[file.parent.name] * (file.parent not in _roots()), name])
+    return dataclasses.replace(importlib.import_module(module).exercise, name=name)
 
 
-def exercises(module):
-    """Return {name: exercise} of one of the modules, in the order in which they stand there."""
-    from ranklab.exercises import Choice, Exercise
-
-    there = vars(importlib.import_module(f"{__name__}.{module}")).values()
-    return {one.name: one for one in there if isinstance(one, (Choice, Exercise))}
-
-
-def modules():
-    """Return {name of a module: its file}, but for those that only help others (`_name`)."""
+def files():
+    """Return {name of an exercise: its file}."""
     found = {}
-    for folder in dict.fromkeys(map(os.path.abspath, __path__)):
-        for one in pkgutil.iter_modules([folder]):
-            if one.name.startswith("_") or one.ispkg:
+    for root in _roots():
+        for file in sorted([*root.glob("[a-z]*.py"), *root.glob("[a-z]*/[a-z]*.py")]):
+            if file.name == SOLUTIONS:
                 continue
-            if one.name in found:
+            if file.stem in found:
                 raise ArgumentError(
-                    f"{folder} has a module of exercises called {one.name}, and so has "
-                    f"{found[one.name].parent}: one of them would never be found. Rename one."
+                    f"There are two exercises called {file.stem}, {found[file.stem]} and {file}: "
+                    "one of them would never be found. Rename one."
                 )
-            found[one.name] = Path(folder, f"{one.name}.py")
+            found[file.stem] = file
     return found
 
 
 def close_to(name):
     """Return up to three names of exercises that are spelled much like `name`."""
-    names = [known for module in modules() for known in exercises(module)]
-    return difflib.get_close_matches(name, names, n=3)
+    old = [known for module in old_checks.modules() for known in old_checks.exercises(module)]
+    return difflib.get_close_matches(name, [*files(), *old], n=3)
+
+
+def _roots():
+    return [Path(folder) for folder in dict.fromkeys(map(os.path.abspath, __path__))]

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import DistributedSampler
 
-from ranklab.exercises import Hint
+from ranklab.old_checks._model import Hint
 
 RATE = 0.3
 CLOSE = {"rtol": 1e-9, "atol": 1e-11}  # of weights and losses: the order of additions is free

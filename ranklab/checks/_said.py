@@ -1,6 +1,6 @@
 """Hints that several exercises give, and what hints ask."""
 
-from ranklab.exercises import Hint
+from ranklab.old_checks._model import Hint
 
 
 def called_as(signature):

@@ -5,7 +5,6 @@ On each rank, also while that is stuck:
 - witness.py: answers for the main thread
 - calls.py: reads which communication that is in
 - sockets.py: finds the connections to shut
-- tracebacks.py: mends what IPython says of errors
 
 In the kernel:
 

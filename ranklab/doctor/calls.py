@@ -15,8 +15,9 @@ import torch
 import torch.distributed as dist
 
 from ranklab.doctor import mismatch
+from ranklab.upstream import torch as upstream
 
-C10D = dist.distributed_c10d.__file__
+C10D = upstream.file_of_dist()
 SENDS = {"send": "send", "isend": "send", "send_object_list": "send"}
 RECEIVES = {"recv": "recv", "irecv": "recv", "recv_object_list": "recv"}
 # What a collective of the reader is given; the first of these names that it knows.
@@ -30,28 +31,6 @@ COLLECTIVES = {
 }
 # As a rule every rank of the world has to come, whoever is going to be in the group.
 MEETINGS = {"init_process_group", "new_group", "split_group", "destroy_process_group"}
-# The methods of a process group that give a handle, by the name that the reader knows.
-METHODS = {
-    "send": "isend",
-    "recv": "irecv",
-    "recv_anysource": "irecv",
-    "allreduce": "all_reduce",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "allgather": "all_gather",
-    "_allgather_base": "all_gather_into_tensor",
-    "all_gather_single": "all_gather_into_tensor",
-    "gather": "gather",
-    "scatter": "scatter",
-    "reduce_scatter": "reduce_scatter",
-    "_reduce_scatter_base": "reduce_scatter_tensor",
-    "reduce_scatter_single": "reduce_scatter_tensor",
-    "alltoall": "all_to_all",
-    "alltoall_base": "all_to_all_single",
-    "all_to_all_single": "all_to_all_single",
-    "barrier": "barrier",
-}
-
 _last = collections.deque(maxlen=64)  # (began, ended, what it said of op and root); ns since 1970
 _made_by = weakref.WeakKeyDictionary()  # handle: (name of the call, group, arguments)
 _calls = 0  # so many that make a handle, as every call but a meeting does
@@ -59,10 +38,7 @@ _calls = 0  # so many that make a handle, as every call but a meeting does
 
 def keep_track():
     """Note what each handle comes from, and count: once for a process, about 1 µs for each call."""
-    for method, name in METHODS.items():
-        if hasattr(dist.ProcessGroup, method):
-            setattr(dist.ProcessGroup, method, _noted(getattr(dist.ProcessGroup, method), name))
-    dist.Work.wait = _waited(dist.Work.wait)
+    upstream.wrap_handles(_noted, _waited)
 
 
 def _noted(method, name):
@@ -75,7 +51,7 @@ def _noted(method, name):
         _calls += 1
         if method.__name__ in ("send", "recv") and len(args) > 1:
             _check_peer(args[1], group.size())
-        note = [time.time_ns(), None, _op_and_root(args)]
+        note = [time.time_ns(), None, upstream.op_and_root(args)]
         if name not in ("isend", "irecv"):
             _last.append(note)
         try:
@@ -104,17 +80,6 @@ def _waited(method):
         return method(handle, *args, **kwargs)
 
     return wait
-
-
-def _op_and_root(args):
-    options = next((a for a in args if hasattr(a, "reduceOp") or hasattr(a, "rootRank")), None)
-    op = _op(options.reduceOp) if hasattr(options, "reduceOp") else None
-    return {"op": op, "root": getattr(options, "rootRank", None)}
-
-
-def _op(op):
-    """Return "SUM" for dist.ReduceOp.SUM, in whichever of its two forms."""
-    return str(getattr(op, "op", op)).rpartition(".")[2]
 
 
 def op_and_root(moment):
@@ -158,8 +123,8 @@ def current(frames):
 
 def of_record(made):
     """Return the call that an entry of torch's record stands for (witness.py)."""
-    groups = dist.distributed_c10d._world.pg_names
-    group = next((group for group, name in groups.items() if name == made["group"]), None)
+    groups = upstream.groups().items()
+    group = next((group for group, name in groups if name == made["group"]), None)
     return _call(made["name"], "collective", group, payload=mismatch.tensors_of(made))
 
 
@@ -177,7 +142,7 @@ def _message(name, arguments):
 def _collective(name, arguments):
     group, op = arguments.get("group"), ""
     if "op" in arguments and "reduce" in name:
-        op = _op(arguments["op"])
+        op = upstream.op_name(arguments["op"])
     end = next((end for end in ("src", "dst") if end in arguments), None)
     root = arguments.get(end) if end else None
     if end and root is None and arguments.get(f"group_{end}") is not None:

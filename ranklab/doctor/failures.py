@@ -12,24 +12,12 @@ from ipyparallel.error import TaskAborted
 
 from ranklab.doctor import deaths, mismatch, places
 from ranklab.doctor.one_rank import Report
+from ranklab.upstream import cpython, torch_says
+from ranklab.upstream import ipyparallel as replies
 from ranklab.upstream.ipyparallel import UNREADABLE, answer, parts
 
 LONGEST_MESSAGE = 2000  # characters
-LACKING = re.compile(
-    r"NameError: name '(\w+)' is not defined|Can't get attribute '(\w+)' on <module '__main__'"
-)
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
-# What a rank says when it waited in vain, or when the other end of its connection went away.
-WAITED = re.compile(
-    r"[Tt]imed out|[Tt]imeout|Connection (closed|reset|refused)|pair closure|Broken pipe"
-    r"|to pass monitoredBarrier"
-)
-# Parts of Gloo's messages that say nothing to a reader, and differ from rank to rank.
-NOISE = re.compile(
-    r"\[/\S*\.(?:cc|cpp|h):\d+\] | \[[0-9a-f.:]+\]:\d+| This is typically caused by.*"
-    r"|\[enforce fail at \S+\] err == 0\. ",
-    re.S,
-)
 
 
 @dataclass(frozen=True)
@@ -71,17 +59,15 @@ def read(ranks, result, first_line=None):
 
 def unnoticed(result, answers):
     """Return the collectives that do not match, though all ranks went through the cell."""
-    made = [getattr(answer, "_content", {}).get("collectives", ()) for answer in answers]
-    reports = [Report(r, "finished", recent=some) for r, some in zip(result._targets, made)]
-    return mismatch.found(reports)
+    made = [replies.reply_to_cell(answer).get("collectives", ()) for answer in answers]
+    asked = replies.asked(result)
+    return mismatch.found(Report(r, "finished", recent=some) for r, some in zip(asked, made))
 
 
 def _answers(result):
     """Yield (rank, is its answer there, the answer) for each rank that was asked."""
     if result.ready():
-        answers = result.get(return_exceptions=True)
-        answers = [answers] if result._single_result else answers
-        yield from ((rank, True, answer) for rank, answer in zip(result._targets, answers))
+        yield from ((rank, True, said) for rank, said in replies.answers(result))
         return
     for rank, part in parts(result):
         # Asked once: ipyparallel's own thread may bring the answer at any moment.
@@ -108,7 +94,7 @@ def _failure(ranks, rank, remote, first_line=None):
     """Read ipyparallel's RemoteError."""
     if remote.ename == UNREADABLE:
         said = str(remote.evalue)
-        return Failure(rank, "unreadable", said, lacks=_lacking(said))
+        return Failure(rank, "unreadable", said, lacks=cpython.missing_name(said) or "")
     if remote.ename == "EngineError":
         return of_dead(ranks, rank)
     text = COLOR.sub("", remote.traceback or "")
@@ -117,17 +103,18 @@ def _failure(ranks, rank, remote, first_line=None):
         return Failure(rank, "mismatch", place=place, traceback=text, called=called)
     message = _message(remote)
     error = f"{remote.ename}: {message}" if message else remote.ename
-    kind, late = _kind(remote.ename, message), "Timed out" in message
-    return Failure(rank, kind, error, place, text, _lacking(error), timed_out=late)
+    kind, late = _kind(remote.ename, message), torch_says.timed_out(message)
+    lacks = cpython.missing_name(error) or ""
+    return Failure(rank, kind, error, place, text, lacks, timed_out=late)
 
 
 def _message(remote):
     """Return what an error says, without what is of no use to a reader."""
-    message = NOISE.sub("", str(remote.evalue)).strip()
+    message = torch_says.without_noise(str(remote.evalue))
     if len(message) > LONGEST_MESSAGE:
         message = f"{message[:LONGEST_MESSAGE]} ... ({len(message):,} characters)"
     if remote.ename == "SyntaxError":
-        message = re.sub(r" \(\d+\.py, line \d+\)$", "", message)
+        message = cpython.without_file_of_cell(message)
     return message
 
 
@@ -135,9 +122,4 @@ def _kind(name, message):
     if name == "KeyboardInterrupt":
         return "interrupted"
     from_torch = name == "RuntimeError" or name.startswith("Dist")
-    return "waited" if from_torch and WAITED.search(message) else "error"
-
-
-def _lacking(error):
-    found = LACKING.search(error)
-    return (found[1] or found[2]) if found else ""
+    return "waited" if from_torch and torch_says.waited_in_vain(message) else "error"

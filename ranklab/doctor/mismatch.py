@@ -5,29 +5,13 @@ and type. Three sources tell where they did not: torch's record of each rank's l
 message of torch's own checks (`Ranks(debug=True)`), and what Gloo said as it aborted a process.
 """
 
-import re
 from dataclasses import dataclass
+
+from ranklab.upstream import torch as upstream
+from ranklab.upstream import torch_says
 
 # Of these, every rank hands over a tensor of the same shape and type.
 SAME_PAYLOAD = {"all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter"}
-# Torch's record and its checks call the types by their names in C++.
-TYPES = {
-    "float": "float32",
-    "double": "float64",
-    "half": "float16",
-    "int": "int32",
-    "long": "int64",
-    "short": "int16",
-    "char": "int8",
-    "byte": "uint8",
-}
-ABORTED = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
-# What torch's checks say on each rank: what this one calls, and then, not always rightly (a barrier
-# is called something else), what another one does.
-FOUND_BY_TORCH = re.compile(
-    r"Rank \d+ is running collective: CollectiveFingerPrint\((.*?)\), but Rank \d+ is running ",
-    re.S,
-)
 
 
 @dataclass(frozen=True)
@@ -96,21 +80,21 @@ def _count(entry):
 
 def tensors_of(entry):
     """Return "float32[4] and int64[1]" of an entry of torch's record."""
-    return " and ".join(f"{_type(d)}{s}" for d, s in zip(entry["dtypes"], entry["sizes"]))
+    return " and ".join(
+        f"{upstream.type_name(d)}{s}" for d, s in zip(entry["dtypes"], entry["sizes"])
+    )
 
 
 def _called(entry):
     return Called(entry["name"], tensors_of(entry), entry.get("op"), entry.get("root"))
 
 
-def _type(name):
-    return TYPES.get(name.lower(), name.lower())
-
-
 def found_by_torch(message):
     """Return what the rank Called on which torch's own checks said `message`, or None."""
-    said = FOUND_BY_TORCH.search(message)
-    return _fingerprint(said[1]) if said else None
+    said = torch_says.called_by_checks(message)
+    if said is None:
+        return None
+    return Called(said["name"], f"{said['dtype']}{said['shape']}" if said["shape"] else "")
 
 
 def of_calls(calls):
@@ -118,18 +102,3 @@ def of_calls(calls):
     first = min(calls)
     other = next((rank for rank in sorted(calls) if calls[rank] != calls[first]), None)
     return Mismatch(first, calls[first], other, calls.get(other))
-
-
-def _fingerprint(text):
-    text = text.replace("OpType", ", OpType")  # torch forgets this comma
-    known = dict(re.findall(r"(\w+)=(\[.*?\]|[^,\]]*)", text))
-    name = {"ALLREDUCE": "all_reduce", "ALLGATHER": "all_gather"}.get(known.get("OpType"))
-    name = name or known.get("OpType", "a collective").lower()
-    shape, dtype = known.get("TensorShape"), _type(known.get("TensorDtypes", ""))
-    return Called(name, f"{dtype}{shape}" if shape else "")
-
-
-def too_long(said):
-    """Return (bytes of a message, bytes that fit), where Gloo said so as it aborted; or None."""
-    sizes = ABORTED.search(said)
-    return sizes and (sizes[1], sizes[2])

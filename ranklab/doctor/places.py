@@ -9,17 +9,12 @@ import os
 import re
 from dataclasses import dataclass
 
+from ranklab.upstream import ipython
+
 SHOWN = 3  # places at each end of a long way
-# How IPython heads a frame: "Cell In[3], line 2, in f(x)" or "File ~/a/b.py:2, in f(x)".
-CELL = re.compile(r"\s*(?:Cell|Input) In ?(\[\d+\])")
-FILE = re.compile(r"\s*File (\S+\.py)[:,]")
-KERNEL_CELL = re.compile(r"ipykernel_\d+|<ipython-input")
 NOT_THE_READERS = re.compile(
     r"/(?:site|dist)-packages/(?!ranklab/taught/)|/lib/python\d|/ranklab/(?!taught/)|<string>|<frozen|\.pyx$"
 )
-LINE = re.compile(r"(?:line |\.py:)(\d+)")
-FUNCTION = re.compile(r", in ([^\s(<]+)\(")
-ARROW = re.compile(r"-+> ?(\d+) (.*)")
 
 
 @dataclass(frozen=True)
@@ -43,23 +38,22 @@ def in_traceback(traceback, first_line=None):
     """
     lines = traceback.splitlines()
     said, this_cell = [], None
-    for i, header in enumerate(lines):
-        cell, file, line = CELL.match(header), FILE.match(header), LINE.search(header)
-        if not line or not (cell or file) or (file and NOT_THE_READERS.search(file[1])):
+    for i, text in enumerate(lines):
+        header = ipython.header(text)
+        if header is None or NOT_THE_READERS.search(header.file):
             continue
-        number = int(line[1])
+        number, file = header.line, header.file
         # A cell of this notebook is no file that the rank could read; the kernel knows it.
-        source = linecache.getline(file[1], number).strip() if file else ""
-        source = source or _source(lines[i + 1 : i + 12])
+        source = linecache.getline(file, number).strip() if file else ""
+        source = source or ipython.source_below(lines[i + 1 : i + 12])
         where = ""
-        if cell:
+        if header.cell:
             if first_line is not None and this_cell is None:
-                this_cell = cell[1]
-            number, where = _in_cell(number, cell[1] == this_cell, first_line)
-        elif not KERNEL_CELL.search(file[1]):
-            where = f" of {os.path.basename(file[1])}"
-        function = FUNCTION.search(header)
-        said.append(_line(number, where, function[1] if function else "", source))
+                this_cell = header.cell
+            number, where = _in_cell(number, header.cell == this_cell, first_line)
+        elif not ipython.is_file_of_cell(file):
+            where = f" of {os.path.basename(file)}"
+        said.append(_line(number, where, header.function, source))
     return "\n".join(_shortened(said))
 
 
@@ -73,12 +67,12 @@ def in_frames(frames, cell):
     for frame in frames:
         file, number, where = frame["file"], frame["line"], ""
         source = linecache.getline(file, number).strip()  # a cell of this notebook, or a file
-        if KERNEL_CELL.search(file) and not source:  # a %%px cell: only the rank knows it
+        if ipython.is_file_of_cell(file) and not source:  # a %%px cell: only the rank knows it
             this_cell = this_cell or file
             here = file == this_cell
             source = cell.line(number) if here else ""
             number, where = _in_cell(number, here, cell.first_line)
-        elif not KERNEL_CELL.search(file):
+        elif not ipython.is_file_of_cell(file):
             where = f" of {os.path.basename(file)}"
         said.append(_line(number, where, frame["in"], frame["source"] or source))
     return "\n".join(_shortened(said))
@@ -102,13 +96,3 @@ def _shortened(places):
         return places
     left_out = f"    ... and {len(places) - 2 * SHOWN} more"
     return [*places[:SHOWN], left_out, *places[-SHOWN:]]
-
-
-def _source(lines):
-    """Return the line that IPython's arrow points to; a SyntaxError has no arrow, only the line."""
-    for line in lines:
-        if arrow := ARROW.match(line):
-            return arrow[2].strip()
-        if CELL.match(line) or FILE.match(line):
-            break
-    return lines[0].strip() if lines and lines[0].startswith("  ") else ""

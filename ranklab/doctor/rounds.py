@@ -5,12 +5,13 @@ matter of diagnosis.py.
 """
 
 import contextlib
-import os
 import time
 
 from ranklab.doctor import REQUEST, deaths, places, silent
 from ranklab.doctor.diagnosis import STUCK, Diagnosis
 from ranklab.doctor.one_rank import Report
+from ranklab.upstream import ipyparallel as replies
+from ranklab.upstream import torch as upstream
 
 PATIENCE = 1.0  # seconds that a rank has to answer; one that is merely stuck takes milliseconds
 
@@ -52,7 +53,7 @@ def free(ranks, ended=None, patience=PATIENCE, but=(), seen=None):
     _ask(ranks, "free", living, patience)
     calls = [report.call for report in seen.reports.values() if report.call]
     if any(call["kind"] == "meeting" for call in calls) and isinstance(ranks.meeting, str):
-        _interrupt_meeting(ranks.meeting)
+        upstream.interrupt_meeting(ranks.meeting)
     return seen
 
 
@@ -76,30 +77,13 @@ def free_when_one_dies(ranks):
     While the kernel waits for a cell, its vigil does it, which first looks where everybody was.
     """
     client = ranks.client
-    forget = client._notification_handlers["unregistration_notification"]
 
-    def handle(message):
-        forget(message)
+    def free_others():
         if ranks.client is client and not ranks.watched:
             with contextlib.suppress(OSError):  # it is being closed
                 _send(client, "free", range(len(ranks)))
 
-    client._notification_handlers["unregistration_notification"] = handle
-
-
-def _interrupt_meeting(meeting):
-    """Make ranks fail that wait at the meeting point (in `new_group`, say) for others to come.
-
-    Every 10 ms they read a file, until it says what they wait for. From a folder of that name they
-    get an error. Then the file is put back: a store without it ends its process.
-    """
-    aside = f"{meeting}-aside"
-    with contextlib.suppress(OSError):
-        os.rename(meeting, aside)
-        os.mkdir(meeting)
-        time.sleep(0.2)
-        os.rmdir(meeting)
-        os.rename(aside, meeting)
+    replies.when_one_is_gone(client, free_others)
 
 
 def _ask(ranks, what, targets, patience, **more):
@@ -122,22 +106,12 @@ def _forget(ranks, waiting):
     """Wait no more for replies that may never come."""
     for future in waiting.values():
         if not future.done():
-            ranks.client._futures.pop(future.msg_id, None)
+            replies.wait_no_more(ranks.client, future)
 
 
 def _send(client, what, targets, **more):
     """Send a request to the control threads; return {rank: the future of its reply}."""
-    engines = dict(client._engines)  # another thread takes out those that end
-    return {
-        rank: client._send(
-            client._control_stream,
-            REQUEST,
-            content={"what": what, **more},
-            ident=engines[rank].encode(),
-        )
-        for rank in targets
-        if rank in engines
-    }
+    return replies.ask(client, REQUEST, {"what": what, **more}, targets)
 
 
 def _report(ranks, rank, said, ended, in_one_call):

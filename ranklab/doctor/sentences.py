@@ -4,9 +4,9 @@ Each function makes text of a value that another module of this folder found (th
 module says what it means); telling.py makes the error of a cell out of them.
 """
 
-from ranklab.doctor import mismatch
 from ranklab.doctor.one_rank import ENDED
 from ranklab.errors import named
+from ranklab.upstream import torch_says
 
 STATES = {
     "running": "runs",
@@ -108,7 +108,7 @@ def _abort(call, said):
     """Say what a process was aborted in, and why, if Gloo said so."""
     of = f" of {call['payload']}" if call["payload"] else ""
     doing = f"its process was aborted (SIGABRT) in {call['name']}{of}"
-    sizes = mismatch.too_long(said)
+    sizes = torch_says.does_not_fit(said)
     if not sizes:
         return f"{doing}."
     if call["kind"] == "collective":  # the bytes are those of a part that Gloo made

@@ -2,16 +2,13 @@
 
 import contextlib
 import os
-import re
 import signal
 import time
 
 from ranklab.doctor import places
+from ranklab.upstream import cpython
 
 PATIENCE = 1.0  # seconds that `faulthandler` has to write, which takes it 0.2 ms of computing
-# The last that it writes: where Python began to run the engine, or that there is more.
-END = re.compile(r"in _run_module_as_main|^  \.\.\.$", re.MULTILINE)
-FRAME = re.compile(r'  File "(.+)", line (\d+) in (.+)')
 
 
 def of_running(folder, pid):
@@ -24,7 +21,7 @@ def of_running(folder, pid):
         return []
     deadline = time.monotonic() + PATIENCE
     text = ""
-    while not END.search(text) and time.monotonic() < deadline:
+    while not cpython.is_whole_stack(text) and time.monotonic() < deadline:
         time.sleep(0.02)
         with open(path) as file:
             file.seek(before)
@@ -35,14 +32,14 @@ def of_running(folder, pid):
 def at_the_fault(folder, pid):
     """Return the stacks that `faulthandler` wrote at a fault such as SIGSEGV; "" without one."""
     with contextlib.suppress(OSError), open(_file(folder, pid)) as file:
-        return file.read().rpartition("Fatal Python error")[2]
+        return cpython.stacks_at_fault(file.read())
     return ""
 
 
 def readers_frames(text):
     """Return the frames of the reader in what faulthandler wrote, outermost first."""
     found = []
-    for file, line, function in FRAME.findall(text):
+    for file, line, function in cpython.frames_of_stack(text):
         if places.NOT_THE_READERS.search(file):
             continue
         inside = "" if function == "<module>" else function
@@ -52,8 +49,7 @@ def readers_frames(text):
 
 def last_lines(fault, most=3):
     """Return the last lines of Python at a fault, innermost first, whoever wrote them."""
-    of_the_thread = fault.partition("Current thread")[2].partition("\n\n")[0]
-    frames = FRAME.findall(of_the_thread)[:most]
+    frames = cpython.frames_of_stack(cpython.stack_of_current_thread(fault))[:most]
     return [f"{name} ({os.path.basename(file)}, line {line})" for file, line, name in frames]
 
 

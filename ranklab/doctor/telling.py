@@ -3,15 +3,9 @@
 It is made of what was found: failures (failures.py), and what a vigil saw (vigil.py).
 """
 
-import re
-
 from ranklab.doctor import mismatch, sentences
 from ranklab.errors import RankError, named
-
-# What PyTorch says of a group whose process group was ended.
-OUTLIVED = re.compile(
-    r"Group .* is not registered, please create group|is not initialized in the world group map"
-)
+from ranklab.upstream import torch_says
 
 SAYS = {  # causes before consequences
     "died": "died",
@@ -150,11 +144,11 @@ def elsewhere(failures, name, names_in_kernel, restarted=False):
     restarted: are they fresh processes, without the variables of those before?
     """
     for failure in failures:
-        if "Default process group has not been initialized" in failure.error:
+        if torch_says.has_no_world(failure.error):
             return f"The lab makes the process group: call {name}.reset() for a new one."
-        if "initialize the default process group twice" in failure.error:
+        if torch_says.has_a_world(failure.error):
             return "The lab has made the process group already: leave this call out."
-        if OUTLIVED.search(failure.error):
+        if torch_says.group_is_over(failure.error):
             return (
                 f"This group was made before {name}.reset() or {name}.restart(), which ended it: "
                 "make it again with dist.new_group."

@@ -16,7 +16,6 @@ its last words in a file. And where not even a thread gets to run, as in a long 
 Python's lock, `faulthandler` writes the stack to a file when it gets SIGUSR1.
 """
 
-import ctypes
 import faulthandler
 import functools
 import json
@@ -26,17 +25,15 @@ import signal
 import sys
 import threading
 import time
-import warnings
 
 import torch
 import torch.distributed as dist
-from tornado.ioloop import PeriodicCallback
 
-from ranklab.doctor import REQUEST, calls, sockets, tracebacks
+from ranklab.doctor import REQUEST, calls, sockets
 from ranklab.doctor.places import NOT_THE_READERS
+from ranklab.upstream import cpython, ipython
+from ranklab.upstream import torch as upstream
 
-RUNS_CODE = ("run_code", "do_apply")  # the frames in which IPython runs a cell, ipyparallel a call
-TELLS = "showtraceback"  # the frame in which IPython writes the error that a cell ended in
 STANDS_STILL = 0.8  # seconds
 SAMPLE = 0.5  # seconds between two looks at whether the main thread has moved
 
@@ -71,12 +68,11 @@ class Witness:
         self._mark, self._since = None, 0.0
         self.group_began = self._cell_began = 0  # nanoseconds since 1970
         calls.keep_track()
-        kernel.control_handlers[REQUEST] = self._answer
-        loop = kernel.control_thread.io_loop
-        loop.add_callback(lambda: PeriodicCallback(self._sample, 1e3 * SAMPLE).start())
-        warnings.filterwarnings("ignore", "To exit: use", UserWarning)  # a rank is no terminal
-        tracebacks.show_the_line_that_raised()
-        kernel.do_execute = self._telling_of_collectives(kernel.do_execute)
+        ipython.answer_requests(kernel, REQUEST, self._answer)
+        ipython.in_control_thread(kernel, self._sample, SAMPLE)
+        ipython.keep_silent_on_exit()
+        ipython.show_the_line_that_raised()
+        ipython.wrap_cells(kernel, self._telling_of_collectives)
         if folder is not None:
             self._leave_last_words(folder)
 
@@ -114,7 +110,7 @@ class Witness:
         It has no frame. That the main thread stands still inside torch, and that torch's record has
         a collective that is not over, is all that can be seen of it.
         """
-        inside_torch = "/torch/" in frames[0].f_code.co_filename
+        inside_torch = upstream.is_of_torch(frames[0].f_code.co_filename)
         under_way = [one for one in said["recent"] if not one["over"]]
         if not inside_torch or not under_way:
             return None
@@ -128,7 +124,7 @@ class Witness:
         """Return the frames of the code that runs now, innermost first; [] if none does."""
         frame, frames = sys._current_frames().get(self._main), []
         while frame is not None:
-            if frame.f_code.co_name in RUNS_CODE and not _is_readers(frame):
+            if ipython.runs_code(frame) and not _is_readers(frame):
                 return frames
             frames.append(frame)
             frame = frame.f_back
@@ -144,24 +140,12 @@ class Witness:
     def _collectives(self):
         """Return torch's own record of the last collectives of each group, oldest first.
 
-        Each with its group, its number in that group (from 1), name, sizes and dtypes, whether it
-        is over, when it began, and, where Python made it, its operation and root.
+        Each also with its operation and root, where Python made it.
         """
-        dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)
-        entries = json.loads(dump()).get("entries", []) if dump else []
         return [
-            {
-                "group": entry["process_group"][0],
-                "number": entry["collective_seq_id"],
-                "name": entry["profiling_name"].partition(":")[2],
-                "sizes": entry["input_sizes"],
-                "dtypes": entry["input_dtypes"],
-                "over": entry["retired"],
-                "began": entry["time_created_ns"],
-                **calls.op_and_root(entry["time_created_ns"]),
-            }
-            for entry in entries
-            if not entry["is_p2p"] and entry["time_created_ns"] >= self.group_began
+            {**one, **calls.op_and_root(one["began"])}
+            for one in upstream.recorded_collectives()
+            if one["began"] >= self.group_began
         ]
 
     def _recent(self, made):
@@ -176,7 +160,7 @@ class Witness:
             before, self._cell_began = calls.count(), time.time_ns()
             reply = await do_execute(*args, **kwargs)
             if reply.get("ename") == "SystemExit":  # of which IPython tells no line
-                reply["traceback"] = tracebacks.whole(self._kernel.shell)
+                reply["traceback"] = ipython.last_traceback(self._kernel.shell)
             if calls.count() != before:
                 reply["collectives"] = self._recent(self._collectives())
             return reply
@@ -192,8 +176,7 @@ class Witness:
             dist.group.WORLD.abort()
 
     def _raise_when_the_wait_ends(self):
-        main, error = ctypes.c_ulong(self._main), ctypes.py_object(DistWaitEnded)
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(main, error)
+        cpython.raise_in(self._main, DistWaitEnded)
 
     def _leave_last_words(self, folder):
         path = os.path.join(folder, f"last-words-{os.getpid()}")
@@ -202,18 +185,13 @@ class Witness:
         if hasattr(faulthandler, "register"):  # not on Windows
             faulthandler.register(signal.SIGUSR1, self._stacks, all_threads=False)
 
-        @ctypes.CFUNCTYPE(None, ctypes.c_int)
-        def speak(_):
+        def speak():
             # Gloo aborts in a thread of its own, while the main thread waits: Python can run.
             with open(path, "w") as file:
                 json.dump(self.where(), file)
             time.sleep(0.2)  # what C++ said of it goes through a pipe, which a thread has to read
 
-        self._speak = speak  # C does not keep it alive
-        handler = ctypes.cast(speak, ctypes.c_void_p)
-        c_signal = ctypes.CDLL(None).signal
-        c_signal.argtypes, c_signal.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
-        c_signal(signal.SIGABRT, handler)
+        self._kept = cpython.when_aborted(speak)
 
 
 class DistWaitEnded(RuntimeError):
@@ -236,7 +214,7 @@ def _receives_from_anyone(call):
 
 def _send_nothing(to, group_name, tag):
     """Send an empty message to global rank `to`; nobody waits for it to leave."""
-    for group, name in dist.distributed_c10d._world.pg_names.items():
+    for group, name in upstream.groups().items():
         if name == group_name:
             empty = torch.empty(0, dtype=torch.uint8)
             group.send([empty], dist.get_group_rank(group, to), tag)
@@ -246,7 +224,7 @@ def _state(frames):
     """Say what a rank does whose main thread is in `frames`, of a cell or a call."""
     if not frames:
         return "idle"
-    tells = any(frame.f_code.co_name == TELLS and not _is_readers(frame) for frame in frames)
+    tells = any(ipython.tells_error(frame) and not _is_readers(frame) for frame in frames)
     return "failing" if tells else "running"
 
 

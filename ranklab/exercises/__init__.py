@@ -4,18 +4,19 @@
 
     check("own_broadcast", own_broadcast)
 
-What is checked stands in `ranklab/checks/`, written with `Exercise`, `Case`, `Hint` and `Choice`
-(model.py). An answer passes through three kinds of process:
+What is checked stands in `ranklab/checks/`, a file an exercise, written with `Exercise`, `Case`,
+`Mistake` and `Choice` (model.py). An answer passes through three kinds of process:
 
     the kernel            checking, attempted (a stub?), parcel (packs it), checker_process, report
-    the checking process  checker_main, trial (all cases), running (one), judging, compare
+    the checking process  checker_main, trial (all cases), running (one), judging, compare;
+                          recognize (which mistake is it?), solution (mistakes as its edits)
     each rank             on_rank; compare there, too, for arguments that were changed
 
 model.py and shown.py (values in short form) are used in all of them.
 """
 
 from ranklab.exercises.checking import check
-from ranklab.exercises.model import Case, Choice, Exercise, Hint
+from ranklab.exercises.model import Case, Choice, Exercise, Mistake, Seen
 from ranklab.exercises.shown import Raised
 
-__all__ = ["Case", "Choice", "Exercise", "Hint", "Raised", "check"]
+__all__ = ["Case", "Choice", "Exercise", "Mistake", "Raised", "Seen", "check"]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ranklab.exercises.shown import Raised, kind, shape, short
+from ranklab.exercises.shown import Raised, Thing, kind, shape, short
 
 # For Python's floats, which may come from float32: torch's tolerance for that, but none near 0.
 OF_A_NUMBER = (1.3e-6, 1e-9)
@@ -185,7 +185,7 @@ def same(one, other):
         return type(one) is type(other) and len(one) == len(other) and all(map(same, one, other))
     if type(one).__module__ == "numpy":
         return same(torch.as_tensor(one), torch.as_tensor(other))
-    if isinstance(one, (int, float, str, bytes, bool, set, Raised, type(None))):
+    if isinstance(one, (int, float, str, bytes, bool, set, Raised, Thing, type(None))):
         return one == other or one != one
     return True
 

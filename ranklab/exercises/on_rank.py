@@ -5,7 +5,6 @@ import linecache
 import os
 import pickle
 import random
-import re
 import sys
 import time
 import traceback
@@ -17,13 +16,10 @@ import torch
 from ranklab.doctor.places import NOT_THE_READERS
 from ranklab.exercises.compare import plain, same
 from ranklab.exercises.shown import Thing, kind
+from ranklab.upstream import cpython, torch_says
 
 LONGEST_MESSAGE = 500  # characters
 LONGEST_OUTPUT = 4000  # characters that a rank may print in one case; the rest is dropped
-# What PyTorch says of an exception in a worker of a DataLoader, and a line of its traceback:
-IN_A_WORKER = re.compile(r"Caught \w+ in DataLoader worker process \d+\.\nOriginal Traceback")
-FRAME = re.compile(r'  File "(.+)", line (\d+), in (.+)(?:\n    (.+))?')
-RAISED = re.compile(r"^[\w.]+(?:: |$)", re.MULTILINE)  # "NameError: name 'x' is not defined"
 
 
 def run(order, args, printed):
@@ -46,7 +42,7 @@ def run(order, args, printed):
             given, before = pickle.loads(args), pickle.loads(args)
             result = _call(answers, drive, given, order.trace, said)
             kept = order.in_place
-            said["result"] = _packed(plain(given[0] if kept else result))
+            said["result"] = packed_result(plain(given[0] if kept else result))
             said["changed"] = [
                 i for i, pair in enumerate(zip(before, given)) if i >= kept and not same(*pair)
             ]
@@ -68,7 +64,8 @@ def _kept(module):
         vars(module).update(before)
 
 
-def _packed(result):
+def packed_result(result):
+    """Pack what an answer returned, or, where it cannot travel, what kind of thing it is."""
     try:
         return cloudpickle.dumps(result)
     except Exception:  # a handle, a generator, an open file
@@ -80,6 +77,11 @@ def _make_ready(order):
     os.chdir(order.folder)
     sys.path += [entry for entry in order.path if entry not in sys.path]
     remember(order.sources)
+    fresh()
+
+
+def fresh():
+    """Have the same random numbers, and PyTorch's own defaults, for each answer."""
     torch.set_default_dtype(torch.float32)
     torch.set_grad_enabled(True)
     seed = 1000 + (torch.distributed.get_rank() if torch.distributed.is_initialized() else 0)
@@ -92,8 +94,7 @@ def _make_ready(order):
 def remember(sources):
     """Let tracebacks find the text of the reader's cells and files, {file: text}."""
     for file, text in sources.items():
-        lines = text.splitlines(keepends=True)
-        linecache.cache[file] = (len(text), None, lines, file)  # without a time, it is kept
+        cpython.remember_source(file, text)
 
 
 def _call(answers, drive, args, traced, said):
@@ -122,7 +123,7 @@ def _described(error):
     own = bool(frames) and not NOT_THE_READERS.search(frames[-1]["file"])
     if isinstance(error, SyntaxError):
         message = " ".join(message.split())
-    if IN_A_WORKER.match(message):
+    if torch_says.is_of_a_worker(message):
         message, frames = _of_a_worker(message)
     if len(message) > LONGEST_MESSAGE:
         message = f"{message[:LONGEST_MESSAGE]} ..."
@@ -145,13 +146,12 @@ def _frames(tb):
 
 def _of_a_worker(text):
     """Return the message of the exception in a worker, and its frames: PyTorch gives the text."""
-    told = text.rpartition("Traceback (most recent call last):\n")[2]
+    message, found = cpython.read_traceback(text)
     frames = [
         {"file": file, "line": int(line), "in": function, "source": source.strip()}
-        for file, line, function, source in FRAME.findall(told)
+        for file, line, function, source in found
     ]
-    raised = RAISED.search(told)
-    return told[raised.end() :].strip() if raised else "", frames
+    return message, frames
 
 
 class _Output(io.TextIOBase):

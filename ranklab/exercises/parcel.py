@@ -18,6 +18,7 @@ import cloudpickle
 from ranklab.doctor.places import NOT_THE_READERS
 from ranklab.errors import SaidInWords
 from ranklab.exercises.attempted import codes_of, functions_of
+from ranklab.upstream import cpython
 
 
 class NotPackable(SaidInWords, TypeError):
@@ -77,7 +78,7 @@ class _Pickler(cloudpickle.Pickler):
     """Packs a function with a cache by value, too; cloudpickle alone takes it for installed."""
 
     def reducer_override(self, value):
-        if isinstance(value, functools._lru_cache_wrapper) and _is_readers(value.__wrapped__):
+        if cpython.is_cached(value) and _is_readers(value.__wrapped__):
             return _with_a_cache, (value.__wrapped__, value.cache_parameters())
         return super().reducer_override(value)
 

@@ -14,17 +14,17 @@ import ipyparallel
 
 from ranklab.doctor import deaths, rounds, sentences
 from ranklab.doctor.diagnosis import Diagnosis
-from ranklab.doctor.failures import WAITED
 from ranklab.errors import RankError
 from ranklab.exercises import on_rank
 from ranklab.ranks.ranks import Ranks
 from ranklab.start import cluster
 from ranklab.upstream import ipyparallel as replies
+from ranklab.upstream import torch as upstream
+from ranklab.upstream import torch_says
 
 LOOK = 0.25  # seconds between two looks at the ranks
 SURE = 0.5  # seconds that nobody must have moved for the ranks to count as stuck
 TO_END = 2.0  # seconds that a rank has to end its case once it is freed or interrupted
-DYNAMO = "torch._dynamo"  # imported by the first optimizer, and by DDP: a second, on each rank
 TIMEOUT = 60.0  # seconds that a rank waits in a communication; a case is over long before
 
 
@@ -63,8 +63,8 @@ class Bench:
 
     def _start(self, size, training):
         self._training = training
-        if training and DYNAMO not in cluster.PRELOAD:
-            cluster.PRELOAD.append(DYNAMO)
+        if training and upstream.LOADED_BY_OPTIMIZERS not in cluster.PRELOAD:
+            cluster.PRELOAD.append(upstream.LOADED_BY_OPTIMIZERS)
         self.ranks = Ranks(size, backend="gloo", device="cpu", timeout=TIMEOUT)
         self._cases = itertools.count()
         self._lost = False
@@ -148,7 +148,7 @@ class Bench:
 
     def _where(self, ended, result):
         diagnosis = rounds.where(self.ranks, ended)
-        taking_part = [diagnosis.reports[rank] for rank in result._targets]
+        taking_part = [diagnosis.reports[rank] for rank in replies.asked(result)]
         return Diagnosis(taking_part, patience=diagnosis.patience)
 
     # The ranks before and after
@@ -222,7 +222,7 @@ def _in_own_lines(said):
 def _is_consequence(error):
     """Does the error say no more than that another rank went away, or was freed?"""
     from_torch = error["from_torch"] or error["type"].startswith("Dist")
-    return from_torch and WAITED.search(error["message"]) is not None
+    return from_torch and torch_says.waited_in_vain(error["message"])
 
 
 def _taken(file):

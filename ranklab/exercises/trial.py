@@ -1,6 +1,7 @@
 """One answer against all cases of its exercise: what a check is, once there are ranks."""
 
 import pickle
+import re
 import tempfile
 from unittest import mock
 
@@ -11,10 +12,14 @@ from ranklab.errors import named
 from ranklab.exercises.judging import alike, judge
 from ranklab.exercises.on_rank import remember
 from ranklab.exercises.parcel import Order
+from ranklab.exercises.recognize import Recognizer
+from ranklab.exercises.solution import solution
 
 LINES, WIDTH = 8, 100  # that are shown of what an answer printed
 # After which the next case may be tried:
 OF_RESULTS = ("type", "shape", "dtype", "value", "judge", "time")
+# What Python says to an answer that is called otherwise than it can be:
+NOT_SO = re.compile(r"TypeError: (?:[\w.<>]+\.)?(\w+?)(?:\.__init__)?\(\) (?:takes|missing) ")
 
 
 def try_answer(bench, request, say):
@@ -38,30 +43,31 @@ class _Trial:
             in_place=self.exercise.in_place,
         )
         self.expected = {}  # {number of a case: the results}
+        self.packed, self.results = {}, {}  # the same: arguments, and what came, both by rank
         self.printed = {}  # of the case that is shown
 
     def run(self):
         """Go through the cases; the others, too, where the first one is right and another wrong."""
-        results, wrong = [], {}  # of all cases; {number of the case: Finding}
+        wrong = {}  # {number of the case: Finding}
         for i in range(len(self.exercise.cases)):
-            finding, came = self._case(i)
-            results.append(came)
+            finding = self._case(i)
             if finding:
                 wrong[i] = finding
             if 0 in wrong or (finding and finding.of not in OF_RESULTS):
                 break
         if not wrong:
             return "right", "\n\n".join([self._right(), *self._output()])
-        return "wrong", "\n\n".join(self._wrong(wrong, results))
+        return "wrong", "\n\n".join(self._wrong(wrong))
 
     def _case(self, i):
-        """Run case i; return (what is wrong or None, the results by rank or [])."""
+        """Run case i; return what is wrong, or None."""
         finding, came = self._run(i)
         if finding and finding.of == "time":  # of the answer, or of a machine that was busy?
             finding, came = self._run(i)
         if finding:
             self.printed = came.printed or self.printed
-        return finding, [said.get("result") for _, said in sorted(came.returned.items())]
+        self.results[i] = [said.get("result") for _, said in sorted(came.returned.items())]
+        return finding
 
     def _run(self, i):
         """Run case i once; return (what is wrong or None, its Outcome)."""
@@ -72,11 +78,11 @@ class _Trial:
         with mock.patch.object(tempfile, "tempdir", self.bench.folder):
             packed = [cloudpickle.dumps(case.make(r, case.ranks)) for r in range(case.ranks)]
         expected = None
-        if exercise.expected is not None:
-            expected = list(exercise.expected([pickle.loads(args) for args in packed]))
+        if exercise.twin is not None:
+            expected = list(exercise.twin([pickle.loads(args) for args in packed]))
             if len(expected) != case.ranks:
-                raise ValueError(f"expected() gave {len(expected)} results for {case.ranks} ranks")
-        self.expected[i] = expected
+                raise ValueError(f"the twin gave {len(expected)} results for {case.ranks} ranks")
+        self.packed[i], self.expected[i] = packed, expected
         self.say(case=i, limit=exercise.limit)
         outcome = self.bench.run(self.order, packed, exercise.limit)
         if i == 0 or (outcome.printed and not self.printed):
@@ -93,7 +99,7 @@ class _Trial:
         ranks = f"{sizes[0]} to {sizes[-1]} ranks" if len(sizes) > 1 else f"{sizes[0]} ranks"
         return f"Right: {many}, {ranks}."
 
-    def _wrong(self, wrong, results):
+    def _wrong(self, wrong):
         first = min(wrong)
         finding, case, total = wrong[first], self.exercise.cases[first], len(self.exercise.cases)
         alone = self.exercise.ranks == 1
@@ -102,12 +108,13 @@ class _Trial:
         if finding.of == "unfinished":
             return [f"Not finished yet: {where} ({case.what}{ranks}).", *finding.paragraphs]
         said = [f"Wrong in {where}: {case.what}{ranks}.", *finding.paragraphs]
-        if written := self._written_for_the_first(wrong, results):
+        if written := self._written_for_the_first(wrong):
             said.append(written)
-        return [*said, *self._hint(finding), *self._output()]
+        return [*said, *self._hint(first, finding), *self._output()]
 
-    def _written_for_the_first(self, wrong, results):
+    def _written_for_the_first(self, wrong):
         """Say so where the answer looks as if it was made for the case that the reader sees."""
+        results = self.results
         others = range(1, len(results))
         if 0 in wrong or len(results) < 3 or len(results) < len(self.exercise.cases):
             return ""
@@ -133,15 +140,51 @@ class _Trial:
                 different.append(one)
         return len(different) > 2
 
-    def _hint(self, finding):
-        """Return one hint: one that fits, or, where it is the result that is wrong, the usual one.
+    def _hint(self, i, finding):
+        """Return one hint on what was found in case i: that of a mistake, or the usual one.
 
         What is to be done about an exception, it says by itself.
         """
-        fitting = [hint.sentence for hint in self.exercise.hints if hint.fits(finding.seen)]
-        if finding.of in (*OF_RESULTS, "stuck", "slow"):
-            fitting.append(self.exercise.hint)
-        return [f"Hint: {hint}" for hint in fitting[:1]]
+        said = self._on_the_call(finding) or self._of_a_mistake(i, finding)
+        if not said and finding.of in (*OF_RESULTS, "stuck", "slow"):
+            said = self.exercise.cases[i].hint or self.exercise.hint
+        return [f"Hint: {said}"] if said else []
+
+    def _on_the_call(self, finding):
+        """Say how an answer is called that cannot be called so; "" where that is not the matter."""
+        missed, book = NOT_SO.match(finding.seen.error), solution(self.exercise.name)
+        if not missed or missed[1] not in self.order.names or book is None:
+            return ""
+        return f"It is called as {book.called_as(self.order.names.index(missed[1]))}."
+
+    def _of_a_mistake(self, i, finding):
+        """Return the sentence of the first mistake that fits, or ""."""
+        alike = None
+        for mistake in self.exercise.mistakes:
+            if mistake.fits(finding.seen):
+                return mistake.sentence
+            if mistake.runs and finding.seen.happened == "returned":
+                alike = self._alike(i) if alike is None else alike
+                if mistake in alike:
+                    return mistake.sentence
+        return ""
+
+    def _alike(self, i):
+        """Return the mistakes that give the answer's results in case i, and so far as is known."""
+        book = Recognizer(self.exercise, self.bench)
+        alike = book.alike(i, self.packed[i], self.expected[i], self.results[i])
+        others = iter(j for j in range(len(self.exercise.cases)) if j != i)
+        while len({one.sentence for one in alike}) > 1 and not book.time_is_up():
+            j = next(others, None)
+            if j is None or (j not in self.results and not self._returns(j)):
+                break
+            alike = book.alike(j, self.packed[j], None, self.results[j], alike) or alike
+        return alike
+
+    def _returns(self, j):
+        """Run case j for its results alone; does the answer return any?"""
+        finding = self._case(j)
+        return finding is None or finding.of in OF_RESULTS
 
     def _output(self):
         """Return what the ranks printed, those together that printed the same."""

@@ -49,12 +49,13 @@ def free_address():
 
 
 @runs_on_rank
-def join(my_rank, size, backend, devices, meeting_point, seconds, loopback):
+def join(my_rank, size, backend, devices, meeting_point, seconds, loopback, limit_new_groups):
     """Join the process group and put `rank`, `world_size`, `device`, `torch`, `dist` in place.
 
     `devices` names the device of each rank. `meeting_point` is where the ranks find each other: the
     path of a file, or (host, port). `seconds` is the time after which a rank that waits for another
     one gives up. `loopback` names the network interface to use, or is None for several hosts.
+    `limit_new_groups` is the function of ranklab.upstream.torch.
     """
     import os
     import sys
@@ -72,11 +73,7 @@ def join(my_rank, size, backend, devices, meeting_point, seconds, loopback):
     if "ranklab.doctor.witness" in sys.modules:
         sys.modules["ranklab.doctor.witness"].joined()
     timeout = timedelta(seconds=seconds)
-    # A group made by dist.new_group would wait for 30 minutes with Gloo, 10 with NCCL.
-    c10d = dist.distributed_c10d
-    c10d.default_pg_timeout = timeout
-    if c10d.default_pg_nccl_timeout is not None:  # there is NCCL in this build of torch
-        c10d.default_pg_nccl_timeout = timeout
+    limit_new_groups(timeout)
     if isinstance(meeting_point, str):
         store = dist.FileStore(meeting_point, size)
     else:

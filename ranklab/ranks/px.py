@@ -20,7 +20,10 @@ from ranklab.upstream import ipyparallel as replies
 
 
 class RankMagics(ParallelMagics):
-    """`%px` and `%%px` on the ranks of one `Ranks`."""
+    """`%px` and `%%px` on the ranks of one `Ranks`.
+
+    Without it: no chapter from 5 on runs.
+    """
 
     def __init__(self, shell, ranks):
         self.ranks = ranks
@@ -43,7 +46,7 @@ class RankMagics(ParallelMagics):
         first_line = 2 + len(cell) - len(cell.lstrip("\n")) if is_cell else 1
         self.ranks.cell = LastCell(cell, first_line)
         result = self.view.execute(cell, silent=False, block=False)
-        result._fname = "%px"
+        replies.call_it(result, "%px")
         self.ranks.earlier_result = self.ranks.last_result
         self.last_result = self.ranks.last_result = result
         if save_name:
@@ -54,7 +57,7 @@ class RankMagics(ParallelMagics):
         stream = self.stream_output if stream is None else stream
         signal = options.get("signal_on_interrupt")
         signal = self.signal_on_interrupt if signal is None else signal
-        with _streamed(result) if stream else nullcontext():
+        with replies.streamed(result) if stream else nullcontext():
             try:
                 outcome.values(self.ranks, result, first_line, signal=signal)
             finally:
@@ -74,17 +77,3 @@ def say_what_is_missing(shell):
 
     if shell and "px" not in shell.magics_manager.magics["cell"]:
         shell.register_magic_function(px, "line_cell", "px")
-
-
-def _streamed(result):
-    """Show output as it comes, but leave the errors to the one message at the end."""
-    show = result._iopub_streaming_output_callback
-
-    def show_output(rank, future, message):
-        # What came before anybody listened comes without a parent, and all ranks would share it.
-        message.setdefault("parent_header", {"msg_id": future.msg_id})
-        if message["header"]["msg_type"] != "error":
-            show(rank, future, message)
-
-    result._iopub_streaming_output_callback = show_output
-    return result.stream_output()

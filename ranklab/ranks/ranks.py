@@ -33,6 +33,7 @@ from ranklab.ranks import current, outcome, process_group, px
 from ranklab.start import arguments, cluster, importer_process
 from ranklab.start.guardian import Guardian
 from ranklab.upstream import ipyparallel as replies
+from ranklab.upstream import torch as upstream
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 IN_NAMESPACE = ("rank", "world_size", "device", "torch", "dist")
@@ -147,6 +148,7 @@ class Ranks:
             self.meeting = outcome.values(self, asked, limit=60)[0]
         plan, loopback = self._plan, LOOPBACK if self.one_host else None
         group = (size, plan.backend, plan.devices, self.meeting, plan.timeout, loopback)
+        group += (upstream.limit_new_groups,)
         results = [self.client[r].apply_async(process_group.join, r, *group) for r in range(size)]
         self._values(ipyparallel.AsyncResult.join(*results), limit=90)
         self.broken = False
@@ -203,7 +205,7 @@ class Ranks:
                 steps.callback(importer_process.forget, guardian.folder)
                 steps.callback(guardian.end)
             if engines is not None:
-                steps.callback(cluster.let_go, engines)
+                steps.callback(replies.let_go, engines)
             if engines is not None and cluster.is_batch(self._plan):
                 steps.callback(engines.stop_cluster_sync)
             if client is not None:

@@ -11,6 +11,7 @@ from traitlets.config import Config
 from ranklab.errors import RankError, named
 from ranklab.start import exits, launcher
 from ranklab.start.arguments import ONE_MACHINE, mpiexec
+from ranklab.upstream import ipyparallel as upstream
 
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # An engine counts as there at its first heartbeat, and a stock hub asks for one every 3 s. As it is
@@ -98,7 +99,7 @@ class _Cluster(ipyparallel.Cluster):
     def give_up(self):
         """End what a start that failed has left in this process, also what is still to come."""
         self.given_up = True
-        let_go(self)
+        upstream.let_go(self)
         for client in self.clients:
             client.close(linger=0)
 
@@ -155,24 +156,8 @@ def _end_safe_path(client, patience):
 def _take_last(client, results):
     """Wait for the last answer of an engine; what it did not answer before that was dropped."""
     results[-1].get(timeout=60)  # messages to one engine keep their order
-    lost = {request for result in results if not result.ready() for request in result.msg_ids}
-    for waited_for in (client.outstanding, *client._outstanding_dict.values()):
-        waited_for.difference_update(lost)
+    upstream.give_up(client, [result for result in results if not result.ready()])
     client.purge_local_results(results)
-
-
-def let_go(cluster):
-    """End the thread in which ipyparallel, in a notebook, starts and stops the processes.
-
-    Left alone, it lives as long as the kernel, and goes on with a start that was interrupted.
-    """
-    loop = vars(cluster).get("_thread_loop")
-    if loop is None or not cluster._async_thread.is_alive():
-        return
-    loop.add_callback(loop.stop)
-    cluster._async_thread.join(5)
-    if not cluster._async_thread.is_alive():
-        loop.close(all_fds=True)
 
 
 def forks(plan):

@@ -1,15 +1,14 @@
 """What became of the processes that were started: do they run, and how did they end?"""
 
 import contextlib
-import re
 import signal as signals
 from dataclasses import dataclass
 
 import psutil
 
 from ranklab.start.guardian import has_ended
-
-UNCAUGHT = re.compile(r"what\(\): +(.*)")  # what C++ writes of an error that nobody caught
+from ranklab.upstream import ipyparallel as upstream
+from ranklab.upstream.torch_says import words_of_cpp
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ def of_engine(cluster, pid):
     None where it ran elsewhere, is not quite gone yet, or nobody was told how it ended.
     """
     code, output = _end_of(cluster.engine_set, pid)
-    return None if code is None else Exit(code, (UNCAUGHT.findall(output) or [""])[-1])
+    return None if code is None else Exit(code, words_of_cpp(output))
 
 
 def _end_of(engines, pid):
@@ -44,9 +43,7 @@ def _end_of(engines, pid):
     for engine in getattr(engines, "all_launchers", ()):
         if engine.pid == pid:
             with contextlib.suppress(AttributeError, psutil.Error):
-                # The system tells the code once: to a thread of ipyparallel's, which waits for it.
-                engine._wait_thread.join(1)
-                return engine.process.wait(0), engine.get_output()
+                return upstream.exit_code(engine), engine.get_output()
     return None, ""
 
 

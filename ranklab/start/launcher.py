@@ -24,18 +24,15 @@ from pathlib import Path
 from textwrap import indent
 
 import psutil
-import zmq
 from ipyparallel.cluster.launcher import (
-    LocalEngineLauncher,
     LocalEngineSetLauncher,
     ProcessStateError,
 )
-from ipyparallel.util import connect, disambiguate_url
-from jupyter_client.session import Session
 from traitlets import Bool, Dict, List, Unicode
 
 from ranklab.start import importer_process
 from ranklab.start.importer_process import Importer
+from ranklab.upstream.ipyparallel import OneProcessLauncher, unregister
 
 OF_ONE_START = ["IPP_CLUSTER_ID"]  # what is different in the environment of the next one
 LONGEST_SOCKET = 100  # bytes in the path of a Unix socket; Linux has room for 107
@@ -46,7 +43,7 @@ def can_fork():
     return sys.platform == "linux" and os.environ.get("RANKLAB_NO_FORK", "0") in ("", "0")
 
 
-class RankEngineSetLauncher(LocalEngineLauncher):
+class RankEngineSetLauncher(OneProcessLauncher):
     """Engines that are forked from one process, which has imported what they need."""
 
     entrypoint_name = "ranklab"  # what a saved cluster calls this class
@@ -106,7 +103,7 @@ class RankEngineSetLauncher(LocalEngineLauncher):
         self.pid = self._importer.fork(self._order()) or self._importer.pid
         self.process = psutil.Process(self.pid)
         self.notify_start(self.pid)
-        self._start_waiting()
+        self.watch()
 
     def _get_importer(self):
         around = {**os.environ, **self.get_env()}
@@ -169,16 +166,15 @@ class RankEngineSetLauncher(LocalEngineLauncher):
 
     # The end
 
-    def _wait(self):
-        """Wait for the end of the fork server, in a thread of its own."""
-        super()._wait()
+    def has_ended(self):
+        """End what the fork server leaves behind."""
         if self._importer and not self.keep_importer:
             self._importer.end()
         # Killed, it could not say that its engines ended with it.
         lost = [engine for engine in self.report().values() if "exit_code" not in engine]
         if ids := [engine["id"] for engine in lost if "id" in engine]:
             with contextlib.suppress(OSError):  # its file is gone, and so is the controller
-                _unregister(ids, self.connection_files["engine"])
+                unregister(ids, self.connection_files["engine"])
 
     def signal(self, sig):
         """Send a signal to every engine. SIGTERM and SIGKILL end the fork server with them."""
@@ -222,27 +218,6 @@ class RankEngineSetLauncher(LocalEngineLauncher):
             for file in [*files.values(), self.report_file]:
                 file.unlink(missing_ok=True)
         return "\n".join(parts)
-
-    def _log_output(self, stop_data=None):
-        pass  # the files stay until the set is removed: what an engine died of is read there
-
-
-def _unregister(ids, connection_file):
-    """Tell the hub that the engines with these ids have ended."""
-    info = json.loads(Path(connection_file).read_text())
-    session = Session(
-        key=info["key"].encode(),
-        signature_scheme=info["signature_scheme"],
-        packer=info["pack"],
-        unpacker=info["unpack"],
-    )
-    server_key = (info.get("curve_serverkey") or "").encode() or None
-    with zmq.Context() as context, context.socket(zmq.DEALER) as hub:
-        hub.LINGER = 1000  # milliseconds
-        url = disambiguate_url(f"{info['interface']}:{info['registration']}", info["location"])
-        connect(hub, url, curve_serverkey=server_key)
-        for engine in ids:
-            session.send(hub, "unregistration_request", content={"id": engine})
 
 
 def _read(file):

@@ -5,29 +5,6 @@ from collections import defaultdict
 from ranklab.traces import flight
 from ranklab.traces.data import COLLECTIVE, RECV, SEND, Event
 
-MESSAGES = {"c10d::send": SEND, "c10d::recv_": RECV, "c10d::recv_any_source_": RECV}
-
-# The profiler's name of a collective: the name in torch.distributed, and which input is its root.
-COLLECTIVES = {
-    "allreduce_": ("all_reduce", None),
-    "allreduce_coalesced_": ("all_reduce", None),
-    "broadcast_": ("broadcast", 2),
-    "reduce_": ("reduce", 3),
-    "allgather_": ("all_gather", None),
-    "_allgather_base_": ("all_gather", None),
-    "allgather_coalesced_": ("all_gather", None),
-    "allgather_into_tensor_coalesced_": ("all_gather", None),
-    "gather_": ("gather", 3),
-    "scatter_": ("scatter", 3),
-    "reduce_scatter_": ("reduce_scatter", None),
-    "_reduce_scatter_base_": ("reduce_scatter", None),
-    "reduce_scatter_tensor_coalesced_": ("reduce_scatter", None),
-    "alltoall_": ("all_to_all", None),
-    "alltoall_base_": ("all_to_all", None),
-    "barrier": ("barrier", None),
-    "monitored_barrier_": ("barrier", None),
-}
-
 
 def message_calls(calls, backend, group_of):
     """Return an Event for each message that this rank posted to send or to receive.
@@ -37,7 +14,7 @@ def message_calls(calls, backend, group_of):
     inside = _by_thread(backend)
     found = []
     for call in calls:
-        kind = MESSAGES.get(call.name)
+        kind = call.message
         if not kind:
             continue
         group = group_of(call)
@@ -65,7 +42,7 @@ def collective_calls(calls, backend, group_of, flown):
     flown: gives what the flight recorder knows; asked where the order is in doubt.
     """
     waiting = [event for event in backend if not event.backend.startswith((SEND, RECV))]
-    mine = [call for call in calls if _collective(call)[0]]
+    mine = [call for call in calls if call.collective[0]]
     usual = [(call, _usual_parts(call, group_of(call), waiting)) for call in mine]
     done = _paired(usual, list(waiting), {})
     doubtful, parts = _out_of_order(mine, done), {}
@@ -74,7 +51,7 @@ def collective_calls(calls, backend, group_of, flown):
         done = _paired(usual, list(waiting), parts)
     found = []
     for call, did in zip(mine, done):
-        name, root = _collective(call)
+        name, root = call.collective
         group = group_of(call)
         event = Event(COLLECTIVE, name, call.start, call.end, group=group, thread=call.thread)
         event.peer = _global(group, call.inputs[root]) if root else None
@@ -113,21 +90,17 @@ def _out_of_order(calls, done):
     return set(some) if len(set(some.values())) > 1 else set()
 
 
-def _collective(call):
-    return COLLECTIVES.get(call.name.removeprefix("c10d::"), ("", None))
-
-
 def _in_background(call):
     return any(value is True for value in call.inputs)
 
 
 def _usual_parts(call, group, waiting):
     """The operations that the backend makes of a call."""
-    name, _ = _collective(call)
+    name, _ = call.collective
     if name != "reduce_scatter" or any(_plain(event.backend) == name for event in waiting):
         return [name]
     # Gloo has no reduce-scatter: one all-reduce of everything, or one for each rank's part.
-    return ["all_reduce"] * (len(group or ()) if call.name == "c10d::reduce_scatter_" else 1)
+    return ["all_reduce"] * (len(group or ()) if call.is_in_parts else 1)
 
 
 def _is_part(call, operation, nbytes=None):

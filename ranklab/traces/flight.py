@@ -6,32 +6,24 @@ It keeps the last ones only (2000, or TORCH_FR_BUFFER_SIZE, which is 64 on the l
 2000 take 0.1 s to read: it is asked only where there is a doubt.
 """
 
-import json
 from math import prod
 
-SIZES = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Short": 2, "Half": 2, "BFloat16": 2}
-SIZES |= {"Char": 1, "Byte": 1, "Bool": 1, "ComplexFloat": 8, "ComplexDouble": 16}
+from ranklab.upstream import torch as upstream
 
 
 def entries():
     """Return (operation, bytes or None) for each, in order; [] if there are none."""
-    try:
-        from torch._C._distributed_c10d import _dump_fr_trace_json
-    except ImportError:  # another version of torch
-        return []
-    found = json.loads(_dump_fr_trace_json(includeCollectives=True, onlyActive=False))
-    return [
-        (entry["profiling_name"].partition(":")[2], _nbytes(entry))
-        for entry in found.get("entries", [])
-        if not entry["is_p2p"]
-    ]
+    return [(one["name"], _nbytes(one)) for one in upstream.recorded_collectives()]
 
 
 def _nbytes(entry):
-    sizes, kinds = entry["input_sizes"], entry["input_dtypes"]
-    if sizes and len(set(kinds)) == 1 and kinds[0] in SIZES:
-        return SIZES[kinds[0]] * sum(map(prod, sizes))
-    return None
+    import torch
+
+    sizes, kinds = entry["sizes"], entry["dtypes"]
+    if not sizes or len(set(kinds)) > 1:
+        return None
+    each = getattr(torch, upstream.type_name(kinds[0]), None)
+    return each and each.itemsize * sum(map(prod, sizes))
 
 
 def parts_of(usual, entries):

@@ -8,6 +8,7 @@ from contextlib import contextmanager, nullcontext
 from ranklab.traces import clocks, groups, reading
 from ranklab.traces.data import Trace, TraceError
 from ranklab.traces.settling import settle
+from ranklab.upstream import profiler
 
 _running = False
 _left_open = False  # did the last trace end before all that began in it?
@@ -42,11 +43,9 @@ def trace(align=None):
     that the profiler has given back.
     """
     global _running
-    import torch
-
     # The profiler writes a line about probes to stderr that concerns nobody here.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    if _running or torch.autograd._profiler_enabled():
+    if _running or profiler.runs():
         what = "trace" if _running else "profiler of PyTorch's"
         raise TraceError(f"A {what} is running on this rank already. End it before this one.")
     _check_left_open()
@@ -75,8 +74,8 @@ def _record(align):
     clock = clocks.this_clock()
     if align or (align is None and result.world_size > 1 and clocks.several_hosts()):
         clocks.compare(clock)
-    watcher = groups.watcher() if groups.several() else nullcontext()
-    profile = _profiler()
+    watcher = groups.Watcher() if groups.several() else nullcontext()
+    profile = profiler.of_all_threads()
     begin = end = 0
     error = None
     settle()
@@ -111,7 +110,7 @@ def _events(profile, watcher, world_size, clock, error):
     global _left_open
     _left_open = True  # until it is known
     world = groups.all_ranks() if groups.in_a_group() else tuple(range(world_size))
-    raw = profile.kineto_results.events()
+    raw = profiler.events(profile)
     found = reading.events_of(raw, world, getattr(watcher, "calls", None), error)
     _left_open = any(event.state == "unfinished" for event in found)
     for event in found:
@@ -126,20 +125,3 @@ def _who():
     if not groups.in_a_group():
         return {"rank": 0, "world_size": 1}
     return {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
-
-
-def _profiler():
-    """PyTorch's profiler. (torch.profiler.profile around it loads sympy, 0.9 s, for nothing.)
-
-    It records all threads, whoever started them: the other way, an operation that ends after the
-    profiler writes its end into memory that is not the profiler's any more.
-    """
-    import torch
-    from torch._C._profiler import _ExperimentalConfig
-    from torch.autograd.profiler import profile
-
-    device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else None
-    everywhere = _ExperimentalConfig(profile_all_threads=True)
-    return profile(
-        use_cpu=True, use_device=device, record_shapes=True, experimental_config=everywhere
-    )

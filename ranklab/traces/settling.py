@@ -8,6 +8,8 @@ would be written into memory that is not the profiler's any more.
 import os
 import time
 
+from ranklab.upstream.torch import is_thread_of_gloo
+
 PATIENCE = 1.0  # seconds; an operation that lasts longer is one that nobody has waited for
 
 
@@ -29,6 +31,6 @@ def _gloo_runs():
         except OSError:
             continue  # it has ended
         name, _, fields = rest.rpartition(")")
-        if name.startswith("pt_gloo") and fields.split()[0] == "R":
+        if is_thread_of_gloo(name) and fields.split()[0] == "R":
             return True
     return False

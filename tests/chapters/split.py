@@ -16,7 +16,6 @@ EVEN = whole.Shape(vocabulary=96, context=12, width=12, heads=4, blocks=2)
 UNEVEN = whole.Shape(vocabulary=97, context=12, width=10, heads=5, blocks=2)  # 40 hidden features
 
 of_groups = pytest.mark.parametrize("members", GROUPS, ids=str)
-of_first_ranks = pytest.mark.parametrize("members", FIRST, ids=str)
 of_shapes = pytest.mark.parametrize("shape", [EVEN, UNEVEN], ids=["even", "uneven"])
 both_ways = pytest.mark.parametrize("sequence", [False, True], ids=["features", "sequence"])
 

@@ -1,48 +1,46 @@
 """Every chapter says the same on its page, in its notebook and as a script, however started."""
 
-import os
 import re
 from pathlib import Path
 
 import nbformat
 import pytest
 from launch import results_in, run_script
+from tiers import few
 
+from bookmaker.manuscript import header
 from bookmaker.manuscript.manuscript import read
 from bookmaker.site.execute import execute, starts
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts"
 CHAPTERS = sorted((ROOT / "book").glob("[0-9][0-9]_*.md"))
-# They claim factors of time, which nothing that runs beside them may change.
-TIMED = {"04_feeding", "12_own_ddp", "17_pipeline", "18_tensor"}
-# What a script does about its launcher is the same in all of them, to the letter: they take turns.
-# (03 is long and has one rank; mpiexec would wait for it busily: in this order torchrun gets it.)
-TURNS = ["alone", "mpiexec", "torchrun"]
-# With 2 ranks is run what has none, so that its page is the same, and what is short.
-WITH_TWO = {"02_graphs", "03_training", "04_feeding", "07_collectives"}
-# With WAYS=all (`make ways`), every script is run in all of these.
+HEADERS = {path: header.read(path) for path in CHAPTERS}
+# What a script does about its launcher is the same in all of them, to the letter: they take turns,
+# by their numbers. (3 is long and has one rank, for which mpiexec would wait busily.)
+TURNS = ["torchrun", "alone", "mpiexec"]
+# In `make test-all`, every script is run in all of these.
 ALL_WAYS = [("alone", 4), ("torchrun", 2), ("alone", 2), ("mpiexec", 4)]
 
 
-def ways(number, chapter):
-    """How the script of a chapter is started here: [(launcher, ranks), ...]."""
-    if os.environ.get("WAYS") == "all":
-        return ALL_WAYS
-    return [(TURNS[number % len(TURNS)], 2 if chapter.stem in WITH_TWO else 4)]
+def usual(chapter):
+    """How the script of a chapter is started in `make test`: (launcher, ranks)."""
+    said = HEADERS[chapter]
+    turns = [launcher for launcher in TURNS if launcher in said.launchers]
+    return turns[int(chapter.stem[:2]) % len(turns)], said.ranks[0]
 
 
-RUNS = [(path, *way) for number, path in enumerate(CHAPTERS) for way in ways(number, path)]
+def ways(chapter):
+    """All ways of starting it, in `make test-all`."""
+    said = HEADERS[chapter]
+    return [(by, n) for by, n in ALL_WAYS if by in said.launchers and n in said.ranks]
+
+
+USUAL = [(path, *usual(path)) for path in CHAPTERS]
+RUNS = sorted({*USUAL, *((path, *way) for path in CHAPTERS for way in ways(path))})
 # The site has every page with 4 ranks. With 2, a page is what a script is compared with.
-PAGES = sorted({(chapter, 4) for chapter in CHAPTERS} | {(path, n) for path, _, n in RUNS})
-
-
-def of_each(rows):
-    """Parametrize a test with rows that begin with a chapter, those that are timed marked so."""
-    return [
-        pytest.param(*row, marks=[pytest.mark.alone] if row[0].stem in TIMED else [])
-        for row in rows
-    ]
+PAGES = sorted({(path, n) for path in CHAPTERS for n in (4, *HEADERS[path].ranks)})
+USUAL_PAGES = {(path, 4) for path in CHAPTERS} | {(path, n) for path, _, n in USUAL}
 
 
 def in_words(part):
@@ -67,12 +65,16 @@ def page(chapter, ranks):
     return results_of(nbformat.read(execute(chapter, ranks=ranks), as_version=4))
 
 
-@pytest.mark.parametrize("chapter, ranks", of_each(PAGES), ids=in_words)
+@pytest.mark.parametrize(
+    "chapter, ranks", few(PAGES, lambda *row: row in USUAL_PAGES), ids=in_words
+)
 def test_a_page_has_results(chapter, ranks):
     assert fixed(page(chapter, ranks)), "no result that can be compared"
 
 
-@pytest.mark.parametrize("chapter, launcher, ranks", of_each(RUNS), ids=in_words)
+@pytest.mark.parametrize(
+    "chapter, launcher, ranks", few(RUNS, lambda *row: row in USUAL), ids=in_words
+)
 def test_the_script_says_what_the_page_says(chapter, launcher, ranks, tmp_path):
     script = SCRIPTS / f"{chapter.stem}.py"
     there = results_in(run_script(script, launcher, ranks, tmp_path, limit=250))

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from on_ranks import started
+from tiers import few
 
 from ranklab import trace, traffic
 from ranklab.plots import RANK_COLORS, holdings, marks_in, pale
@@ -112,7 +113,7 @@ def rootless(case, group):
         yield "an argument afterwards", part, case.of(me, r)
 
 
-@pytest.mark.parametrize("k", range(1, 9))
+@pytest.mark.parametrize("k", few(range(1, 9), lambda k: k in (1, 2, 3, 8)))
 def test_every_collective_is_right(eight, k):
     mistakes = [*chain(*eight.run(mistakes_in_a_group_of, k))]
     assert not mistakes, "\n".join(mistakes[:10])

@@ -24,6 +24,7 @@ from pipelines import (
     whole,
     worker_of,
 )
+from tiers import few
 
 from ranklab.taught import pipeline as own
 from ranklab.taught.layers import gpt, language_loss
@@ -55,7 +56,7 @@ def layouts():
             yield "interleaved", INTERLEAVED[n]
 
 
-@pytest.mark.parametrize("name, cut", list(layouts()), ids=str)
+@pytest.mark.parametrize("name, cut", few(layouts(), lambda _, cut: len(cut) >= 4), ids=str)
 def test_losses_and_weights_follow_the_whole_models(ranks, name, cut):
     n = len(cut) // 2 if name == "interleaved" else len(cut)
     sizes = (n, MICRO_BATCHES[n])

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from on_ranks import on
+from tiers import few
 from torch import nn
 from torch.utils.data import DistributedSampler
 
@@ -210,7 +211,7 @@ def test_so_they_are_with_another_momentum_or_seed_in_a_group_without_rank_0(fou
     assert_losses(on(four, (1, 3), training, 15, torch.float64, **how), by_hand(15, **how))
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 4])
+@pytest.mark.parametrize("k", few([1, 2, 3, 4], lambda k: k == 4))
 def test_97_percent_of_held_out_digits_are_found(four, k):
     for losses, accuracy, drift in on(four, range(k), training, 121, torch.float32):
         assert accuracy > 0.97 and drift == 0

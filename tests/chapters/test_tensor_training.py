@@ -17,12 +17,12 @@ from split import (
     both_ways,
     drawn_at_random,
     numbers,
-    of_first_ranks,
     of_groups,
     of_shapes,
     said,
     text,
 )
+from tiers import few
 from torch import nn
 
 from ranklab.taught import layers as whole
@@ -104,7 +104,7 @@ def assembled(states, wanted):
     [(EVEN, False), (UNEVEN, False), (UNEVEN, True)],
     ids=["even", "uneven", "uneven-sequence"],
 )
-@of_first_ranks
+@pytest.mark.parametrize("members", few(zip(FIRST), lambda who: len(who) in (2, 4)), ids=str)
 def test_losses_norms_and_weights_follow_the_whole_models(four, members, shape, sequence):
     follow_the_whole(on(four, members, split_training, shape, sequence), shape)
 

@@ -1,158 +1,101 @@
-"""Every exercise: its solution is accepted, and its wrong answers are told what is wrong.
+"""Every exercise: its solution is accepted, and each mistake is told what is wrong.
 
-One checking process runs the answers one after another, as that of a notebook does.
+One checking process runs the answers of a chapter one after another, as that of a notebook does.
 """
 
-import ast
-import importlib
-import linecache
-from dataclasses import dataclass
-from functools import cache
-
 import pytest
-import wrong_answers
 
 from bookmaker.folders import HERE
 from bookmaker.manuscript import exercises, manuscript
 from ranklab import checks
 from ranklab.exercises import Choice, check
+from ranklab.exercises.solution import answers_of, solution
 
 pytestmark = pytest.mark.timeout(240)
 
-AT_LEAST = 3  # wrong answers for each exercise
+AT_LEAST = 3  # mistakes for each exercise
+
+EXERCISES = {name: checks.find(name) for name in checks.files()}
+CHOICES = {name: one for name, one in EXERCISES.items() if isinstance(one, Choice)}
+ANSWERED = {name: one for name, one in EXERCISES.items() if name not in CHOICES}
 
 
-@dataclass(frozen=True)
-class Solved:
-    """An exercise as a manuscript has it: where, its cell with the solution, and its check."""
-
-    chapter: str
-    source: str
-    check: str
-
-
-@cache
-def solved_in(chapter):
-    """Return {name: Solved} of the manuscript of a chapter."""
-    nb = manuscript.read(next(path for path in HERE.chapters() if path.stem == chapter))
-    sources = exercises.solutions(nb)
-    return {
-        one.name: Solved(chapter, sources[one.name], nb.cells[one.check].source)
-        for one in exercises.find(nb)
-    }
+def of_each(found, chapter_of=lambda name: checks.files()[name].parent.name):
+    """Parametrize a test with (name of an exercise, number, what it is): a tester to a chapter."""
+    params = [
+        pytest.param(name, what, id=f"{name}-{i}", marks=pytest.mark.xdist_group(chapter_of(name)))
+        for name, all_of_it in found.items()
+        for i, what in enumerate(all_of_it)
+    ]
+    return pytest.mark.parametrize("name, what", params)
 
 
-def choices_in(module):
-    """Return {name: Choice} of a module of checks."""
-    return {name: one for name, one in checks.exercises(module).items() if isinstance(one, Choice)}
-
-
-@cache
-def wrong_in(module):
-    """Return {exercise and name: Wrong} of a module of wrong answers."""
-    try:
-        there = importlib.import_module(f"wrong_answers.{module}")
-    except ModuleNotFoundError as error:
-        if error.name != f"wrong_answers.{module}":
-            raise
-        return {}
-    return {f"{one.exercise}-{one.name}": one for one in wrong_answers.of(there)}
-
-
-CHAPTERS, MODULES = [path.stem for path in HERE.chapters()], list(checks.modules())
-
-
-def of_each(places, read):
-    """Parametrize a test with (place, name) for all names that `read` finds at the places.
-
-    Where it cannot read one, that is the failure of one test, and not of all.
-    """
-    found = []
-    for place in places:
-        try:
-            found += [(place, name) for name in read(place)]
-        except Exception:
-            found.append((place, "cannot be read"))
-    return pytest.mark.parametrize("place, name", found, ids=[name for _, name in found])
-
-
-def solved():
-    """Return {name: Solved} of all manuscripts."""
-    return {name: one for chapter in CHAPTERS for name, one in solved_in(chapter).items()}
-
-
-def known():
-    """Return {name: exercise} of all modules of checks."""
-    return {name: one for module in MODULES for name, one in checks.exercises(module).items()}
-
-
-def answers(one):
-    """Run the cell of a Solved with its solution; return what its check cell hands over."""
-    file = f"{one.chapter}, {one.check}"
-    linecache.cache[file] = len(one.source), None, one.source.splitlines(keepends=True), file
-    there = {"__name__": "__main__"}
-    exec(compile(one.source, file, "exec"), there)
-    call = ast.parse(one.check).body[-1].value
-    return [eval(ast.unparse(argument), there) for argument in call.args[1:]]
+def wrong_of(exercise):
+    """Return (a mistake, one way to make it) for all of an exercise."""
+    return [(mistake, way) for mistake in exercise.mistakes for way in mistake.wrong]
 
 
 # What there must be
 
 
-def test_every_exercise_has_its_check_and_every_check_its_exercise():
-    assert set(solved()) == set(known())
+def test_every_exercise_has_its_file_and_every_file_its_exercise():
+    told = [one.name for path in HERE.chapters() for one in exercises.find(manuscript.read(path))]
+    from test_old_checks import known  # until all have moved
+
+    assert sorted(told) == sorted([*EXERCISES, *known()])
 
 
-def test_every_exercise_has_wrong_answers():
-    counts = {name: 0 for name, one in known().items() if not isinstance(one, Choice)}
-    for module in MODULES:
-        for answer in wrong_in(module).values():
-            counts[answer.exercise] += 1
-    assert not {name: count for name, count in counts.items() if count < AT_LEAST}
+@pytest.mark.parametrize("name", ANSWERED)
+def test_an_exercise_has_mistakes_and_counts_its_gaps(name):
+    exercise = ANSWERED[name]
+    assert len(exercise.mistakes) >= AT_LEAST
+    assert len(wrong_of(exercise)) >= AT_LEAST
+    if exercise.gaps:
+        for path in HERE.chapters():
+            nb = manuscript.read(path)
+            stubs = [one.stub for one in exercises.find(nb) if one.name == name]
+            for stub in stubs:
+                assert nb.cells[stub].source.count(exercises.BEGIN) == exercise.gaps
 
 
-@pytest.mark.parametrize("chapter", CHAPTERS)
-def test_each_chapter_has_a_few_exercises(chapter):
-    assert 3 <= len(solved_in(chapter)) <= 7
-
-
-def test_an_exercise_that_counts_its_gaps_counts_those_of_its_stub():
-    counts = {name: one.gaps for name, one in known().items() if getattr(one, "gaps", 0)}
-    assert counts
-    for name, count in counts.items():
-        chapter = next(path for path in HERE.chapters() if path.stem == solved()[name].chapter)
-        nb = manuscript.read(chapter)
-        text = next(one for one in exercises.find(nb) if one.name == name)
-        assert nb.cells[text.stub].source.count(exercises.BEGIN) == count
+@pytest.mark.parametrize("path", HERE.chapters(), ids=lambda path: path.stem)
+def test_each_chapter_has_a_few_exercises(path):
+    assert 3 <= len(exercises.find(manuscript.read(path))) <= 7
 
 
 # What a check says
 
 
-@of_each(CHAPTERS, solved_in)
-def test_the_solution_is_accepted(place, name):
-    report = check(name, *answers(solved_in(place)[name]))
-    assert report, str(report)
+@of_each({name: [solution(name)] for name in EXERCISES})
+def test_the_solution_is_accepted(name, what):
+    report = check(name, *what.answers())
     assert str(report).startswith("Right: "), str(report)
 
 
-@of_each(MODULES, wrong_in)
-def test_a_wrong_answer_is_told_what_is_wrong(place, name):
-    answer = wrong_in(place)[name]
-    report = check(answer.exercise, *answer.answers)
+@of_each({name: one.also_right for name, one in ANSWERED.items()})
+def test_another_right_answer_is_accepted(name, what):
+    report = check(name, *answers_of(what, name))
+    assert report, str(report)
+
+
+@of_each({name: wrong_of(one) for name, one in ANSWERED.items()})
+def test_a_mistake_is_told_its_sentence(name, what):
+    mistake, way = what
+    report = check(name, *answers_of(way, name))
     assert report.verdict == "wrong", str(report)
-    missing = [said for said in answer.says if said not in str(report)]
-    assert not missing, f"{missing} not in:\n{report}"
+    assert f"Hint: {mistake.sentence}" in str(report), f"not said: {mistake.sentence}\n{report}"
 
 
-@of_each(MODULES, choices_in)
-def test_a_wrong_choice_is_told_why(place, name):
-    choice = choices_in(place)[name]
-    assert len(choice.why) >= 2
-    for letter, why in choice.why.items():
-        report = check(choice.name, lambda letter=letter: letter)
-        assert report.verdict == "wrong"
-        assert why in str(report)
-    report = check(choice.name, lambda: choice.right)
-    assert report
-    assert choice.because in str(report)
+@of_each({name: [*one.why.items()] for name, one in CHOICES.items()})
+def test_a_wrong_choice_is_told_why(name, what):
+    letter, why = what
+    report = check(name, lambda: letter)
+    assert report.verdict == "wrong"
+    assert why in str(report)
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_a_choice_has_three_letters_and_says_why_one_is_right(name):
+    choice = CHOICES[name]
+    assert len(choice.letters) >= 3
+    assert choice.because in str(check(name, lambda: choice.right))

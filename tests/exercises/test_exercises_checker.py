@@ -180,13 +180,12 @@ def test_nothing_of_the_readers_folder_runs_in_the_labs_own_processes(tmp_path):
 
 
 def test_a_name_that_two_folders_have_is_refused(tmp_path, monkeypatch):
-    (tmp_path / "helpers").mkdir()
-    (tmp_path / "helpers" / "__init__.py").write_text("")
+    (tmp_path / "_helpers.py").write_text("")
     monkeypatch.setattr(checks, "__path__", [*checks.__path__, str(tmp_path)])
-    assert "helpers" not in checks.modules()
-    (tmp_path / "ranks.py").write_text("")
-    with pytest.raises(ValueError, match="has a module of exercises called ranks, and so has"):
-        checks.modules()
+    assert "_helpers" not in checks.files()
+    (tmp_path / "clip_together.py").write_text("")
+    with pytest.raises(ValueError, match="There are two exercises called clip_together, "):
+        checks.files()
 
 
 # What is said of results

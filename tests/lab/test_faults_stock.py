@@ -65,6 +65,7 @@ def seen(seen_alive, stock):
     return seen
 
 
+@pytest.mark.everything
 @pytest.mark.parametrize("name", [fault.name for fault in CELLS])
 def test_what_is_seen_without_ranklab(seen, name):
     check(BY_NAME[name], seen[name])
@@ -81,6 +82,7 @@ def check(fault, said):
         assert fault.stock in said
 
 
+@pytest.mark.everything
 def test_out_of_memory(seen):
     if not seen["out_of_memory"]:
         pytest.skip("this user may not limit the memory of a process here")
@@ -103,17 +105,20 @@ def stuck(stock, seen):
     return stock
 
 
+@pytest.mark.everything
 def test_interrupt(stuck):
     shown, error = stuck.interrupted
     assert BY_NAME["interrupt"].stock in shown
     assert error is None  # as if nothing were wrong
 
 
+@pytest.mark.everything
 def test_cell_after_failure(stuck):
     check(BY_NAME["cell_after_failure"], stuck.see(READERS, WORKS))
     stuck.notebook.manager.interrupt_kernel()
 
 
+@pytest.mark.everything
 def test_kernel_killed(stuck):
     os.kill(stuck.notebook.pid, signal.SIGKILL)
     # Not one of them notices: after as long as ranklab may take, they are all there.
@@ -123,6 +128,7 @@ def test_kernel_killed(stuck):
     assert {stuck.pids[r] for r in READERS} <= {process.pid for process in stuck.processes()}
 
 
+@pytest.mark.everything
 def test_closed(tmp_path):
     stock = Stock(1, tmp_path)
     try:

@@ -17,8 +17,6 @@ import pytest
 
 from ranklab.gpu import Recording, load, recorded, sampled, save, utilization_plot
 
-pytestmark = pytest.mark.alone
-
 
 class NVML:
     """pynvml's functions as the sampler calls them, for two cards. Nothing of it is a GPU."""

@@ -205,12 +205,14 @@ def test_output_is_where_it_is_looked_for(shared):
     assert "Output for engine 2" in output
 
 
+@pytest.mark.everything
 def test_two_clusters_at_once(tmp_path, shared):
     with running(tmp_path / "other", n=1) as other:
         assert on_all(other, os.getppid) == {0: other.engine_set.pid}
     assert set(on_all(shared, os.getppid).values()) == {shared.engine_set.pid}
 
 
+@pytest.mark.everything
 def test_two_clusters_with_one_profile(cluster):
     other = new_cluster(cluster.profile_dir, n=1)
     other.start_cluster_sync()
@@ -352,6 +354,7 @@ def test_engines_stop_and_start_again(cluster):
     assert wait_until(lambda: not any(map(psutil.pid_exists, after.values())))
 
 
+@pytest.mark.everything
 def test_stopped_engines_stop_too(cluster):
     cluster.signal_engines_sync(signal.SIGSTOP)
     processes = cluster.engine_set.process.children()
@@ -396,6 +399,7 @@ cluster.stop_engines_sync()
     assert there(cluster)
 
 
+@pytest.mark.everything
 @pytest.mark.parametrize(
     ("end", "code", "codes"),
     [
@@ -427,6 +431,7 @@ def test_who_waits_for_the_set_hears_how_each_engine_ended(tmp_path, end, code, 
 # Without a fork
 
 
+@pytest.mark.everything
 def test_without_a_fork_the_name_stands_for_the_stock_launcher(tmp_path, monkeypatch):
     monkeypatch.setenv("RANKLAB_NO_FORK", "1")
     with running(tmp_path, n=1) as cluster:
@@ -434,6 +439,7 @@ def test_without_a_fork_the_name_stands_for_the_stock_launcher(tmp_path, monkeyp
         assert on_all(cluster, os.getppid) == {0: os.getpid()}
 
 
+@pytest.mark.everything
 def test_ranks_without_a_fork(monkeypatch):
     monkeypatch.setenv("RANKLAB_NO_FORK", "1")
 

@@ -52,7 +52,7 @@ def test_only_a_test_that_ran_out_of_time_ends_what_it_started(message, asked, t
     (tmp_path / "test_it.py").write_text(
         f"import time\nimport pytest\n@pytest.mark.timeout(1)\ndef test_it():\n    {failing}\n"
     )
-    here = str(Path(__file__).parent)
+    here = str(Path(__file__).parents[1])
     command = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", tmp_path]
     environment = {**os.environ, "PYTHONPATH": here}
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50)

@@ -22,6 +22,8 @@ KINDS = (
     "where_closed",
 )
 
+pytestmark = pytest.mark.everything
+
 
 @pytest.mark.timeout(300)
 def test_ten_random_faults_leave_nothing_behind():

@@ -13,11 +13,11 @@ from ranklab.traces.communication import collective_calls
 from ranklab.traces.data import Clock, Event, Trace, TraceError, duration, size
 from ranklab.traces.headings import regions
 from ranklab.traces.matching import match, meetings
-from ranklab.traces.reading import Raw
 from ranklab.traces.space_time import thinned
 from ranklab.traces.timeline import per_slice
 from ranklab.traces.traffic import would_send
 from ranklab.traces.waiting import length, union, waiting_share, waits, without
+from ranklab.upstream.profiler import Raw
 
 pytestmark = pytest.mark.timeout(60)
 

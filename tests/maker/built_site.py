@@ -2,6 +2,7 @@
 
 import pytest
 from bs4 import BeautifulSoup
+from filelock import FileLock
 
 from bookmaker.folders import HERE
 from bookmaker.manuscript import exercises, manuscript
@@ -19,9 +20,13 @@ EXERCISED = [chapter for chapter in CHAPTERS if exercises_of(chapter)]
 
 
 @pytest.fixture(scope="session")
-def site():
-    """The built site's folder."""
-    assert main(["--root", str(HERE.root)]) == 0, "the site could not be built"
+def site(everybodys):
+    """The built site's folder; it is built once, whichever tester comes first."""
+    built = everybodys / "site-is-built"
+    with FileLock(f"{built}.lock"):
+        if not built.exists():
+            assert main(["--root", str(HERE.root)]) == 0, "the site could not be built"
+            built.touch()
     return HERE.html
 
 

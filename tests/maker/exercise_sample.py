@@ -1,19 +1,18 @@
 """A manuscript with exercises of every kind, for the tests of their forms; and its book."""
 
-import contextlib
-import io
 import os
 import shutil
 import subprocess
 import sys
 
 import nbformat
+from small_book import forms
 
 from bookmaker.folders import HERE
-from bookmaker.forms.__main__ import main
 from bookmaker.manuscript import manuscript
 from bookmaker.notebook import exercise_cells, notebook
 
+__all__ = ["forms"]
 SAMPLE = HERE.root / "tests" / "maker" / "manuscripts" / "93_exercises.md"
 TWICE = "scripts/exercises/93_twice.py"
 NOTEBOOK = "notebooks/93_exercises.ipynb"
@@ -64,14 +63,6 @@ def make_book(folder):
     (folder / "_config.yml").write_text("repository:\n  url: https://host.example/me/mine\n")
     (folder / "checks" / "sums.py").write_text(CHECKS)
     return folder
-
-
-def forms(book, *options):
-    """Run the command: (exit status, its lines)."""
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-        status = main(["--root", str(book), *map(str, options)])
-    return status, printed.getvalue().splitlines()
 
 
 def answer(book, name, source):

@@ -9,6 +9,21 @@ import pytest
 from bookmaker.folders import HERE
 from bookmaker.forms.__main__ import main
 
+HEADER = """\
+---
+chapter:
+  about: what it is about
+jupytext:
+  text_representation:
+    extension: .md
+    format_name: myst
+    format_version: 0.13
+kernelspec:
+  display_name: Python 3 (ipykernel)
+  language: python
+  name: python3
+---
+"""
 SAMPLES = HERE.root / "tests" / "maker" / "manuscripts"
 
 

@@ -12,7 +12,9 @@ import psutil
 import pytest
 
 from bookmaker.errors import BookError
-from bookmaker.folders import Folders
+from bookmaker.folders import HERE, Folders
+from bookmaker.manuscript import manuscript
+from bookmaker.notebook.exercise_cells import on_page
 from bookmaker.site import cache
 from bookmaker.site import execute as module
 from bookmaker.site.__main__ import main
@@ -66,9 +68,9 @@ print("never reached")
 
 @pytest.fixture
 def book(tmp_path):
-    """A book with a lab of its own and no chapters."""
+    """A book with a lab of its own, an empty one, and no chapters."""
     (tmp_path / "book").mkdir()
-    (tmp_path / "ranklab").mkdir()
+    (tmp_path / "ranklab/ranks").mkdir(parents=True)
     (tmp_path / "ranklab/ranks/ranks.py").write_text("# the lab\n")
     (tmp_path / "requirements.txt").write_text("torch==1\n")
     return Folders(tmp_path)
@@ -176,26 +178,100 @@ def test_editing_prose_executes_nothing_and_shows_the_new_prose(book):
     assert "The answer is 42." in text and "And a new end." in text and "to follow" not in text
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda book: write(book, "01_good", GOOD.replace("6 * 7", "6 * 8")),
-        lambda book: write(book, "01_good", GOOD.replace("3\nimport", "3\n:tags: [x]\n\nimport")),
-        lambda book: (book.root / "ranklab/ranks/ranks.py").write_text("# changed\n"),
-        lambda book: (book.root / "ranklab/new.py").write_text(""),
-        lambda book: (book.root / "requirements.txt").write_text("torch==2\n"),
-        lambda book: os.environ.update(RANKLAB_RANKS="2"),
-    ],
-    ids=["code", "tag", "lab", "new file in the lab", "pins", "ranks"],
-)
-def test_what_may_change_outputs_executes_again(book, change, monkeypatch):
-    monkeypatch.delenv("RANKLAB_RANKS", raising=False)
-    monkeypatch.setenv("RANKLAB_RANKS", "4")
+def test_editing_code_executes_again(book):
     path = write(book, "01_good", GOOD)
     execute(path, folders=book)
-    assert not execute(path, folders=book).executed
-    change(book)
+    write(book, "01_good", GOOD.replace("6 * 7", "6 * 8"))
     assert execute(path, folders=book).executed
+
+
+USES = """
+```{code-cell} ipython3
+:tags: [y]
+
+from ranklab.gpu import recorded
+from ranklab.taught.pipeline import train
+check("bubble", recorded("on_a_card"))
+```
+"""
+FILES = {
+    "requirements.txt": "torch==1",
+    "ranklab/ranks/ranks.py": "",
+    "ranklab/taught/pipeline.py": "from ranklab.taught import (\n    messages,\n)",
+    "ranklab/taught/messages.py": "",
+    "ranklab/taught/tensor.py": "from ranklab.taught.pipeline import train",
+    "ranklab/checks/pipeline/bubble.py": "why = 'hint'",
+    "ranklab/checks/pipeline/other.py": "",
+    "images/recorded/on_a_card.json": "",
+    "images/recorded/another.json": "",
+}
+
+
+def key_of(book, code=USES):
+    return cache.key(on_page(manuscript.read(write(book, "01_uses", code))), book, None)
+
+
+def edit(book, name, text="# edited\n"):
+    path = book.root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.fixture
+def used(book, monkeypatch):
+    """The book with what a chapter uses, and what it does not."""
+    monkeypatch.setenv("RANKLAB_RANKS", "4")
+    for name, text in FILES.items():
+        edit(book, name, text)
+    return book
+
+
+MATTERS = {
+    "a tag": lambda book: key_of(book, USES.replace("[y]", "[x]")),
+    "the lab": lambda book: edit(book, "ranklab/ranks/ranks.py"),
+    "a new file of the lab": lambda book: edit(book, "ranklab/doctor/new.py", ""),
+    "a taught module": lambda book: edit(book, "ranklab/taught/pipeline.py"),
+    "what that imports": lambda book: edit(book, "ranklab/taught/messages.py"),
+    "no check": lambda book: (book.root / "ranklab/checks/pipeline/bubble.py").unlink(),
+    "a recording": lambda book: edit(book, "images/recorded/on_a_card.json"),
+    "the pins": lambda book: edit(book, "requirements.txt"),
+    "the ranks": lambda book: os.environ.update(RANKLAB_RANKS="2"),
+}
+
+
+@pytest.mark.parametrize("change", MATTERS)
+def test_what_may_change_a_pages_outputs_changes_its_key(used, change):
+    before = key_of(used)
+    changed = MATTERS[change](used) or key_of(used)
+    assert changed != before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ranklab/taught/tensor.py",
+        "ranklab/checks/pipeline/bubble.py",
+        "ranklab/checks/pipeline/new.py",
+        "images/recorded/another.json",
+        "ranklab/ranks/__pycache__/ranks.pyc",
+    ],
+)
+def test_what_a_page_does_not_use_leaves_its_key(used, name):
+    before = key_of(used)
+    edit(used, name)
+    assert key_of(used) == before
+
+
+def test_each_chapter_reaches_the_taught_modules_that_it_imports():
+    """In the book itself: 18 imports one that imports another, and 16 does not import 17's."""
+
+    def reached(number):
+        (path,) = HERE.book.glob(f"{number}_*.md")
+        code = "\n".join(cell.source for cell in cache.code_cells(manuscript.read(path)))
+        return {path.stem for path in cache._reached([code], HERE.root / "ranklab/taught")}
+
+    assert {"pipeline", "collectives"} <= reached("18")
+    assert reached("16") == {"messages"}
 
 
 def test_half_a_notebook_is_not_taken_for_an_executed_one(book):
@@ -218,13 +294,12 @@ def test_the_other_chapters_run_when_one_fails_and_no_site_is_built(book, capsys
     assert not book.html.exists()
 
 
-def test_the_second_run_says_unchanged(book, capsys, tmp_path):
+def test_the_second_run_says_unchanged(book, capsys):
     write(book, "02_good", GOOD)
-    command = ["--root", str(book.root), "--execute-only", "--output", str(tmp_path / "two")]
-    assert main([*command, "--ranks", "2"]) == main([*command, "--ranks", "2"]) == 0
+    command = ["--root", str(book.root), "--execute-only"]
+    assert main(command) == main(command) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first.endswith(" s") and second == "02_good … unchanged"
-    assert "world 2" in (tmp_path / "two/02_good.ipynb").read_text()
 
 
 def test_who_wants_a_chapter_that_is_under_way_waits_for_it(book):

@@ -21,6 +21,7 @@ from exercise_sample import (
 )
 from nbgrader.nbgraderformat.v3 import MetadataValidatorV3
 from nbgrader.preprocessors import ClearSolutions
+from tiers import few
 
 from bookmaker.errors import FormError
 from bookmaker.folders import HERE
@@ -97,50 +98,10 @@ def test_the_notebook_is_one_that_nbgrader_understands(path):
 def test_the_notebook_shows_the_task_and_leads_to_the_solution():
     texts = [cell.source for cell in form_of(sample()).cells if cell.cell_type == "markdown"]
     (text,) = [text for text in texts if "Twice anything" in text]
-    head, title, empty, task, *_ = text.splitlines()
+    title, empty, task, *_ = text.splitlines()
     url = notebook.places_of(sample()).site
-    assert head.startswith('<!-- myst ":::{exercise} Twice anything" ":label: twice"')
     assert title == f"> **Twice anything** · [solution]({url}/93_exercises.html#twice-solution)"
     assert empty == ">" and task.startswith("> *Fill in, about 2 minutes.* Write `twice(x)`")
-
-
-def test_answers_do_not_travel_back_and_solutions_are_not_lost():
-    nb, form = sample(), form_of(sample())
-    cell_of(form, "twice").source = "def twice(x):\n    return 'my answer'"
-    cell_of(form, "check_twice").source = "check('twice', twice)  # again"
-    cell_of(form, "twice_two").metadata.tags = []
-    assert notebook.to_manuscript(form, nb) == SAMPLE.read_text()
-
-
-def test_the_task_travels_back():
-    form = form_of(sample())
-    for cell in form.cells:
-        cell.source = cell.source.replace("> **Twice anything**", "> **Twice a number**")
-        cell.source = cell.source.replace("It has\n", "It has two:\n")
-    expected = SAMPLE.read_text().replace("Twice anything", "Twice a number")
-    assert notebook.to_manuscript(form, sample()) == expected.replace("It has\n", "It has two:\n")
-
-
-@pytest.mark.parametrize("grade_id", ["twice", "check_twice"])
-def test_a_notebook_that_lost_an_exercise_does_not_become_the_manuscript(grade_id):
-    form = form_of(sample())
-    form.cells.remove(cell_of(form, grade_id))
-    with pytest.raises(FormError, match=r"^93_exercises, .*cell tagged `|is followed by its check"):
-        notebook.to_manuscript(form, sample())
-
-
-def test_a_notebook_that_lost_all_of_an_exercise_does_not_become_the_manuscript():
-    form = form_of(sample())
-    at = form.cells.index(cell_of(form, "twice_two"))
-    form.cells[at - 1].source = "## Exercises"
-    del form.cells[at : at + 2]
-    with pytest.raises(FormError, match=r"has lost the exercise `twice-two`.*make forms"):
-        notebook.to_manuscript(form, sample())
-    form = form_of(sample())
-    for cell in form.cells:
-        cell.source = cell.source.replace("<!-- solution: twice -->", "")
-    with pytest.raises(FormError, match=r"lost the exercise `twice`, or the comment"):
-        notebook.to_manuscript(form, sample())
 
 
 # The command
@@ -236,7 +197,11 @@ def test_a_script_has_the_exercises_when_asked(book):
     assert run.stdout.count("not attempted yet") == 3 and "three = 3" in run.stdout
 
 
-@each_manuscript
+@pytest.mark.parametrize(
+    "path",
+    few(MANUSCRIPTS, lambda path: path.stem in ("07_collectives", SAMPLE.stem)),
+    ids=lambda path: path.stem,
+)
 def test_every_chapters_script_can_have_its_exercises(path):
     nb = manuscript.read(path)
     committed = HERE.root / "scripts" / f"{path.stem}.py"
@@ -263,6 +228,7 @@ def test_nbconvert_gives_the_same_scripts(book):
     answer(book, "twice", ANSWER)
     form = nbformat.read(book / NOTEBOOK, as_version=4)
     script, _ = ScriptExporter().from_notebook_node(form)
-    assert script == (book / "scripts" / "93_exercises.py").read_text()
+    committed = (book / "scripts" / "93_exercises.py").read_text()
+    assert ast.dump(ast.parse(script)) == ast.dump(ast.parse(committed)) and "Twice" not in script
     script, _ = ScriptExporter(exercises=True).from_notebook_node(form)
     assert "return 2 * x" in script and 'check("twice", twice)' in script

@@ -75,6 +75,7 @@ def released(course):
     return nbformat.read(course / "release/93_exercises/93_exercises.ipynb", as_version=4)
 
 
+@pytest.mark.everything
 def test_nbgrader_releases_the_stubs_that_the_book_has(course):
     theirs, ours = released(course), form_of(sample())
     text = nbformat.writes(theirs)
@@ -93,6 +94,7 @@ SUBMITTED = {
 }
 
 
+@pytest.mark.everything
 def test_nbgrader_gives_points_for_what_is_right(course):
     for student, answers in SUBMITTED.items():
         form = released(course)
@@ -142,13 +144,17 @@ def test_what_a_teacher_has_changed_is_left_alone(tmp_path):
 # JupyterLab
 
 
+@pytest.mark.everything
 def test_the_lab_does_not_load_nbgrader(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [BIN / "jupyter", "lab", "--no-browser", "--allow-root", f"--port={port}"]
     command += [f"--notebook-dir={tmp_path}", "--ServerApp.port_retries=0"]
-    command += ["--IdentityProvider.token=", f"--config={ROOT}/bookmaker/notebook/jupyter_config.py"]
+    command += [
+        "--IdentityProvider.token=",
+        f"--config={ROOT}/bookmaker/notebook/jupyter_config.py",
+    ]
     environment = {**os.environ, "JUPYTER_CONFIG_DIR": str(tmp_path / "jupyter")}
     log = tmp_path / "log.txt"
     with log.open("w") as file:

@@ -1,4 +1,4 @@
-"""Manuscript to notebook and back, and the command that writes every form."""
+"""Manuscript to notebook, and the command that writes every form."""
 
 import os
 import shutil
@@ -7,7 +7,7 @@ import sys
 
 import nbformat
 import pytest
-from small_book import SAMPLES, book, contents, forms
+from small_book import HEADER, SAMPLES, book, contents, forms
 
 from bookmaker import files
 from bookmaker.errors import FormError
@@ -34,16 +34,6 @@ def test_reading_and_writing_a_manuscript_changes_nothing(path):
 
 
 @each_manuscript
-def test_the_notebook_gives_the_manuscript_back(path):
-    nb = manuscript.read(path)
-    form = notebook.to_notebook(nb)
-    assert notebook.to_manuscript(form, nb) == path.read_text()
-    # ... also when it was written to a file in between
-    form = nbformat.reads(notebook.write(form), as_version=4)
-    assert notebook.to_manuscript(form, nb) == path.read_text()
-
-
-@each_manuscript
 def test_the_notebook_is_valid_and_has_no_outputs(path):
     text = notebook.write(notebook.to_notebook(manuscript.read(path)))
     form = nbformat.reads(text, as_version=nbformat.NO_CONVERT)
@@ -56,7 +46,7 @@ def test_the_notebook_is_valid_and_has_no_outputs(path):
 
 def test_a_manuscript_is_normalized_in_whitespace_and_metadata_alone(tmp_path):
     messy = (
-        manuscript.HEADER.replace("---\n", "---\n", 1)
+        HEADER
         + "\n\n\n# Title  \n\n\n\n```{code-cell} ipython3\n---\ntags: [b, a]\n"
         + "mystnb: {image: {alt: 'x: y'}}\n---\n\n\nx = 1\n\n```\n\n\n\n"
         + "```{code-cell}\n:tags: [a]\nx\n```\n+++\n\ntext\n+++\nmore"
@@ -65,26 +55,17 @@ def test_a_manuscript_is_normalized_in_whitespace_and_metadata_alone(tmp_path):
     path.parent.mkdir()
     path.write_text(messy)
     text = manuscript.write(manuscript.read(path))
-    assert text.removeprefix(manuscript.HEADER) == (
-        "\n# Title\n\n```{code-cell} ipython3\n---\nmystnb:\n  image:\n    alt: 'x: y'\n"
-        "tags: [b, a]\n---\nx = 1\n```\n\n```{code-cell} ipython3\n:tags: [a]\n\nx\n```\n\n"
+    assert text.removeprefix(HEADER) == (
+        "\n# Title\n\n```{code-cell} ipython3\n---\ntags: [b, a]\nmystnb:\n  image:\n"
+        "    alt: 'x: y'\n---\nx = 1\n```\n\n```{code-cell} ipython3\n:tags: [a]\n\nx\n```\n\n"
         "text\n\n+++\n\nmore\n"
     )
     path.write_text(text)
     assert manuscript.write(manuscript.read(path)) == text
 
 
-def test_metadata_is_written_in_one_order():
-    cells = [
-        nbformat.v4.new_code_cell("x", metadata={"tags": ["a"], "mystnb": {"b": 1, "a": 2}}),
-        nbformat.v4.new_code_cell("x", metadata={"mystnb": {"a": 2, "b": 1}, "tags": ["a"]}),
-    ]
-    one, other = (manuscript.write(nbformat.v4.new_notebook(cells=[cell])) for cell in cells)
-    assert one == other
-
-
 def test_a_header_that_no_form_would_keep_is_refused():
-    text = manuscript.HEADER.replace("---\njupytext", "---\ntitle: X\njupytext") + "\n# X\n"
+    text = HEADER.replace("---\nchapter", "---\ntitle: X\nchapter") + "\n# X\n"
     with pytest.raises(FormError, match=r"^01_x: the header has 'title'"):
         manuscript.parse(text, "book/01_x.md")
 
@@ -103,7 +84,7 @@ def test_editing_one_cell_leaves_the_other_ids_alone():
 
 
 def test_equal_cells_have_different_ids_always_the_same():
-    text = f"{manuscript.HEADER}\na\n\n+++\n\na\n"
+    text = f"{HEADER}\na\n\n+++\n\na\n"
     one, other = ([c.id for c in manuscript.parse(text, "book/01_x.md").cells] for _ in range(2))
     assert one == other and len(set(one)) == 2
 
@@ -119,7 +100,6 @@ def test_the_notebook_begins_with_its_origin_and_an_installation():
     form = sample()
     origin, install = form.cells[:2]
     assert "`manuscripts/91_constructs.md`" in origin.source and "`make forms`" in origin.source
-    assert "make lab" in origin.source
     url = notebook.places_of(form).repository
     assert f'%pip install -q "ranklab @ git+{url}"' in install.source
     assert install.metadata.tags == ["notebook-only"]
@@ -139,37 +119,6 @@ def test_the_installation_does_nothing_where_the_lab_is(tmp_path):
     assert calls == [f'install -q "ranklab @ git+{notebook.places_of(sample()).repository}"']
 
 
-def test_what_a_notebook_program_adds_does_not_come_back():
-    form = sample()
-    code = [cell for cell in form.cells if cell.cell_type == "code"]
-    code[1].outputs = [nbformat.v4.new_output("stream", text="x\n")]
-    code[1].execution_count = 3
-    code[1].metadata.update(collapsed=True, execution={"a": 1}, trusted=True, jupyter={})
-    form.metadata.update(widgets={}, toc={}, language_info={"name": "python", "version": "3"})
-    form.metadata.kernelspec.display_name = "Python 3 (ipykernel)"
-    form.cells[3].id = "another"
-    form.cells.append(nbformat.v4.new_code_cell(""))
-    form.cells.append(nbformat.v4.new_markdown_cell("  \n"))
-    assert notebook.to_manuscript(form) == (SAMPLES / "91_constructs.md").read_text()
-
-
-def test_cells_that_a_reader_adds_come_back():
-    form = sample()
-    form.cells.insert(2, nbformat.v4.new_markdown_cell("Typed: {term}`rank`, $x$."))
-    form.cells.append(nbformat.v4.new_code_cell("\ny = 1\n", metadata={"tags": ["a"]}))
-    text = notebook.to_manuscript(form)
-    assert "---\n\nTyped: {term}`rank`, $x$.\n\n+++\n\n# Every construct" in text
-    assert text.endswith("```{code-cell} ipython3\n:tags: [a]\n\ny = 1\n```\n")
-
-
-@pytest.mark.parametrize("source", ["a\n\n+++\n\nb", "```{code-cell}\nx\n```", "+++"])
-def test_a_text_that_would_become_cells_is_refused(source):
-    form = sample()
-    form.cells.append(nbformat.v4.new_markdown_cell(source))
-    with pytest.raises(FormError, match=r"^91_constructs, the text after cell .* would not come"):
-        notebook.to_manuscript(form)
-
-
 REFUSED = {
     "a directive in a list": ("- a\n\n  :::{note}\n  b\n  :::", "the text after cell 0 .*Move it"),
     "an unknown role": ("{numref}`a`", "the text after cell 0 .*Use term"),
@@ -181,7 +130,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_a_notebook_cannot_hold_is_refused_with_its_place(case):
     text, message = REFUSED[case]
-    nb = manuscript.parse(f"{manuscript.HEADER}\n{text}\n", "book/01_x.md")
+    nb = manuscript.parse(f"{HEADER}\n{text}\n", "book/01_x.md")
     with pytest.raises(FormError, match=f"^01_x, {message}" if "cell" in message else message):
         notebook.to_notebook(nb)
 
@@ -270,7 +219,7 @@ def test_a_manuscript_that_cannot_be_translated_keeps_its_forms_and_the_others_g
     path = book / "book" / "92_saved.md"
     path.write_text(path.read_text().replace("repeats=REPEATS", "repeats=rank"))
     other = book / "book" / "01_other.md"
-    other.write_text(f"{manuscript.HEADER}\n# Other\n")
+    other.write_text(f"{HEADER}\n# Other\n")
     status, lines = forms(book)
     assert status == 1
     assert any("92_saved, cell 6" in line and "reads `rank`" in line for line in lines)
@@ -281,7 +230,7 @@ def test_a_manuscript_that_cannot_be_translated_keeps_its_forms_and_the_others_g
 def test_a_manuscript_that_cannot_be_read_keeps_its_forms(book):
     forms(book)
     path = book / "book" / "92_saved.md"
-    path.write_text(path.read_text().replace("---\njupytext", "---\ntitle: X\njupytext"))
+    path.write_text(path.read_text().replace("---\nchapter", "---\ntitle: X\nchapter"))
     before = contents(book)
     status, lines = forms(book)
     assert (status, len(lines)) == (1, 1) and lines[0].startswith("92_saved: the header has")
@@ -295,8 +244,6 @@ def test_a_manuscript_that_is_not_utf8_is_one_sentence(book):
     before, line = contents(book), path.read_bytes().count(b"\n")
     said = f"92_saved: line {line} of the manuscript has a byte that is not UTF-8 (0xe9). "
     assert forms(book) == (1, [f"{said}Save the file as UTF-8."])
-    notebook_path = book / "notebooks" / "92_saved.ipynb"
-    assert forms(book, "--from-notebook", notebook_path) == (1, [f"{said}Save the file as UTF-8."])
     assert contents(book) == before
 
 

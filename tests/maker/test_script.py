@@ -1,13 +1,16 @@
 """The script exporter beyond its table: control flow, text, prose, random numbers, chapters."""
 
 import ast
+import io
 import subprocess
 import sys
+import tokenize
 from pathlib import Path
 
 import pytest
 from nbformat import v4
 from small_notebooks import RANKS, body, notebook, same, whole, with_ranks
+from tiers import few
 
 from bookmaker.folders import HERE
 from bookmaker.manuscript import manuscript
@@ -302,11 +305,22 @@ def test_new_processes_do_not_run_the_script_again():
     assert text.index("SCRIPT = Path(__file__)") < text.index("del __file__")
 
 
-@pytest.mark.parametrize("path, expected", list(zip(MANUSCRIPTS, SCRIPTS)), ids=lambda p: p.stem)
+def code_of(script):
+    """What a script runs: a notebook's prose makes other comments than the manuscript's."""
+    tokens = tokenize.generate_tokens(io.StringIO(script).readline)
+    return [t.string for t in tokens if t.type not in (tokenize.COMMENT, tokenize.NL)]
+
+
+@pytest.mark.parametrize(
+    "path, expected",
+    few(zip(MANUSCRIPTS, SCRIPTS), lambda path, _: path.stem == "07_collectives"),
+    ids=lambda p: p.stem,
+)
 def test_a_chapters_notebook_gives_the_chapters_script(path, expected):
     form = notebook_form.to_notebook(manuscript.read(path))
     script, resources = ScriptExporter().from_notebook_node(form)
-    assert script == expected.read_text()
+    assert code_of(script) == code_of(expected.read_text())
+    assert "glossary.html" not in script
     assert resources["output_extension"] == ".py"
 
 

@@ -10,6 +10,7 @@ import torch
 from launch import BIN, LAUNCHERS, results_in, run_script
 from nbclient import NotebookClient
 from small_notebooks import IMPORTS, whole, with_ranks
+from tiers import few
 
 DARTS = Path(__file__).parent / "notebooks" / "darts.ipynb"
 
@@ -44,7 +45,10 @@ def expected(ranks):
     }
 
 
-@pytest.mark.parametrize(("launcher", "ranks"), [("alone", 2), ("torchrun", 2), ("mpiexec", 4)])
+@pytest.mark.parametrize(
+    ("launcher", "ranks"),
+    few([("alone", 2), ("torchrun", 2), ("mpiexec", 4)], lambda launcher, _: launcher == "alone"),
+)
 def test_every_way_of_starting_it(darts, launcher, ranks, tmp_path):
     text = run_script(darts, launcher, ranks, tmp_path, limit=100)
     assert results_in(text) == expected(ranks)
@@ -64,12 +68,18 @@ def test_every_way_of_starting_it(darts, launcher, ranks, tmp_path):
 def test_the_notebook_says_the_same(monkeypatch):
     nb = nbformat.read(DARTS, as_version=4)
     monkeypatch.setenv("IPP_NONINTERACTIVE", "1")
-    NotebookClient(nb, timeout=100, kernel_name="python3").execute()
+    client = NotebookClient(nb, timeout=100, kernel_name="python3", startup_timeout=100)
+    try:
+        client.execute()
+    except (
+        RuntimeError
+    ):  # the kernel's ports were free when they were chosen, and not when it asked
+        client.execute()
     outputs = [o for cell in nb.cells for o in cell.get("outputs", []) if o.get("name") == "stdout"]
     assert results_in("".join(o["text"] for o in outputs)) == expected(4)
 
 
-@pytest.mark.parametrize("launcher", ["alone", "torchrun", "mpiexec"])
+@pytest.mark.parametrize("launcher", few(LAUNCHERS, lambda launcher: launcher == "alone"))
 def test_a_plain_notebook_runs_once(launcher, tmp_path):
     script = tmp_path / "plain.py"
     script.write_text(

@@ -1,6 +1,8 @@
 """The files of the site as a reader gets it."""
 
 import re
+from importlib.metadata import version
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import nbformat
@@ -73,6 +75,13 @@ def test_nothing_is_loaded_from_another_host(site, soups):
     for css in site.rglob("*.css"):
         text = css.read_text(encoding="utf-8")
         assert not re.search(r"(url\(|@import)\s*['\"]?(https?:)?//", text), css
+
+
+def test_the_pages_load_the_mathjax_that_is_installed(site, soups):
+    folder = f"_static/mathjax-{version('sphinx-mathjax-offline')}"
+    sources = [tag["src"] for tag in soups[site / f"{CHAPTERS[0]}.html"].select("script[src]")]
+    assert any(source.startswith(f"{folder}/tex-chtml.js") for source in sources), sources
+    assert [path.name for path in site.glob("_static/mathjax*")] == [Path(folder).name]
 
 
 def test_ranks_have_the_same_colors_in_pages_and_figures():

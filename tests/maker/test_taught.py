@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from small_book import HEADER
 
 from bookmaker.errors import FormError
 from bookmaker.manuscript import manuscript
@@ -121,7 +122,7 @@ def test_taken_code_runs_by_itself():
 def chapter(*cells: str):
     """A chapter whose code cells are these."""
     body = "\n".join(f"```{{code-cell}} ipython3\n{cell}\n```\n" for cell in cells)
-    return manuscript.parse(f"{manuscript.HEADER}\n# A title\n\n{body}", "book/06_messages.md")
+    return manuscript.parse(f"{HEADER}\n# A title\n\n{body}", "book/06_messages.md")
 
 
 def test_the_sample_chapter_gives_a_module(tmp_path):

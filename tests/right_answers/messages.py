@@ -62,40 +62,6 @@ def in_one_batch(letters):
     return boxes
 
 
-# deliver
-
-
-@right("deliver")
-def as_an_object(x, src, dst):
-    if dist.get_rank() == src:
-        dist.send_object_list([x], dst)
-    if dist.get_rank() == dst:
-        box = [None]
-        dist.recv_object_list(box, src)
-        return box[0]
-
-
-DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
-
-
-@right("deliver")
-def an_empty_message_for_an_empty_shape(x, src, dst):
-    if dist.get_rank() == src:
-        dist.send(torch.tensor([x.dim(), DTYPES.index(x.dtype)]), dst)
-        dist.send(torch.tensor(x.shape), dst)
-        dist.send(x.contiguous(), dst)
-    elif dist.get_rank() == dst:
-        head = torch.empty(2, dtype=torch.int64)
-        dist.recv(head, src)
-        dim, code = head.tolist()
-        shape = torch.empty(dim, dtype=torch.int64)
-        dist.recv(shape, src)
-        box = torch.empty(shape.tolist(), dtype=DTYPES[code])
-        dist.recv(box, src)
-        return box
-    return None
-
-
 # pass_along
 
 

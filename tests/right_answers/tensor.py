@@ -124,36 +124,3 @@ def as_one_function(logits, targets, first, vocabulary, epsilon):
             return gradient * rest / len(p)
 
     return Loss.apply(logits)
-
-
-# clip_together
-
-
-@right("clip_together")
-def with_pytorchs_norms(split, shared, max_norm):
-    """The replicas go into the sum with 1/n of their square."""
-    own, replicas = (
-        nn.utils.get_total_norm([p.grad for p in some if p.grad is not None])
-        for some in (split, shared)
-    )
-    squares = (own.double() ** 2 + replicas.double() ** 2 / dist.get_world_size()).reshape(1)
-    dist.all_reduce(squares)
-    norm = squares.sqrt()[0]
-    if norm.isfinite():
-        nn.utils.clip_grads_with_norm_([*split, *shared], max_norm, norm)
-    return norm
-
-
-@right("clip_together")
-def scales_by_one_where_it_is_small(split, shared, max_norm):
-    with torch.no_grad():
-        flat = [
-            torch.cat([torch.zeros(1), *(p.grad.flatten() for p in some if p.grad is not None)])
-            for some in (split, shared)
-        ]
-        sums = [torch.zeros(1) for _ in range(dist.get_world_size())]
-        dist.all_gather(sums, flat[0].float().pow(2).sum().reshape(1))
-        norm = float((torch.cat(sums).sum() + flat[1].float().pow(2).sum()).sqrt())
-        for p in filter(lambda p: p.grad is not None, split + shared):
-            p.grad.mul_(min(1.0, max_norm / max(norm, 1e-12)) if norm < torch.inf else 1.0)
-    return norm

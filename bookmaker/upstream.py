@@ -1,0 +1,11 @@
+"""What the builder uses of other packages without being promised: one name of nbclient's."""
+
+
+def was_interrupted(client):
+    """Was it Ctrl-C that ended an execution? nbclient stops the kernel, and stumbles over that.
+
+    Read in nbclient 0.11: the handler of the signal sets this, and nothing else does.
+
+    Without it: Ctrl-C during `make book` is told as a chapter that failed.
+    """
+    return hasattr(client, "_async_cleanup_kernel_future")

@@ -1,0 +1,422 @@
+"""A whole training program, part by part: each case uses one of the answers."""
+
+import contextlib
+import io
+import math
+from itertools import pairwise
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ranklab.checks.training._models import case, model_of, samples
+from ranklab.exercises import Exercise, Mistake
+
+ORDER = ("MLP", "split", "rate_at", "train_step", "evaluate", "train")
+
+
+def weights_of(model):
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def descend(model, x, y, rate):
+    gradients = torch.autograd.grad(F.cross_entropy(model(x), y), list(model.parameters()))
+    with torch.no_grad():
+        for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+            parameter -= rate * gradient
+
+
+# What runs with each part, and beside it what should come out
+
+
+def drive_shapes(parts, *sizes):
+    weights = weights_of(parts["MLP"](*sizes))
+    bounds = [math.sqrt(6 / w.shape[1]) for w in weights if w.dim() == 2]
+    reach = [w.abs().max().item() / b for w, b in zip(weights, bounds, strict=False)]
+    kaiming = all(0.9 < r <= 1 + 1e-6 for r in reach)
+    return {"weights": [list(w.shape) for w in weights], "Kaiming-uniform": kaiming}
+
+
+def twin_shapes(n_layers, dim_in, dim_hidden, n_classes):
+    sizes = [dim_in, *[dim_hidden] * (n_layers - 1), n_classes]
+    shapes = [[n_out, n_in] for n_in, n_out in pairwise(sizes)]
+    return {"weights": shapes, "Kaiming-uniform": True}
+
+
+def drive_forward(parts, sizes, x):
+    hidden = sizes[1] if len(sizes) > 2 else 7
+    model = parts["MLP"](len(sizes) - 1, sizes[0], hidden, sizes[-1]).double()
+    with torch.no_grad():
+        for parameter, value in zip(model.parameters(), weights_of(model_of(sizes)), strict=True):
+            parameter.copy_(value)
+    return model(x).detach()
+
+
+def drive_split(parts, n):
+    """What became of n samples; sample i holds i, and its class is i % 3."""
+    X, y = torch.arange(n, dtype=torch.float32).reshape(n, 1), torch.arange(n) % 3
+    (train_X, train_y), (test_X, test_y) = parts["split"](X, y)
+    train, test = train_X.flatten().tolist(), test_X.flatten().tolist()
+    steps = {b - a for a, b in pairwise(sorted(test))}  # one: a stretch, or every tenth
+    return {
+        "for training": len(train),
+        "for testing": len(test),
+        "in both": len({*train} & {*test}),
+        "in neither": n - len({*train, *test}),
+        "each with its class": [*train_y, *test_y] == [int(i) % 3 for i in [*train, *test]],
+        "by chance": n < 100 or len(steps) > 1,
+    }
+
+
+def twin_split(n):
+    sizes = {"for training": n - n // 10, "for testing": n // 10}
+    return sizes | {"in both": 0, "in neither": 0, "each with its class": True, "by chance": True}
+
+
+def drive_rate(parts, steps, niters, first):
+    return [parts["rate_at"](step, niters, first) for step in steps]
+
+
+def twin_rate(steps, niters, first):
+    return [first * (1 - 0.7 * step / niters) for step in steps]
+
+
+def drive_step(parts, sizes, x, y, many):
+    model = model_of(sizes)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for _ in range(many):
+        parts["train_step"](model, optimizer, x, y)
+    return weights_of(model)
+
+
+def twin_step(sizes, x, y, many):
+    model = model_of(sizes)
+    for _ in range(many):
+        descend(model, x, y, 0.5)
+    return weights_of(model)
+
+
+class Watched(nn.Module):
+    """A model that notes who computes with it, and how."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+        self.largest, self.graph = 0, False
+
+    def forward(self, x):
+        out = self.model(x)
+        self.largest = max(self.largest, len(x))
+        self.graph |= out.requires_grad
+        return out
+
+
+def drive_evaluate(parts, sizes, x, y, batch_size):
+    model = Watched(model_of(sizes))
+    before = weights_of(model)
+    loss = parts["evaluate"](model, x, y, batch_size)
+    kept = all(torch.equal(a, b) for a, b in zip(before, weights_of(model), strict=True))
+    kept &= all(parameter.grad is None for parameter in model.parameters())
+    return {
+        "loss": loss,
+        "a plain number": not isinstance(loss, torch.Tensor),
+        "weights and gradients as before": kept,
+        "a graph was recorded": model.graph,
+        "at most batch_size at a time": model.largest <= batch_size,
+    }
+
+
+def twin_evaluate(sizes, x, y, batch_size):
+    return {
+        "loss": F.cross_entropy(model_of(sizes)(x), y).item(),
+        "a plain number": True,
+        "weights and gradients as before": True,
+        "a graph was recorded": False,
+        "at most batch_size at a time": True,
+    }
+
+
+def drive_train(parts, sizes, *args):
+    model = model_of(sizes)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        history = parts["train"](model, *args)
+    print(printed.getvalue(), end="")  # as without this, where the reader looks for it
+    lines = printed.getvalue().splitlines()
+    return {"losses": history, "weights": weights_of(model), "lines printed": len(lines)}
+
+
+def twin_train(sizes, train_set, test_set, batches, rate, every):
+    model, history = model_of(sizes), []
+    for step, chosen in enumerate(batches):
+        if step % every == 0:
+            sets = train_set, test_set
+            history.append((step, *(F.cross_entropy(model(X), y).item() for X, y in sets)))
+        X, y = train_set
+        descend(model, X[chosen], y[chosen], rate * (1 - 0.7 * step / len(batches)))
+    return {"losses": history, "weights": weights_of(model), "lines printed": len(history)}
+
+
+PARTS = {
+    "shapes": (drive_shapes, twin_shapes),
+    "forward": (drive_forward, lambda sizes, x: model_of(sizes)(x).detach()),
+    "split": (drive_split, twin_split),
+    "rate": (drive_rate, twin_rate),
+    "step": (drive_step, twin_step),
+    "evaluate": (drive_evaluate, twin_evaluate),
+    "train": (drive_train, twin_train),
+}
+
+
+def training(niters, every):
+    X, y = samples(40, seed=3)
+    batches = [torch.arange(7 * step, 7 * step + 7) % 30 for step in range(niters)]
+    return [5, 4, 4, 3], (X[:30], y[:30]), (X[30:], y[30:]), batches, 0.4, every
+
+
+def too_many_weights(seen):
+    got, right = seen.results[0], seen.expected[0]
+    return seen.inputs[0][0] == "shapes" and len(got["weights"]) > len(right["weights"])
+
+
+# Right in another way
+
+
+class BareWeights(nn.Module):
+    def __init__(self, n_layers, dim_in, dim_hidden, n_classes):
+        super().__init__()
+        n_in, self.weights = dim_in, nn.ParameterList()
+        for left in reversed(range(n_layers)):
+            n_out = dim_hidden if left else n_classes
+            bound = (6 / n_in) ** 0.5
+            self.weights.append(nn.Parameter(torch.empty(n_out, n_in).uniform_(-bound, bound)))
+            n_in = n_out
+
+    def forward(self, x):
+        for w in self.weights[:-1]:
+            x = (x @ w.T).tanh()
+        return x @ self.weights[-1].T
+
+
+def by_a_mask(X, y):
+    mask = torch.zeros(len(X), dtype=torch.bool)
+    mask[torch.randperm(len(X))[: len(X) // 10]] = True
+    return [X[~mask], y[~mask]], [X[mask], y[mask]]
+
+
+def in_two_summands(step, niters, first):
+    return first + (0.3 * first - first) * step / niters
+
+
+def with_a_closure(model, optimizer, x, y):
+    def closure():
+        optimizer.zero_grad(set_to_none=False)
+        loss = F.nll_loss(model(x).log_softmax(dim=-1), y)
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+
+
+@torch.inference_mode()
+def in_inference_mode(model, X, y, batch_size=64):
+    losses, model = [], model.eval()
+    for at in range(0, len(y), batch_size):
+        outputs = model(X[at : at + batch_size])
+        losses += F.cross_entropy(outputs, y[at : at + batch_size], reduction="none").tolist()
+    return sum(losses) / len(losses)
+
+
+def with_a_scheduler(model, train_set, test_set, batches, learning_rate, every=100):
+    optimizer = torch.optim.SGD(model.parameters(), learning_rate)
+    n, (X, y), history = len(batches), train_set, []
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: in_two_summands(s, n, 1.0))
+    for step in range(n):
+        if not step % every:
+            history += [[step, *(in_inference_mode(model, *s) for s in (train_set, test_set))]]
+            print(*history[-1])
+        with_a_closure(model, optimizer, X[batches[step]], y[batches[step]])
+        scheduler.step()
+    return history
+
+
+LAYERS = "n_layers counts the linear layers, the first and the last included."
+BETWEEN = "Each layer in turn, and torch.tanh between them."
+PAIRS = "Return (train X, train y), (test X, test y): two pairs of tensors."
+RATE = "At step niters the rate would be 0.3 · first; half-way, 0.65 · first."
+ONCE = "Forward, loss, backward, optimizer.step(), each once."
+ZERO_GRAD = (
+    "The first step is right. backward() adds to the gradients that are there: the optimizer's "
+    "zero_grad() removes them."
+)
+MEANS = (
+    "A mean of means counts the one sample of the last batch as much as five others. Add up sums, "
+    "and divide by the number of samples."
+)
+STEPS = (
+    "Is it each time both losses, then the rate of rate_at(step, len(batches), learning_rate), "
+    "then a step on the chosen samples of train_set alone? An entry and a line are due where "
+    "step % every == 0."
+)
+EVALUATED = "    total = 0.0\n    with torch.no_grad():"
+MEASURED = "history.append((step, evaluate(model, *train_set), evaluate(model, *test_set)))"
+PRINTED = "print(line(*history[-1], time.perf_counter() - start))"
+
+exercise = Exercise(
+    cases=[
+        case("MLP(4, 1024, 256, 32): its weights", "shapes", 4, 1024, 256, 32, hint=LAYERS),
+        case("MLP(1, 30, 20, 10): its weights", "shapes", 1, 30, 20, 10, hint=LAYERS),
+        case("MLP(3, 50, 20, 7): its weights", "shapes", 3, 50, 20, 7, hint=LAYERS),
+        case(
+            "an MLP of 4 layers with known weights",
+            "forward",
+            [5, 4, 4, 4, 3],
+            samples(6)[0],
+            hint=BETWEEN,
+        ),
+        case(
+            "an MLP of 1 layer with known weights", "forward", [5, 3], samples(2)[0], hint=BETWEEN
+        ),
+        case("split of 200 samples", "split", 200, hint=PAIRS),
+        case("split of 57 samples", "split", 57, hint=PAIRS),
+        case("rate_at, 1000 steps from 0.1", "rate", [0, 1, 500, 999, 1000], 1000, 0.1, hint=RATE),
+        case("rate_at, 7 steps from 2", "rate", [0, 3, 6], 7, 2.0, hint=RATE),
+        case("one train_step", "step", [5, 4, 3], *samples(8), 1, hint=ONCE),
+        case("three times train_step", "step", [5, 4, 3], *samples(8), 3, hint=ZERO_GRAD),
+        case("evaluate, 20 samples, 5 at a time", "evaluate", [5, 4, 3], *samples(20), 5),
+        case(
+            "evaluate, 21 samples, 5 at a time", "evaluate", [5, 4, 3], *samples(21), 5, hint=MEANS
+        ),
+        case("evaluate, 3 samples, 64 at a time", "evaluate", [5, 4, 3], *samples(3), 64),
+        case("train, 5 steps, a line for each second", "train", *training(5, 2), hint=STEPS),
+        case("train, 8 steps, one line", "train", *training(8, 100), hint=STEPS),
+    ],
+    twin=lambda inputs: [PARTS[inputs[0][0]][1](*inputs[0][1:])],
+    drive=lambda answers, part, *args: PARTS[part][0](dict(zip(ORDER, answers)), *args),
+    trains=True,
+    answers=len(ORDER),
+    gaps=len(ORDER) + 1,  # two of them in the model
+    tolerance=(1e-6, 1e-9),
+    hint="The parts above this one are right. Compare this one with its docstring.",
+    also_right=[
+        (
+            BareWeights,
+            by_a_mask,
+            in_two_summands,
+            with_a_closure,
+            in_inference_mode,
+            with_a_scheduler,
+        )
+    ],
+    mistakes=[
+        Mistake(
+            "There are more weights than layers: a bias=True somewhere, or a layer too many?",
+            {"bias=False": "bias=True"},
+            {"(n_layers - 1)": "n_layers"},
+            test=too_many_weights,
+        ),
+        Mistake(
+            "nn.Linear has drawn its weights by its own rule. Draw them again with "
+            "nn.init.kaiming_uniform_(layer.weight).",
+            {"            nn.init.kaiming_uniform_(layer.weight)\n": ""},
+        ),
+        Mistake(
+            "The last layer gives a number for each class; it is one of self.layers, too.",
+            {"return last(x)": "return x"},
+        ),
+        Mistake(
+            "No output is above 1: is there a tanh after the last layer, too?",
+            {"return last(x)": "return torch.tanh(last(x))"},
+        ),
+        Mistake(BETWEEN, {"torch.tanh(layer(x))": "layer(x)"}),
+        Mistake(
+            "That is the wrong way round: a tenth is for testing.",
+            {"test, train =": "train, test ="},
+        ),
+        Mistake(
+            "A sample and its class must go the same way: use the same order for X and y.",
+            {"return (X[train], y[train])": "return (X[train], y[train.sort()[0]])"},
+            test=lambda seen: not seen.results[0]["each with its class"],
+        ),
+        Mistake(
+            "A sample that is trained on says nothing about new ones. Cut one order in two.",
+            {"return (X[train], y[train])": "return (X, y)"},
+            test=lambda seen: seen.results[0]["in both"],
+        ),
+        Mistake(
+            "Every sample belongs in one of the two sets; none may be lost.",
+            {"order[len(X) // 10 :]": "order[len(X) // 10 :][: 9 * len(X) // 10]"},
+            test=lambda seen: seen.results[0]["in neither"],
+        ),
+        Mistake(
+            "No sample is lost, and the sets have other sizes: a tenth, rounded down, is "
+            "len(X) // 10.",
+            {"[: len(X) // 10], order[len(X) // 10 :]": ".tensor_split([round(0.1 * len(X))])"},
+            test=lambda seen: seen.results[0]["for testing"] != seen.expected[0]["for testing"],
+        ),
+        Mistake(
+            "The first or the last tenth can be special in data that somebody has sorted, and "
+            "every tenth in data that comes in turns.",
+            {"order = torch.randperm(len(X))": "order = torch.arange(len(X))"},
+            {"torch.randperm(len(X))": "torch.arange(len(X)).reshape(-1, 10).T.flatten()"},
+        ),
+        Mistake(RATE, {"1 - 0.7 * step": "1 - step"}),
+        Mistake(ZERO_GRAD, {"    optimizer.zero_grad()\n": ""}),
+        Mistake(ONCE, {"    optimizer.step()\n": ""}),
+        Mistake(
+            "An evaluation looks. No backward, no step.",
+            {EVALUATED: "    nn.functional.cross_entropy(model(X), y).backward()\n" + EVALUATED},
+            test=lambda seen: not seen.results[0]["weights and gradients as before"],
+        ),
+        Mistake(
+            "Put the model's call under torch.no_grad(): otherwise it keeps all activations.",
+            {"torch.no_grad()": "torch.enable_grad()"},
+            test=lambda seen: seen.results[0]["a graph was recorded"],
+        ),
+        Mistake(
+            "Give the model batch_size samples at a time; a large set may not fit otherwise.",
+            {EVALUATED: "    batch_size = len(X)\n" + EVALUATED},
+            test=lambda seen: not seen.results[0]["at most batch_size at a time"],
+        ),
+        Mistake(
+            "Return a float: .item() gives one.", {"return total /": "return torch.tensor(total) /"}
+        ),
+        Mistake(MEANS, {', reduction="sum").item()': ").item() * batch_size"}),
+        Mistake("Return the list of (step, train loss, test loss).", {"    return history\n": ""}),
+        Mistake(
+            "An entry for each line and none for the end: the chapter's own `train` adds one.",
+            {"    return history": f"    step += 1\n    {MEASURED}\n    return history"},
+            test=lambda seen: len(seen.results[0]["losses"]) == len(seen.expected[0]["losses"]) + 1,
+        ),
+        Mistake(
+            "An entry is (step, train loss, test loss), with plain numbers.",
+            {"return history": "return [entry[2] for entry in history]"},
+            {"return history": "return [(entry[1], entry[2]) for entry in history]"},
+        ),
+        Mistake(
+            "The first number of an entry is the number of the step, from 0.",
+            {"append((step,": "append((step + 1,"},
+        ),
+        Mistake(
+            "Both losses are the same: on which set is the test loss taken?",
+            {"*test_set": "*train_set"},
+        ),
+        Mistake(
+            "The very first losses are wrong: take both before the step, each on its set.",
+            {
+                f"        if step % every == 0:\n            {MEASURED}\n": "",
+                PRINTED: f"{MEASURED}\n            {PRINTED}",
+            },
+        ),
+        Mistake(
+            STEPS,
+            {"rate_at(step, len(batches), learning_rate)": "learning_rate"},
+            {"(part[chosen] for part in train_set)": "train_set"},
+        ),
+        Mistake(
+            "The losses and the weights are right. Each line is to be printed, once, and nothing "
+            "else: print(line(step, train_loss, test_loss, seconds)).",
+            {PRINTED: "pass"},
+            {PRINTED: f"{PRINTED}\n            {PRINTED}"},
+        ),
+    ],
+)
