@@ -17,12 +17,12 @@ _RAISED = re.compile(r"^[\w.]+(?:: |$)", re.MULTILINE)  # "NameError: name 'x' i
 
 
 def missing_name(text):
-    """Return the name that an error says is not there, also to an unpickler; or None.
+    """Return the name that an error says is not there, also to an unpickler; or "".
 
     Without it: an error does not say that a name is there in the notebook and not on the ranks.
     """
     found = _MISSING.search(text)
-    return found and (found[1] or found[2])
+    return (found[1] or found[2]) if found else ""
 
 
 def without_file_of_cell(message):
