@@ -94,7 +94,7 @@ def _failure(ranks, rank, remote, first_line=None):
     """Read ipyparallel's RemoteError."""
     if remote.ename == UNREADABLE:
         said = str(remote.evalue)
-        return Failure(rank, "unreadable", said, lacks=cpython.missing_name(said) or "")
+        return Failure(rank, "unreadable", said, lacks=cpython.missing_name(said))
     if remote.ename == "EngineError":
         return of_dead(ranks, rank)
     text = COLOR.sub("", remote.traceback or "")
@@ -104,8 +104,7 @@ def _failure(ranks, rank, remote, first_line=None):
     message = _message(remote)
     error = f"{remote.ename}: {message}" if message else remote.ename
     kind, late = _kind(remote.ename, message), torch_says.timed_out(message)
-    lacks = cpython.missing_name(error) or ""
-    return Failure(rank, kind, error, place, text, lacks, timed_out=late)
+    return Failure(rank, kind, error, place, text, cpython.missing_name(error), timed_out=late)
 
 
 def _message(remote):
