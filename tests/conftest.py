@@ -49,6 +49,7 @@ def in_small_parts(nodeid):
     return Path(nodeid.partition("::")[0]).name in ("test_checks.py", "test_right_answers.py")
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """Give each tester a file, a chapter with its script, or one of the small tests at a time."""
     from xdist.scheduler import LoadFileScheduling
