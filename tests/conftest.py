@@ -36,6 +36,9 @@ def pytest_collection():
     gc.enable()
 
 
+IN_SMALL_PARTS = ("test_checks.py", "test_old_checks.py", "test_old_right_answers.py")
+
+
 def pytest_collection_modifyitems(items):
     """First the chapters, as the site waits for their pages; last the many small ones.
 
@@ -46,7 +49,7 @@ def pytest_collection_modifyitems(items):
 
 def in_small_parts(nodeid):
     """Is this a test that shares nothing with its neighbors but one checking process a tester?"""
-    return Path(nodeid.partition("::")[0]).name in ("test_checks.py", "test_right_answers.py")
+    return Path(nodeid.partition("::")[0]).name in IN_SMALL_PARTS
 
 
 @pytest.hookimpl(optionalhook=True)
