@@ -36,6 +36,9 @@ def pytest_collection():
     gc.enable()
 
 
+IN_SMALL_PARTS = ("test_checks.py", "test_old_checks.py", "test_old_right_answers.py")
+
+
 def pytest_collection_modifyitems(items):
     """First the chapters, as the site waits for their pages; last the many small ones.
 
@@ -46,9 +49,10 @@ def pytest_collection_modifyitems(items):
 
 def in_small_parts(nodeid):
     """Is this a test that shares nothing with its neighbors but one checking process a tester?"""
-    return Path(nodeid.partition("::")[0]).name in ("test_checks.py", "test_right_answers.py")
+    return Path(nodeid.partition("::")[0]).name in IN_SMALL_PARTS
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """Give each tester a file, a chapter with its script, or one of the small tests at a time."""
     from xdist.scheduler import LoadFileScheduling

@@ -38,14 +38,14 @@ def ways(chapter):
 
 USUAL = [(path, *usual(path)) for path in CHAPTERS]
 RUNS = sorted({*USUAL, *((path, *way) for path in CHAPTERS for way in ways(path))})
-# The site has every page with 4 ranks. With 2, a page is what a script is compared with.
-PAGES = sorted({(path, n) for path in CHAPTERS for n in (4, *HEADERS[path].ranks)})
-USUAL_PAGES = {(path, 4) for path in CHAPTERS} | {(path, n) for path, _, n in USUAL}
+# The site has every page with the chapter's own number (None): it is what most are compared with.
+PAGES = [(path, n) for path in CHAPTERS for n in (None, *HEADERS[path].ranks)]
+USUAL_PAGES = {(path, None) for path in CHAPTERS} | {(path, n) for path, _, n in USUAL}
 
 
 def in_words(part):
     """The name of a chapter, or what else a test is given."""
-    return getattr(part, "stem", str(part))
+    return getattr(part, "stem", str(part or "site"))
 
 
 def results_of(notebook):
