@@ -6,6 +6,7 @@ import time
 import torch.distributed as dist
 
 from ranklab.old_checks._model import Case, Choice, Exercise, Hint
+from ranklab.upstream import torch as upstream
 
 impossible_order = Choice(
     "impossible_order",
@@ -183,8 +184,7 @@ environments = Exercise(
 
 def _calls():
     """Return how many messages and collectives this rank has begun, in all of its groups."""
-    groups = dist.distributed_c10d._world.pg_map
-    return sum(group._get_sequence_number_for_group() for group in groups)
+    return sum(map(upstream.calls_begun, upstream.groups()))
 
 
 def _take_turns(in_turn, late, speech):

@@ -40,7 +40,7 @@ INSTALLED = ", ".join(
     f"{name} {version(name)}" for name in ("torch", "ipyparallel", "ipython", "ipykernel")
 )
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
-TIMEOUT = 2.0
+TIMEOUT = 10.0
 CHECKS = {}  # {what is borrowed: a function that tries it}
 
 
@@ -646,6 +646,7 @@ def make_a_group():
     names = list(upstream.groups().values())
     timeout = group._get_backend(torch.device("cpu")).options._timeout
     own = group.group_name
+    dist.barrier(group)  # the other rank may still be connecting
     dist.destroy_process_group(group)
     return names, own, timeout.total_seconds()
 
