@@ -115,7 +115,7 @@ def _listed(folders: Folders, of_part: Callable[[Part], str]) -> str:
 
 def _on_start_page(part: Part) -> str:
     lines = [
-        f"- {{doc}}`{c.name}`: {c.about}" if c.name else f"- {c.number}. {c.title} (to come)"
+        f"- {{doc}}`{c.name}`: {c.about}" if c.name else f"- {c.number}\\. {c.title} (to come)"
         for c in part.chapters
     ]
     return "\n".join([f"**{part.caption}.** {part.question}", "", *lines])

@@ -43,8 +43,9 @@ def test_the_start_page_and_the_readme_list_what_is_written_and_what_is_to_come(
     page = contents.on_start_page(f"# A\n\n{contents.BEGIN.format('book')}\n", book)
     count = "1 of 3 chapters are written; their numbers are fixed."
     assert page == (
-        f"# A\n\n{count}\n\n**Part I: One.** Why?\n\n- 1. The first (to come)\n"
-        "- {doc}`02_two`: what it is about\n\n**Part II: Many.** How?\n\n- 3. The third (to come)\n"
+        f"# A\n\n{count}\n\n**Part I: One.** Why?\n\n- 1\\. The first (to come)\n"
+        "- {doc}`02_two`: what it is about\n\n"
+        "**Part II: Many.** How?\n\n- 3\\. The third (to come)\n"
     )
     place = f"{contents.BEGIN.format('forms')}\n"
     readme = contents.in_readme(f"# A\n\n{place}of yesterday\n{contents.END}\nB\n", book)

@@ -75,9 +75,8 @@ CHECK = """\
 from ranklab.exercises import Case, Exercise
 
 exercise = Exercise(
-    name="%(name)s",
     cases=[Case("three", lambda rank, world_size: ([1, 2, 6],), ranks=1)],
-    expected=lambda inputs: [%(solution)s for (numbers,) in inputs],
+    twin=lambda inputs: [%(solution)s for (numbers,) in inputs],
     hint="Look again.",
 )
 """
@@ -135,7 +134,8 @@ def test_the_contents_and_the_lists_have_it(book):
     assert part.get_text() == "Part II: Many ranks"
     (listed,) = start.select('article li:has(a[href="09_tally.html"])')
     assert listed.get_text() == "9. A tally: one sum, counted twice"
-    assert "1 of 27 chapters are written" in start.get_text()
+    text = start.get_text()
+    assert "1 of 27 chapters are written" in text and "27. Scale (to come)" in text
     assert "9 [A tally](notebooks/09_tally.ipynb)" in (book.root / "README.md").read_text()
     rows = page(book, "exercises").select("article tbody tr")
     assert [row.td.get_text() for row in rows] == ["The tallest", "The tallied"]
