@@ -145,7 +145,7 @@ def test_the_contents_and_the_lists_have_it(book):
 def test_its_checks_are_found(book, name):
     path = book.root / "scripts" / "exercises" / f"09_{name}.py"
     text = path.read_text().replace("raise NotImplementedError()", f"return {SOLUTIONS[name]}")
-    answer = book.root / f"{name}.py"
+    answer = path.with_name(f"answer_{name}.py")
     answer.write_text(text)
     run = run_file(book.root, answer)
     assert run.returncode == 0 and "Right" in run.stdout, run.stdout + run.stderr
