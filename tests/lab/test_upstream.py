@@ -293,12 +293,13 @@ def _(ranks):
 
 @tries(ipython.answer_requests, ipython.in_control_thread, ipyparallel.ask)
 def _(ranks):
-    runs = cell(ranks, "import time; time.sleep(1.5)")
-    time.sleep(1.3)
+    runs = cell(ranks, "import time; time.sleep(5)")
+    time.sleep(1.5)
     report = rounds.where(ranks).reports[0]
     assert (report.state, runs.ready()) == ("running", False)
     assert report.seconds > 0.5  # it was looked at before
     assert "time.sleep" in report.place
+    os.kill(ranks.pids[0], signal.SIGINT)
     runs.wait(5)
 
 
@@ -408,11 +409,11 @@ def _(ranks):
 
 @tries(ipyparallel.give_up)
 def _(ranks):
-    result = ranks.client[0].apply_async(time.sleep, 0.3)
+    result = ranks.client[0].apply_async(time.sleep, 3)
     ipyparallel.give_up(ranks.client, [result])
     began = time.monotonic()
     assert ranks.client.wait(timeout=5)
-    assert time.monotonic() - began < 0.2
+    assert time.monotonic() - began < 2
     result.wait(5)
 
 
@@ -595,8 +596,8 @@ def _(ranks):
 @tries(ours.file_of_dist)
 def _(ranks):
     waits = cell(ranks, "dist.recv(torch.ones(1), 1)")
-    time.sleep(0.3)
-    call = rounds.where(ranks).reports[0].call
+    while not (call := rounds.where(ranks).reports[0].call):
+        time.sleep(0.05)
     ranks.client[1].execute("dist.send(torch.ones(1), 0)")
     waits.wait(5)
     assert (call["name"], call["peer"], call["payload"]) == ("recv", 1, "float32[1]")
