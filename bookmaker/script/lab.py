@@ -14,6 +14,8 @@ DEFAULTS = {
     "debug": False,
     "engines": None,
 }
+# A cell with this is left out where ranklab is missing, and so is what needs the cell's values.
+MEASURES = "ranklab.gpu"
 
 
 @dataclass
@@ -43,6 +45,15 @@ class Lab:
         """Names that stand for parts of the lab and not for a value of the notebook's."""
         mine = {self.ranks} if self.ranks else set()
         return mine | self.classes | self.results | set(self.views)
+
+    @property
+    def shown(self) -> set[str]:
+        """The views that have a stand-in where ranklab is missing."""
+        return {local for local, (module, _) in self.views.items() if module != MEASURES}
+
+    @property
+    def measures(self) -> set[str]:
+        return set(self.views) - self.shown
 
     def makes_ranks(self, node: ast.AST) -> bool:
         """Whether a statement is ``ranks = Ranks(...)`` or ``Ranks(...)``."""
