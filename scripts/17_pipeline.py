@@ -878,13 +878,14 @@ def fingerprint(value):
 
 def note(**values):
     """Keep in mind what these held when they were pushed."""
-    notes.update((name, fingerprint(value)) for name, value in values.items())
+    notes.update((name, (value, fingerprint(value))) for name, value in values.items())
 
 
 def unchanged(**values):
     """Stop if one of these has changed since it was pushed, for then it is two variables."""
     for name, value in values.items():
-        if name in notes and fingerprint(value) != notes[name]:
+        pushed, held = notes.get(name, (None, None))
+        if value is pushed and held and fingerprint(value) != held:  # not if it was bound anew
             sys.exit(
                 f"`{name}` has changed since it was pushed. In the notebook the kernel and the "
                 "ranks each have their own, here they would share it: push it under another name."

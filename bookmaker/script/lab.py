@@ -23,6 +23,7 @@ class Lab:
     """The names under which a notebook knows the parts of ranklab.
 
     ranks: the variable that holds the Ranks; settings: the arguments it was made with.
+    mpi: whether the notebook's own code uses mpi4py.
     classes: names of ``Ranks``; results: names of ``result``; views: local name -> module and
     name; modules: local name -> module of ranklab's; taken: module -> name there -> local names.
     """
@@ -32,6 +33,7 @@ class Lab:
     has_ranks: bool = False
     made_in: str = ""
     two_streams: bool = False
+    mpi: bool = False
     modules: dict[str, str] = field(default_factory=dict)
     settings: dict = field(default_factory=lambda: dict(DEFAULTS))
     classes: set[str] = field(default_factory=set)

@@ -14,7 +14,7 @@ FIXED = frozenset({"rank", "world_size", "device", "torch", "dist", "__file__"})
 
 
 # These do something when they run; all others are definitions, and stand where they are needed.
-AT_THE_TOP = frozenset({"one_process", "launch", "play", "hide_file"})
+AT_THE_TOP = frozenset({"one_process", "only_mpi", "never_mpi", "launch", "play", "hide_file"})
 
 
 def _parts() -> dict[str, str]:
@@ -46,6 +46,8 @@ HELPERS = (
 def needed(used: set[str], lab: Lab, plots: bool) -> list[str]:
     """The parts that a script needs, in the order in which they stand in it."""
     parts = {"launch"} if lab.has_ranks else {"one_process"}
+    if lab.mpi and lab.has_ranks:
+        parts.add("only_mpi" if lab.settings["engines"] == "mpi" else "never_mpi")
     parts |= used | ({"play"} if lab.two_streams else set())
     parts |= {"look" if lab.used else "agg"} if plots else set()
     todo = list(parts)

@@ -77,6 +77,7 @@ def _prepared(lab: Lab, imports: Imports, code: list[Cell], kept: list[Cell]) ->
     imported = {"torch": "torch", **imports.names}
     step.two_streams = lab.has_ranks and needs_two_streams(kept, imported, lab.ranks)
     lab.two_streams = step.two_streams
+    lab.mpi = any(name.split(".")[0] == "mpi4py" for name in imports.names.values())
     step.measured = without(kept, lab.measures)
     step.draws = names_that_draw(imports.names)
     step.defined_everywhere = names.defined_everywhere(kept, step)
@@ -255,14 +256,18 @@ def _header(step: Step, title: Title) -> str:
     lines = [title.origin, ""] if title.origin else []
     if lab.has_ranks:
         n = lab.settings["n"]
-        lines += [
-            f"Run it on {n} ranks, or on another number of them, in one of these ways:",
-            f"    python {name}",
-            f"    torchrun --standalone --nproc-per-node {n} {name}",
-            f"    torchrun --nnodes 2 --nproc-per-node {n} --rdzv-backend c10d "
+        ways = [
+            f"python {name}",
+            f"torchrun --standalone --nproc-per-node {n} {name}",
+            f"torchrun --nnodes 2 --nproc-per-node {n} --rdzv-backend c10d "
             f"--rdzv-endpoint HOST:29500 {name}",
-            f"    mpiexec -n {n} python {name}",
+            f"mpiexec -n {n} python {name}",
         ]
+        if lab.mpi:  # a launcher of the other kind makes other MPI worlds
+            ways = ways[3:] if lab.settings["engines"] == "mpi" else ways[:3]
+        one = "this way" if len(ways) == 1 else "one of these ways"
+        lines += [f"Run it on {n} ranks, or on another number of them, in {one}:"]
+        lines += [f"    {way}" for way in ways]
     else:
         lines += [f"Run it: python {name}"]
     code = [code for _, code in step.imports.inlined] + [cell.body for cell in step.cells]
