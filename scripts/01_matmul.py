@@ -109,59 +109,6 @@ store = next(dist.rendezvous("env://"))[0]
 form_groups()
 
 
-def everyone():
-    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
-    dist.barrier(group=driver)
-
-
-def to_rank_0(value):
-    """Every rank's value in rank order, on rank 0; None on the others."""
-    values = [None] * world_size if rank == 0 else None
-    dist.gather_object(value, values, group=driver)
-    return values
-
-
-def from_rank_0(make):
-    """What make() returns on rank 0, on every rank: a copy for each."""
-    box = [pickle.dumps(make()) if rank == 0 else None]
-    dist.broadcast_object_list(box, group=driver)
-    return pickle.loads(box[0])
-
-
-def keep_and_send(make):
-    """What make() returns on rank 0: there the object itself, on the other ranks copies."""
-    value = make() if rank == 0 else None
-    received = from_rank_0(lambda: value)
-    return value if rank == 0 else received
-
-
-def leave_group():
-    """The end of the ranks: rank 0 may go on alone."""
-    everyone()
-    dist.destroy_process_group()
-
-
-@contextmanager
-def may_fail():
-    """Say what went wrong, and go on: the error is meant to happen."""
-    try:
-        yield
-    except (Exception, KeyboardInterrupt, SystemExit) as error:
-        first_line = (str(error).splitlines() or [""])[0]
-        print(f"rank {rank} failed, as it may here: {type(error).__name__}: {first_line}")
-
-
-def result(name, value, varies=False):
-    """Print a result that the text quotes. varies: it differs from run to run."""
-
-    def plain(value):
-        if isinstance(value, (list, tuple)):
-            return [plain(item) for item in value]
-        return value.item() if hasattr(value, "item") else value
-
-    print(f"{name} = {plain(value)}")
-
-
 SCRIPT = Path(__file__)
 pictures = []
 
@@ -175,55 +122,6 @@ def file_beside(name):
         name = f"{first}-{number}"
     pictures.append(name)
     return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
-
-
-# From ranklab.plots:
-
-# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
-# for color-blind readers, with its yellow and black replaced by colors seen on white.
-RANK_COLORS = [
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#8C510A",
-    "#595959",
-]
-
-
-# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
-# pixels leave 11 point type readable.
-STYLE = {
-    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "figure.constrained_layout.use": True,
-    "figure.facecolor": "white",
-    "figure.figsize": (5.2, 3.2),
-    "font.size": 11,
-    "grid.alpha": 0.25,
-    "hatch.linewidth": 0.6,
-    "legend.frameon": False,
-    "lines.linewidth": 2,
-    "savefig.facecolor": "white",
-    "svg.hashsalt": "ranklab",
-}
-
-
-plt.switch_backend("Agg")  # figures go to files
-plt.rcParams.update(STYLE)
-
-
-def save_figures():
-    """Save the open figures beside this script, and close them."""
-    for number in plt.get_fignums():
-        figure = plt.figure(number)
-        figure.savefig(file_beside(figure.get_label() or number))
-        plt.close(figure)
 
 
 def show(value, on_rank=None):
@@ -322,6 +220,17 @@ def count(multiply, A, B, number=Counted):
     return [[entry.value for entry in row] for row in C], Counter(Counted.tally)
 
 
+def result(name, value, varies=False):
+    """Print a result that the text quotes. varies: it differs from run to run."""
+
+    def plain(value):
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        return value.item() if hasattr(value, "item") else value
+
+    print(f"{name} = {plain(value)}")
+
+
 # Predict: Each of the nine entries is a sum of three products. How many multiplications
 # will the tally hold, and how many additions?
 
@@ -360,6 +269,44 @@ if rank == 0:
     assert entries == product_from_zeros(A, B)
     assert tally["mul"] == 27 and tally["add"] == 18
     result("additions", tally["add"])
+
+# From ranklab.plots:
+
+# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
+# for color-blind readers, with its yellow and black replaced by colors seen on white.
+RANK_COLORS = [
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#8C510A",
+    "#595959",
+]
+
+# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
+# pixels leave 11 point type readable.
+STYLE = {
+    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "white",
+    "figure.figsize": (5.2, 3.2),
+    "font.size": 11,
+    "grid.alpha": 0.25,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 2,
+    "savefig.facecolor": "white",
+    "svg.hashsalt": "ranklab",
+}
+
+plt.switch_backend("Agg")  # figures go to files
+plt.rcParams.update(STYLE)
 
 # For any $n$, each of the $n^2$ entries takes $n$ multiplications and $n-1$ additions.
 # That makes $n^3$ and $n^2(n-1)$. We do not have to believe that either.
@@ -432,6 +379,15 @@ if rank == 0:
     growing = unexplained(fitted)
     exponent = next(c for c in fitted if type(c).__name__ == "Polynomial").coefficients()[1]
     result("fitted_exponent", exponent, varies=True)
+
+
+def save_figures():
+    """Save the open figures beside this script, and close them."""
+    for number in plt.get_fignums():
+        figure = plt.figure(number)
+        figure.savefig(file_beside(figure.get_label() or number))
+        plt.close(figure)
+
 
 if rank == 0:
     names = sorted(growing, key=growing.get, reverse=True)
@@ -1114,6 +1070,21 @@ if rank == 0:
 # memory, a number `rank`, and a `world_size`, which says how many they are. A cell that
 # begins with `%%px` runs on all of them.
 
+
+def from_rank_0(make):
+    """What make() returns on rank 0, on every rank: a copy for each."""
+    box = [pickle.dumps(make()) if rank == 0 else None]
+    dist.broadcast_object_list(box, group=driver)
+    return pickle.loads(box[0])
+
+
+def keep_and_send(make):
+    """What make() returns on rank 0: there the object itself, on the other ranks copies."""
+    value = make() if rank == 0 else None
+    received = from_rank_0(lambda: value)
+    return value if rank == 0 else received
+
+
 # The entries are small whole numbers, so all sums are exact in float64 and "equal" can
 # mean equal, in whatever order they were added.
 
@@ -1128,12 +1099,31 @@ B = keep_and_send(lambda: B)
 rows_each = len(A) // world_size
 my_rows = A[rank * rows_each : (rank + 1) * rows_each] @ B
 
+
+def to_rank_0(value):
+    """Every rank's value in rank order, on rank 0; None on the others."""
+    values = [None] * world_size if rank == 0 else None
+    dist.gather_object(value, values, group=driver)
+    return values
+
+
 # Predict: We glue the pieces together in rank order. Will the result equal the whole
 # product?
 
 pieces = to_rank_0(my_rows)
 if rank == 0:
     glued = torch.cat(pieces)
+
+
+@contextmanager
+def may_fail():
+    """Say what went wrong, and go on: the error is meant to happen."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        first_line = (str(error).splitlines() or [""])[0]
+        print(f"rank {rank} failed, as it may here: {type(error).__name__}: {first_line}")
+
 
 if rank == 0:
     with may_fail():
@@ -1147,6 +1137,12 @@ if rank == 0:
     lost = len(whole) - len(glued)
     assert lost == len(whole) % world_size
     result("rows_lost", lost)
+
+
+def everyone():
+    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
+    dist.barrier(group=driver)
+
 
 # The mistake is easy to make and can stay silent for long: were these training examples
 # instead of rows, the last ones would never be seen. `tensor_split` hands out the
@@ -1211,6 +1207,13 @@ if rank == 0:
     result("speedup_with_moving", alone / (moving + together), varies=True)
     result("serial_share", serial, varies=True)
     result("amdahl_limit", 1 / serial, varies=True)
+
+
+def leave_group():
+    """The end of the ranks: rank 0 may go on alone."""
+    everyone()
+    dist.destroy_process_group()
+
 
 # The speed-up is the time of one divided by the time of many. If a share $s$ of the
 # time is serial, so that it does not shrink with more ranks, then with $p$ ranks it is

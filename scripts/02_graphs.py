@@ -29,147 +29,6 @@ if any(os.environ.get(name, "0") != "0" for name in ("RANK", "PMI_RANK", "OMPI_C
     sys.exit()  # one process is enough: of several, all but the first end here
 
 
-@contextmanager
-def may_fail():
-    """Say what went wrong, and go on: the error is meant to happen."""
-    try:
-        yield
-    except (Exception, KeyboardInterrupt, SystemExit) as error:
-        first_line = (str(error).splitlines() or [""])[0]
-        print(f"failed, as it may here: {type(error).__name__}: {first_line}")
-
-
-def result(name, value, varies=False):
-    """Print a result that the text quotes. varies: it differs from run to run."""
-
-    def plain(value):
-        if isinstance(value, (list, tuple)):
-            return [plain(item) for item in value]
-        return value.item() if hasattr(value, "item") else value
-
-    print(f"{name} = {plain(value)}")
-
-
-SCRIPT = Path(__file__)
-pictures = []
-
-
-def file_beside(name):
-    """The path of an SVG file beside this script, for a picture of this name."""
-    name = first = re.sub(r"[^\w.-]+", "-", str(name))
-    number = 1
-    while name in pictures:
-        number += 1
-        name = f"{first}-{number}"
-    pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
-
-
-# From ranklab.plots:
-
-# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
-# for color-blind readers, with its yellow and black replaced by colors seen on white.
-RANK_COLORS = [
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#8C510A",
-    "#595959",
-]
-
-
-# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
-# pixels leave 11 point type readable.
-STYLE = {
-    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "figure.constrained_layout.use": True,
-    "figure.facecolor": "white",
-    "figure.figsize": (5.2, 3.2),
-    "font.size": 11,
-    "grid.alpha": 0.25,
-    "hatch.linewidth": 0.6,
-    "legend.frameon": False,
-    "lines.linewidth": 2,
-    "savefig.facecolor": "white",
-    "svg.hashsalt": "ranklab",
-}
-
-
-# torch and Graphviz in one process crash, so Graphviz gets a process of its own.
-_RENDER = """
-import sys, pygraphviz
-sys.stdout.buffer.write(pygraphviz.AGraph(sys.stdin.read()).draw(format="svg", prog="dot"))
-"""
-
-
-class Drawing:
-    """An SVG picture that a notebook shows below a cell."""
-
-    def __init__(self, svg, name):
-        self.svg = svg
-        self.name = name
-
-    def _repr_svg_(self):
-        return self.svg
-
-    def __repr__(self):
-        return f"<drawing {self.name}>"
-
-
-def drawing(dot, name, alt):
-    """Lay out a graph with Graphviz and return it as a picture.
-
-    dot: the graph in Graphviz's DOT language (a string).
-    name: the picture's name, from which a script makes its file name.
-    alt: what is to be seen, for those who cannot see it.
-
-    Raises ValueError if Graphviz cannot read the graph.
-    """
-    run = subprocess.run(
-        [sys.executable, "-c", _RENDER], input=dot.encode(), capture_output=True, timeout=60
-    )
-    if run.returncode:
-        raise ValueError(f"Graphviz could not draw {name!r}: {run.stderr.decode().strip()}")
-    return Drawing(_labeled(run.stdout.decode(), alt), name)
-
-
-def _labeled(svg, alt):
-    """The <svg> element alone, with a description for those who cannot see it."""
-    svg = svg[svg.index("<svg") :]
-    return svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(alt)}"', 1)
-
-
-plt.switch_backend("Agg")  # figures go to files
-plt.rcParams.update(STYLE)
-
-
-def save_figures():
-    """Save the open figures beside this script, and close them."""
-    for number in plt.get_fignums():
-        figure = plt.figure(number)
-        figure.savefig(file_beside(figure.get_label() or number))
-        plt.close(figure)
-
-
-def show(value, on_rank=None):
-    """Print a cell's last value, as a notebook does; a picture becomes a file."""
-    if isinstance(value, plt.Figure):
-        value.savefig(file_beside(value.get_label() or "figure"))
-        plt.close(value)
-    elif hasattr(value, "_repr_svg_"):
-        path = file_beside(getattr(value, "name", None) or "drawing")
-        path.write_text(value._repr_svg_())
-    elif value is not None:
-        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
-
-
 # === What depends on what =============================================================
 
 # Two workers are free. Which operations of a training step may run at the same time,
@@ -225,6 +84,44 @@ def schedule(graph, workers=None):
     return steps
 
 
+# From ranklab.plots:
+
+# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
+# for color-blind readers, with its yellow and black replaced by colors seen on white.
+RANK_COLORS = [
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#8C510A",
+    "#595959",
+]
+
+# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
+# pixels leave 11 point type readable.
+STYLE = {
+    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "white",
+    "figure.figsize": (5.2, 3.2),
+    "font.size": 11,
+    "grid.alpha": 0.25,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 2,
+    "savefig.facecolor": "white",
+    "svg.hashsalt": "ranklab",
+}
+
+plt.switch_backend("Agg")  # figures go to files
+plt.rcParams.update(STYLE)
+
 # Predict: Four operations, as many workers as you like. How many steps? Which
 # operations share one?
 
@@ -263,6 +160,79 @@ def dot(graph, colors=(), inputs=True):
     return "digraph {nodesep=0.2 ranksep=0.3 " + "; ".join(lines) + "}"
 
 
+SCRIPT = Path(__file__)
+pictures = []
+
+
+def file_beside(name):
+    """The path of an SVG file beside this script, for a picture of this name."""
+    name = first = re.sub(r"[^\w.-]+", "-", str(name))
+    number = 1
+    while name in pictures:
+        number += 1
+        name = f"{first}-{number}"
+    pictures.append(name)
+    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+
+
+# From ranklab.plots:
+
+# torch and Graphviz in one process crash, so Graphviz gets a process of its own.
+_RENDER = """
+import sys, pygraphviz
+sys.stdout.buffer.write(pygraphviz.AGraph(sys.stdin.read()).draw(format="svg", prog="dot"))
+"""
+
+
+class Drawing:
+    """An SVG picture that a notebook shows below a cell."""
+
+    def __init__(self, svg, name):
+        self.svg = svg
+        self.name = name
+
+    def _repr_svg_(self):
+        return self.svg
+
+    def __repr__(self):
+        return f"<drawing {self.name}>"
+
+
+def drawing(dot, name, alt):
+    """Lay out a graph with Graphviz and return it as a picture.
+
+    dot: the graph in Graphviz's DOT language (a string).
+    name: the picture's name, from which a script makes its file name.
+    alt: what is to be seen, for those who cannot see it.
+
+    Raises ValueError if Graphviz cannot read the graph.
+    """
+    run = subprocess.run(
+        [sys.executable, "-c", _RENDER], input=dot.encode(), capture_output=True, timeout=60
+    )
+    if run.returncode:
+        raise ValueError(f"Graphviz could not draw {name!r}: {run.stderr.decode().strip()}")
+    return Drawing(_labeled(run.stdout.decode(), alt), name)
+
+
+def _labeled(svg, alt):
+    """The <svg> element alone, with a description for those who cannot see it."""
+    svg = svg[svg.index("<svg") :]
+    return svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(alt)}"', 1)
+
+
+def show(value, on_rank=None):
+    """Print a cell's last value, as a notebook does; a picture becomes a file."""
+    if isinstance(value, plt.Figure):
+        value.savefig(file_beside(value.get_label() or "figure"))
+        plt.close(value)
+    elif hasattr(value, "_repr_svg_"):
+        path = file_beside(getattr(value, "name", None) or "drawing")
+        path.write_text(value._repr_svg_())
+    elif value is not None:
+        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
+
+
 show(drawing(
     dot(formula),
     name="formula",
@@ -291,6 +261,17 @@ def evaluate(graph, inputs):
     return values
 
 
+def result(name, value, varies=False):
+    """Print a result that the text quotes. varies: it differs from run to run."""
+
+    def plain(value):
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        return value.item() if hasattr(value, "item") else value
+
+    print(f"{name} = {plain(value)}")
+
+
 t = evaluate(formula, numbers)["t"]
 assert t == 2.0 * 3.0 * 5.0 + 7.0 * 11.0
 result("t", t)
@@ -304,6 +285,15 @@ result("t", t)
 slip = formula | {"t": (operator.mul, "u", "k")}
 assert schedule(slip) == schedule(formula)
 result("t_of_the_slip", evaluate(slip, numbers)["t"])
+
+
+def save_figures():
+    """Save the open figures beside this script, and close them."""
+    for number in plt.get_fignums():
+        figure = plt.figure(number)
+        figure.savefig(file_beside(figure.get_label() or number))
+        plt.close(figure)
+
 
 # Only the value does: (t_of_the_slip) where (t) was right. (In the notebook a sentence
 # has the names of such numbers, in gray: look for `t_of_the_slip = …` below a cell.)
@@ -1113,6 +1103,17 @@ h.mul_(2)
 total.backward()
 right = head.grad.clone()
 show(torch.testing.assert_close(right[:, 0], r.sum(dim=0)))  # each entry of head meets a column of r
+
+
+@contextmanager
+def may_fail():
+    """Say what went wrong, and go on: the error is meant to happen."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        first_line = (str(error).splitlines() or [""])[0]
+        print(f"failed, as it may here: {type(error).__name__}: {first_line}")
+
 
 # No complaint, and rightly: no orange box holds `h`. Now `r`, which `ReluBackward0`
 # keeps as `result` and the product keeps too.

@@ -2,35 +2,23 @@
 #
 # Run it: python 04_feeding.py
 #
-# pip install matplotlib numpy nvidia-ml-py psutil torch
+# pip install matplotlib numpy torch
 
-import html
-import io
 import itertools
-import json
 import math
 import os
-import platform
 import re
-import shlex
 import signal
 import statistics
 import sys
-import threading
 import time
 import warnings
-from contextlib import contextmanager
-from datetime import date
 from functools import partial
 from pathlib import Path
 
-import matplotlib
-import matplotlib.colors
 import matplotlib.pyplot as plt
 import numpy as np
-import psutil
 import torch
-from matplotlib.figure import Figure
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
@@ -65,633 +53,6 @@ def file_beside(name):
 
 
 del __file__  # processes that this one starts, and that import it, must not run it again
-
-
-# From ranklab.plots:
-
-# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
-# for color-blind readers, with its yellow and black replaced by colors seen on white.
-RANK_COLORS = [
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#8C510A",
-    "#595959",
-]
-
-
-# From ranklab.plots:
-
-# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
-# pixels leave 11 point type readable.
-STYLE = {
-    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "figure.constrained_layout.use": True,
-    "figure.facecolor": "white",
-    "figure.figsize": (5.2, 3.2),
-    "font.size": 11,
-    "grid.alpha": 0.25,
-    "hatch.linewidth": 0.6,
-    "legend.frameon": False,
-    "lines.linewidth": 2,
-    "savefig.facecolor": "white",
-    "svg.hashsalt": "ranklab",
-}
-
-
-# From ranklab.plots:
-
-
-class Drawing:
-    """An SVG picture that a notebook shows below a cell."""
-
-    def __init__(self, svg, name):
-        self.svg = svg
-        self.name = name
-
-    def _repr_svg_(self):
-        return self.svg
-
-    def __repr__(self):
-        return f"<drawing {self.name}>"
-
-
-def as_drawing(figure, name, alt):
-    """Return a figure of matplotlib's as a picture, the same bytes for the same figure.
-
-    name, alt: as for `drawing`.
-    """
-    file = io.StringIO()
-    with matplotlib.rc_context(STYLE):
-        figure.savefig(file, format="svg", metadata={"Date": None})
-    return Drawing(_labeled(file.getvalue(), alt), name)
-
-
-def _labeled(svg, alt):
-    """The <svg> element alone, with a description for those who cannot see it."""
-    svg = svg[svg.index("<svg") :]
-    return svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(alt)}"', 1)
-
-
-# From ranklab.plots:
-
-
-def pale(color, share=0.25):
-    """Return `color` mixed with white, as an opaque color: `share` of it is the color.
-
-    Transparent colors and hatching do not go together in an SVG.
-    """
-    rgb = matplotlib.colors.to_rgb(color)
-    return tuple(1 - share * (1 - part) for part in rgb)
-
-
-# From ranklab.gpu.plot:
-
-
-def utilization_plot(recordings, name="utilization"):
-    """A figure of utilization over time, a panel for each recording (title -> Recording).
-
-    Of a GPU its utilization; of a CPU the time that this process used, in percent of one core, and,
-    as a line, the processes that it started. name: of the figure's file in a script.
-    """
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(5.2, 0.6 + 1.3 * len(recordings)), layout="constrained")
-        axes = figure.subplots(len(recordings), sharex=True, sharey=True, squeeze=False)[:, 0]
-        for ax, (title, recording) in zip(axes, recordings.items(), strict=True):
-            _draw(ax, title, recording)
-        axes[-1].set_xlabel("time (s)")
-        top = 1.05 * max(map(_highest, recordings.values()))
-        axes[-1].set(xlim=(0, None), ylim=(0, top))
-        figure.supylabel("utilization (%)", fontsize="medium")
-    return as_drawing(figure, name, _alt(recordings))
-
-
-def _main_column(recording):
-    return "own_percent" if "own_percent" in recording.columns else "utilization_percent"
-
-
-def _draw(ax, title, recording):
-    column = _main_column(recording)
-    times = [0.0, *recording.time_s]
-    # A reading is about the time before it. Stairs: nothing is drawn that was not measured.
-    style = {"facecolor": pale(RANK_COLORS[0], 0.5), "edgecolor": RANK_COLORS[0], "fill": True}
-    ax.stairs(recording[column], times, **style)
-    title = f"{title}: {recording.mean(column):.0f} % on average"
-    if column == "own_percent" and recording["children_percent"].any():
-        line = {"color": RANK_COLORS[1], "baseline": None, "linewidth": 1.5}
-        ax.stairs(recording["children_percent"], times, **line)
-        title += " (line: its workers)"
-    ax.set_title(title, fontsize="medium")
-
-
-def _highest(recording):
-    """The largest reading that is drawn, and no less than 100."""
-    readings = recording[_main_column(recording)]
-    if "children_percent" in recording.columns:
-        readings = np.append(readings, recording["children_percent"])
-    return np.nanmax(readings, initial=100)
-
-
-def _alt(recordings):
-    """What is to be seen in the plot, in words, from the data."""
-    parts = []
-    for title, recording in recordings.items():
-        column = _main_column(recording)
-        low, middle, high = np.nanpercentile(recording[column], [10, 50, 90])
-        parts.append(
-            f"{title}: {recording.mean(column):.0f} % on average, half of the readings above "
-            f"{middle:.0f} %, eight of ten between {low:.0f} and {high:.0f} %."
-        )
-    return "Utilization over time, one panel below the other. " + " ".join(parts)
-
-
-# From ranklab.gpu.cpu:
-
-MEMORY_EVERY = 0.5  # seconds: asking costs as much as all else together, and it changes slowly
-
-
-class Cpu:
-    """Reads the cores, this process, and the processes below it.
-
-    All but memory are differences of the system's counters, which count in hundredths of a second.
-    So at 10 samples a second a process's reading is 0, 10, 20, ... percent; means are exact.
-    Memory is looked at every half second (and when a process is new), and kept in between.
-    """
-
-    def __init__(self):
-        self.about = {"card": f"CPU, {psutil.cpu_count()} cores", "driver": platform.platform()}
-        self._own = psutil.Process()
-        self._below = _Descendants(self._own)
-
-    def begin(self):
-        """Take the counters' first values."""
-        self._when, self._cores = time.perf_counter(), _core_seconds()
-        self._seconds, self._total, self._own_seconds, self._gone = {}, 0.0, 0.0, 0.0
-        self._looked, self._used, self._memory = -math.inf, 0, {}
-        self.read()
-
-    def read(self):
-        """Return (column -> reading, pid -> its readings) for the time since the last call.
-
-        Percent of one core for a process, of all cores for `utilization_percent`; memory in bytes.
-        """
-        now, cores = time.perf_counter(), _core_seconds()
-        per_second = 100 / max(now - self._when, 1e-9)
-        if now - self._looked > MEMORY_EVERY:
-            self._looked, self._used, self._memory = now, psutil.virtual_memory().used, {}
-        seconds, processes, total = {}, {}, 0.0
-        for process in [self._own, *self._below.now()]:
-            try:
-                times = process.cpu_times()
-                memory = self._memory.get(process.pid) or process.memory_info().rss
-            except psutil.Error:  # it has just ended
-                continue
-            pid = process.pid
-            seconds[pid] = times.user + times.system
-            # On Linux a process also has the seconds of its children that have ended.
-            total += sum(times[:4]) if psutil.LINUX else seconds[pid]
-            # One that started since the last sample has used all its seconds since then.
-            used = per_second * (seconds[pid] - self._seconds.get(pid, 0.0))
-            processes[pid] = {"utilization_percent": used, "memory_bytes": memory}
-            self._memory[pid] = memory
-        if not psutil.LINUX:  # those that have ended are remembered as they were last seen
-            self._gone += sum(s for pid, s in self._seconds.items() if pid not in seconds)
-        # One that ends between two of the lines above is in nobody's seconds, this time.
-        total = max(self._total, total + self._gone)
-        own = seconds[self._own.pid]
-        below = max(0.0, total - self._total - (own - self._own_seconds))
-        per_core = [_percent(before, after) for before, after in zip(self._cores, cores)]
-        self._when, self._cores, self._seconds = now, cores, seconds
-        self._total, self._own_seconds = total, own
-        return {
-            "utilization_percent": sum(per_core) / len(per_core),
-            "own_percent": processes[self._own.pid]["utilization_percent"],
-            "children_percent": per_second * below,
-            "cores_percent": per_core,
-            "memory_bytes": self._used,
-        }, processes
-
-    def close(self):
-        """Nothing is held open."""
-
-
-def _core_seconds():
-    """For each core: (seconds it was busy, seconds in all), since the machine started."""
-    found = []
-    for core in psutil.cpu_times(percpu=True):
-        total = sum(core[:8]) if hasattr(core, "guest") else sum(core)  # a guest's are the user's
-        found.append((total - core.idle - getattr(core, "iowait", 0.0), total))
-    return found
-
-
-def _percent(before, after):
-    busy, total = after[0] - before[0], after[1] - before[1]
-    return min(100.0, max(0.0, 100 * busy / total)) if total > 0 else 0.0
-
-
-class _Descendants:
-    """The processes below one, found cheaply: it is asked ten times a second."""
-
-    def __init__(self, process):
-        self._process, self._known, self._deeper = process, {}, []
-        self._looked, self._cost = -math.inf, 0.0
-        thread = f"/proc/self/task/{threading.get_native_id()}/children"
-        self.now = self._by_thread if os.path.exists(thread) else self._by_search
-
-    def _by_thread(self):
-        """Linux lists the children of each thread. Theirs are looked for once a second."""
-        if time.perf_counter() - self._looked > 1:
-            self._looked, self._deeper = time.perf_counter(), _below(_children(self._process.pid))
-        pids = dict.fromkeys([*_children(self._process.pid), *self._deeper])
-        self._known = {pid: self._known.get(pid) or _process(pid) for pid in pids}
-        return [process for process in self._known.values() if process]
-
-    def _by_search(self):
-        """Elsewhere psutil looks at every process there is: 1/200 of the time may go there."""
-        if time.perf_counter() - self._looked > 200 * self._cost:
-            began = time.thread_time()
-            self._known = {p.pid: p for p in self._process.children(recursive=True)}
-            self._cost, self._looked = time.thread_time() - began, time.perf_counter()
-        return list(self._known.values())
-
-
-def _children(pid):
-    found = []
-    try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-                found += map(int, file.read().split())
-    except OSError:  # the process has just ended, or one of its threads has
-        pass
-    return found
-
-
-def _below(pids):
-    """The pids of all processes below these."""
-    found, pids = [], list(pids)
-    while pids:
-        children = _children(pids.pop())
-        found += children
-        pids += children
-    return found
-
-
-def _process(pid):
-    try:
-        return psutil.Process(pid)
-    except psutil.Error:
-        return None
-
-
-# From ranklab.gpu.nvml:
-
-
-class Gpu:
-    """Reads one GPU through NVML."""
-
-    def __init__(self, device, nvml):
-        if nvml is None:
-            import pynvml as nvml
-        self.nvml = nvml
-        try:
-            nvml.nvmlInit()
-        except nvml.NVMLError as error:
-            raise RuntimeError(
-                f"no NVIDIA driver here: {error}. "
-                'sampled(of="cpu") reads the CPU, with the same interface.'
-            ) from None
-        try:
-            self._handle = self._find(device)
-            self.about = {
-                "card": _text(nvml.nvmlDeviceGetName(self._handle)),
-                "driver": _text(nvml.nvmlSystemGetDriverVersion()),
-            }
-        except BaseException:
-            nvml.nvmlShutdown()
-            raise
-
-    def _find(self, device):
-        nvml, number = self.nvml, device
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        names = visible.split(",") if visible is not None else []
-        try:
-            if visible is not None:  # the program's first GPU is the first of these
-                number = names[device].strip()
-                if not number.isdigit():
-                    return nvml.nvmlDeviceGetHandleByUUID(number)
-            return nvml.nvmlDeviceGetHandleByIndex(int(number))
-        except (IndexError, nvml.NVMLError) as error:
-            there = f"CUDA_VISIBLE_DEVICES={visible}" if visible is not None else "all are visible"
-            raise RuntimeError(
-                f"there is no GPU {device} here: NVML counts {nvml.nvmlDeviceGetCount()}, and "
-                f"{there} ({error})."
-            ) from None
-
-    def begin(self):
-        """Nothing before now counts."""
-        self._asked = time.time_ns() // 1000  # microseconds, as NVML counts them
-
-    def read(self):
-        """Return (column -> reading, pid -> its readings) of this moment.
-
-        Percent, bytes, watts and MHz; None for what this card or driver does not tell. A
-        utilization is NVML's, over the last part of a second (how long depends on the card).
-        """
-        nvml, handle = self.nvml, self._handle
-        busy = self._ask(nvml.nvmlDeviceGetUtilizationRates, handle)
-        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle)
-        milliwatt = self._ask(nvml.nvmlDeviceGetPowerUsage, handle)
-        return {
-            "utilization_percent": busy and busy.gpu,
-            "memory_controller_percent": busy and busy.memory,
-            "memory_bytes": memory and memory.used,
-            "power_w": milliwatt and milliwatt / 1000,
-            "sm_clock_mhz": self._ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
-            "memory_clock_mhz": self._ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM),
-        }, self._processes()
-
-    def _processes(self):
-        """What each process has of the card, where NVML tells; pids are those of the host."""
-        nvml, found = self.nvml, {}
-        for p in self._ask(nvml.nvmlDeviceGetComputeRunningProcesses, self._handle) or []:
-            found[p.pid] = {"utilization_percent": None, "memory_bytes": p.usedGpuMemory}
-        for p in self._ask(nvml.nvmlDeviceGetProcessUtilization, self._handle, self._asked) or []:
-            found.setdefault(p.pid, {"memory_bytes": None})["utilization_percent"] = p.smUtil
-            self._asked = max(self._asked, p.timeStamp)
-        return found
-
-    def _ask(self, question, *args):
-        """NVML's answer; None where this card, driver or user does not get one."""
-        nvml = self.nvml
-        try:
-            return question(*args)
-        except nvml.NVMLError as error:
-            nothing = (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_NOT_FOUND)
-            if error.value in (*nothing, nvml.NVML_ERROR_NO_PERMISSION):
-                return None
-            raise
-
-    def close(self):
-        """Let NVML go."""
-        self.nvml.nvmlShutdown()
-
-
-def _text(name):
-    return name.decode() if isinstance(name, bytes) else name  # bytes in older versions
-
-
-# From ranklab.gpu.samples:
-
-
-class Recording:
-    """Samples of one processor, with their times.
-
-    time_s: seconds since the block began, one for each sample. recording["name"]: the readings of
-        a column as an array; NaN where the hardware or the driver does not tell. Both kinds have
-        `utilization_percent` and `memory_bytes`; `columns` names all.
-    processes: for each sample a dict pid -> {"utilization_percent", "memory_bytes"}.
-    about: the card or processor, versions, date and command.
-    cost: CPU time that the sampling took, as a share of one core. gap_s: the longest time between
-        two samples, in seconds.
-    """
-
-    def __init__(self, about):
-        self.about, self.cost = about, math.nan
-        self._times, self._columns, self.processes = [], {}, []
-
-    def add(self, seconds, readings, processes):
-        """Add a sample: its time, column -> reading (None: unknown), and its processes."""
-        for name, reading in readings.items():
-            self._columns.setdefault(name, []).append(math.nan if reading is None else reading)
-        self.processes.append(processes)
-        self._times.append(seconds)
-
-    @property
-    def time_s(self):
-        return np.array(self._times, dtype=float)
-
-    @property
-    def columns(self):
-        return tuple(self._columns)
-
-    @property
-    def gap_s(self):
-        return float(np.diff(self.time_s, prepend=0.0).max(initial=0.0))
-
-    def __len__(self):
-        return len(self._times)
-
-    def __getitem__(self, column):
-        if column not in self._columns:
-            raise KeyError(f"there is no column {column!r}; there are {', '.join(self.columns)}.")
-        return np.array(self._columns[column][: len(self)], dtype=float)
-
-    def mean(self, column="utilization_percent"):
-        """The mean over time: a reading counts for as long as it took since the one before."""
-        lasted, readings = np.diff(self.time_s, prepend=0.0), self[column]
-        known = ~np.isnan(readings)
-        if not known.any():
-            return math.nan
-        return float(np.average(readings[known], weights=lasted[known]))
-
-    def __repr__(self):
-        seconds = self._times[-1] if self._times else 0.0
-        return f"<{len(self)} samples of {self.about['card']} in {seconds:.1f} s>"
-
-
-# From ranklab.gpu.sampler:
-
-SHORTEST = 0.02  # seconds: the last reading is not about less; the counters tick by 0.01
-
-
-@contextmanager
-def sampled(hz=10, of=None, device=0, nvml=None):
-    """Sample the GPU or the CPU while the block runs; gives the Recording, filled as it runs.
-
-    hz: samples a second. of: "gpu" or "cpu"; by default the GPU where NVML finds one.
-    device: which GPU, as the program counts them (CUDA_VISIBLE_DEVICES is minded).
-    nvml: a module with pynvml's functions, in place of pynvml.
-
-    Raises ValueError for an `of` or `hz` that cannot be, and RuntimeError where there is no
-    NVIDIA driver, no such GPU, or where sampling failed on the way.
-    """
-    if of not in (None, "gpu", "cpu"):
-        raise ValueError(f'sampled: of={of!r} is not known; it is "gpu", "cpu" or None.')
-    if not 0 < hz <= 1000:
-        raise ValueError(f"sampled: hz={hz!r}: give a number of samples a second, up to 1000.")
-    sampler = _Sampler(_meter(of, device, nvml), 1 / hz)
-    try:
-        sampler.start()
-        yield sampler.recording
-    finally:
-        sampler.stop()
-    if sampler.failure:
-        about, number = sampler.recording.about, len(sampler.recording)
-        raise RuntimeError(
-            f"sampling {about['card']} stopped after {number} samples: {sampler.failure}"
-        ) from sampler.failure
-
-
-def _meter(of, device, nvml):
-    if of == "cpu":
-        return Cpu()
-    try:
-        return Gpu(device, nvml)
-    except RuntimeError:
-        if of == "gpu":
-            raise
-        return Cpu()
-
-
-class _Sampler(threading.Thread):
-    """Reads a meter in fixed steps of time, until it is told to stop."""
-
-    def __init__(self, meter, period):
-        super().__init__(name="ranklab-sampler", daemon=True)
-        self.meter, self.period = meter, period
-        self.recording = Recording(meter.about | _versions())
-        self.failure = None
-        self._began, self._enough = threading.Event(), threading.Event()
-
-    def start(self):
-        """Begin; return when the meter has its first values."""
-        super().start()
-        self._began.wait()
-
-    def stop(self):
-        """Take the last sample, and end."""
-        self._enough.set()
-        if self.is_alive():  # not where its start was interrupted
-            self.join()
-
-    def run(self):
-        began, spent = time.perf_counter(), time.thread_time()
-        try:
-            self._sample()
-        except Exception as error:  # raised where the block ends
-            self.failure = error
-        finally:
-            self._began.set()
-            self.meter.close()
-        seconds = max(time.perf_counter() - began, 1e-9)
-        self.recording.cost = (time.thread_time() - spent) / seconds
-
-    def _sample(self):
-        self.meter.begin()
-        began, last, over = time.perf_counter(), 0.0, False
-        self._began.set()
-        while not over:
-            now = time.perf_counter() - began
-            # Until the next whole step, or the one after it: a late sample does not push back all
-            # that follow, and no reading is about a much shorter time than the others.
-            left = self.period - now % self.period
-            over = self._enough.wait(left if left > self.period / 2 else left + self.period)
-            now = time.perf_counter() - began
-            if over and len(self.recording) and now - last < SHORTEST:
-                break
-            self.recording.add(now, *self.meter.read())
-            last = now
-
-
-def _versions():
-    torch = sys.modules.get("torch")  # if the program uses it
-    return {
-        "torch": torch and str(torch.__version__),
-        "cuda": torch and torch.version.cuda,
-        "python": platform.python_version(),
-        "date": date.today().isoformat(),
-        "command": shlex.join(sys.orig_argv),
-    }
-
-
-# From ranklab.gpu.samples:
-
-
-def load(path):
-    """The recordings that `save` wrote: name -> Recording."""
-    about = json.loads(Path(path).read_text())
-    recordings = {}
-    for name, columns in about.pop("data").items():
-        recordings[name] = recording = Recording(about)
-        times, processes = columns.pop("time_s"), columns.pop("processes")
-        recording.cost = columns.pop("cost")
-        for i, (seconds, each) in enumerate(zip(times, processes, strict=True)):
-            by_pid = {int(pid): readings for pid, readings in each.items()}
-            recording.add(seconds, {c: values[i] for c, values in columns.items()}, by_pid)
-    return recordings
-
-
-def recorded(name):
-    """The recordings in images/recorded/ of this name, made on a card that a reader may lack.
-
-    name: of the file, without .json. Looked for in the working folder, in the program's, and in
-    all folders above these. Returns {} where there is none.
-    """
-    for start in (Path.cwd(), Path(sys.argv[0]).resolve().parent):
-        for folder in (start, *start.parents):
-            path = folder / "images" / "recorded" / f"{name}.json"
-            if path.exists():
-                return load(path)
-    return {}
-
-
-# From ranklab.gpu.samples:
-
-
-def save(recordings, path):
-    """Write recordings (name -> Recording) of one machine as JSON: about it, and the data.
-
-    Raises ValueError where two of them differ in their card or versions.
-    """
-    abouts = [recording.about for recording in recordings.values()]
-    if not abouts or any(about != abouts[0] for about in abouts):
-        raise ValueError("save: give one or more recordings, all from one card and one program.")
-    data = {
-        name: {
-            "time_s": r.time_s.tolist(),
-            **{column: _plain(r[column]) for column in r.columns},
-            "processes": r.processes,
-            "cost": r.cost,
-        }
-        for name, r in recordings.items()
-    }
-    Path(path).write_text(json.dumps(abouts[0] | {"data": data}, indent=1, allow_nan=False) + "\n")
-
-
-def _plain(readings):
-    """The readings as lists of numbers, with None for those that are unknown: JSON has no NaN."""
-    return np.where(np.isnan(readings), None, readings).tolist()
-
-
-plt.switch_backend("Agg")  # figures go to files
-plt.rcParams.update(STYLE)
-
-
-def save_figures():
-    """Save the open figures beside this script, and close them."""
-    for number in plt.get_fignums():
-        figure = plt.figure(number)
-        figure.savefig(file_beside(figure.get_label() or number))
-        plt.close(figure)
-
-
-def show(value, on_rank=None):
-    """Print a cell's last value, as a notebook does; a picture becomes a file."""
-    if isinstance(value, plt.Figure):
-        value.savefig(file_beside(value.get_label() or "figure"))
-        plt.close(value)
-    elif hasattr(value, "_repr_svg_"):
-        path = file_beside(getattr(value, "name", None) or "drawing")
-        path.write_text(value._repr_svg_())
-    elif value is not None:
-        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
 
 
 # === Keep the processor busy ==========================================================
@@ -767,32 +128,87 @@ activities = {
     "matrix products": lambda seconds: repeated(lambda: square @ square, 2 * n**3, seconds),
 }
 
+# From ranklab.plots:
+
+# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
+# for color-blind readers, with its yellow and black replaced by colors seen on white.
+RANK_COLORS = [
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#8C510A",
+    "#595959",
+]
+
+# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
+# pixels leave 11 point type readable.
+STYLE = {
+    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "white",
+    "figure.figsize": (5.2, 3.2),
+    "font.size": 11,
+    "grid.alpha": 0.25,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 2,
+    "savefig.facecolor": "white",
+    "svg.hashsalt": "ranklab",
+}
+
+plt.switch_backend("Agg")  # figures go to files
+plt.rcParams.update(STYLE)
+
+try:
+    from ranklab.gpu import recorded, sampled, save, utilization_plot
+except ImportError:
+    recorded = sampled = save = utilization_plot = None
+    print("What ranklab.gpu measures is left out, for it is not installed here")
+
 # Predict: Sort the four by what the meter will show, and then by the operations done in
 # a second.
 
-seconds = 3.0 if on_gpu else 0.5
-activities["matrix products"](0.1)  # warm up
-percent, gflops = {}, {}
-for name, activity in activities.items():
-    with sampled(of=meter) as s:
-        done = activity(seconds)
-    percent[name], gflops[name] = s.mean(column), done / s.time_s[-1] / 1e9
+if recorded:
+    seconds = 3.0 if on_gpu else 0.5
+    activities["matrix products"](0.1)  # warm up
+    percent, gflops = {}, {}
+    for name, activity in activities.items():
+        with sampled(of=meter) as s:
+            done = activity(seconds)
+        percent[name], gflops[name] = s.mean(column), done / s.time_s[-1] / 1e9
 
-assert percent["asleep"] < percent["spinning"] and gflops["spinning"] == 0
-assert gflops["tiny sums"] < gflops["matrix products"] / 100
-result("percent", [round(value) for value in percent.values()], varies=True)
-result("rate_of_tiny", gflops["tiny sums"] / gflops["matrix products"], varies=True)
+    assert percent["asleep"] < percent["spinning"] and gflops["spinning"] == 0
+    assert gflops["tiny sums"] < gflops["matrix products"] / 100
+    result("percent", [round(value) for value in percent.values()], varies=True)
+    result("rate_of_tiny", gflops["tiny sums"] / gflops["matrix products"], varies=True)
 
-fig, ax = plt.subplots(num="utilization-and-work")
-y, best = np.arange(len(percent)), gflops["matrix products"]
-rates = [100 * rate / best for rate in gflops.values()]
-ax.barh(y - 0.18, percent.values(), height=0.34, color="C0", label="utilization")
-ax.barh(y + 0.18, rates, height=0.34, color="C1", label="operations, of matrix products'")
-ax.set_yticks(y, percent)
-ax.invert_yaxis()
-ax.set(xlabel="%")
-ax.legend(loc="upper left", bbox_to_anchor=(-0.2, -0.2), ncols=2, fontsize=9)
-save_figures()
+
+def save_figures():
+    """Save the open figures beside this script, and close them."""
+    for number in plt.get_fignums():
+        figure = plt.figure(number)
+        figure.savefig(file_beside(figure.get_label() or number))
+        plt.close(figure)
+
+
+if recorded:
+    fig, ax = plt.subplots(num="utilization-and-work")
+    y, best = np.arange(len(percent)), gflops["matrix products"]
+    rates = [100 * rate / best for rate in gflops.values()]
+    ax.barh(y - 0.18, percent.values(), height=0.34, color="C0", label="utilization")
+    ax.barh(y + 0.18, rates, height=0.34, color="C1", label="operations, of matrix products'")
+    ax.set_yticks(y, percent)
+    ax.invert_yaxis()
+    ax.set(xlabel="%")
+    ax.legend(loc="upper left", bbox_to_anchor=(-0.2, -0.2), ncols=2, fontsize=9)
+    save_figures()
 
 # The meter cannot tell the last three apart. A loop that asks for the time over and
 # over has the utilization of a matrix product, and does nothing. Sums of one number at
@@ -827,17 +243,18 @@ def step(x, y):
         torch.cuda.synchronize()
 
 
-rates = {}
-for batch_size in (1, 256):
-    x, y = torch.randn(batch_size, features), torch.randint(10, (batch_size,))
-    step(x, y)
-    with sampled(of=meter) as s:
-        steps = repeated(partial(step, x, y), 1, seconds)
-    rates[batch_size] = steps * batch_size / s.time_s[-1]
-    print(f"batch {batch_size:3}: {s.mean(column):3.0f} %, {rates[batch_size]:8.0f} examples/s")
+if recorded:
+    rates = {}
+    for batch_size in (1, 256):
+        x, y = torch.randn(batch_size, features), torch.randint(10, (batch_size,))
+        step(x, y)
+        with sampled(of=meter) as s:
+            steps = repeated(partial(step, x, y), 1, seconds)
+        rates[batch_size] = steps * batch_size / s.time_s[-1]
+        print(f"batch {batch_size:3}: {s.mean(column):3.0f} %, {rates[batch_size]:8.0f} examples/s")
 
-assert rates[256] > 2 * rates[1]
-result("large_over_small_batch", rates[256] / rates[1], varies=True)
+    assert rates[256] > 2 * rates[1]
+    result("large_over_small_batch", rates[256] / rates[1], varies=True)
 
 # About the same utilization, and (large_over_small_batch) times the examples. From here
 # on, throughput decides, in examples per second, and utilization is a symptom.
@@ -904,6 +321,19 @@ batch = 32
 step_time = step_seconds(batch)
 slow = Fetched(features, 4 * step_time / batch)  # a batch takes as long as 4 steps
 result("step_ms", 1000 * step_time, varies=True)
+
+
+def show(value, on_rank=None):
+    """Print a cell's last value, as a notebook does; a picture becomes a file."""
+    if isinstance(value, plt.Figure):
+        value.savefig(file_beside(value.get_label() or "figure"))
+        plt.close(value)
+    elif hasattr(value, "_repr_svg_"):
+        path = file_beside(getattr(value, "name", None) or "drawing")
+        path.write_text(value._repr_svg_())
+    elif value is not None:
+        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
+
 
 # PyTorch's loader has workers: processes that fetch batches. Ours are forked: copies of
 # this process, which therefore know the classes of a notebook. We ask for that by name,
@@ -989,16 +419,18 @@ def long_step(x, y):
         step(x, y)
 
 
-over_time, reached = {}, {}
-for name, workers in {"starved, 0 workers": 0, "fed, 8 workers": 8}.items():
-    with sampled(of=meter) as s:
-        batches = loader(slower, batch, workers)
-        reached[workers] = throughput(batches, long_step, 12 * tooth, warm_up=1)
-    over_time[name] = s
-result("long_fed_over_starved", reached[8] / reached[0], varies=True)
-result("cost_of_sampling", s.cost, varies=True)
+if recorded:
+    over_time, reached = {}, {}
+    for name, workers in {"starved, 0 workers": 0, "fed, 8 workers": 8}.items():
+        with sampled(of=meter) as s:
+            batches = loader(slower, batch, workers)
+            reached[workers] = throughput(batches, long_step, 12 * tooth, warm_up=1)
+        over_time[name] = s
+    result("long_fed_over_starved", reached[8] / reached[0], varies=True)
+    result("cost_of_sampling", s.cost, varies=True)
 
-show(utilization_plot(over_time, name="starved-and-fed"))
+if recorded:
+    show(utilization_plot(over_time, name="starved-and-fed"))
 
 # Above: teeth. Every tooth is a batch trained on, every gap a wait. Below, after the
 # workers have started, the gaps close, and the same step on the same data gets through
@@ -1009,17 +441,19 @@ show(utilization_plot(over_time, name="starved-and-fed"))
 #
 # If this chapter has recorded the same two curves on a GPU, they are shown here:
 
-if on_gpu:
-    save(over_time, "04_feeding-gpu.json")  # for images/recorded/
-from_a_card = recorded("04_feeding-gpu")
-for name, s in from_a_card.items():
-    print(f"{name}: {s.about['card']}, driver {s.about['driver']}, {s.about['date']}")
-    print(f"    {s.about['command']}")
-if not from_a_card:
-    print("There is no recording from a GPU yet.")
-result("recordings", len(from_a_card), varies=True)
+if recorded:
+    if on_gpu:
+        save(over_time, "04_feeding-gpu.json")  # for images/recorded/
+    from_a_card = recorded("04_feeding-gpu")
+    for name, s in from_a_card.items():
+        print(f"{name}: {s.about['card']}, driver {s.about['driver']}, {s.about['date']}")
+        print(f"    {s.about['command']}")
+    if not from_a_card:
+        print("There is no recording from a GPU yet.")
+    result("recordings", len(from_a_card), varies=True)
 
-show(utilization_plot(from_a_card, name="recorded") if from_a_card else None)
+if recorded:
+    show(utilization_plot(from_a_card, name="recorded") if from_a_card else None)
 
 # --- The knee -------------------------------------------------------------------------
 

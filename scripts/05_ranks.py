@@ -111,18 +111,6 @@ store = next(dist.rendezvous("env://"))[0]
 form_groups()
 
 
-def everyone():
-    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
-    dist.barrier(group=driver)
-
-
-def to_rank_0(value):
-    """Every rank's value in rank order, on rank 0; None on the others."""
-    values = [None] * world_size if rank == 0 else None
-    dist.gather_object(value, values, group=driver)
-    return values
-
-
 playing = "kernel"
 streams = {"ranks": (torch.get_rng_state(), np.random.get_state(), random.getstate())}
 torch.seed()  # the kernel's streams begin somewhere else
@@ -143,138 +131,6 @@ def play(part):
             random.setstate(pythons)
         playing = part
     return before
-
-
-def fresh_group():
-    """Replace the process groups, whatever state they are in; variables live on."""
-    everyone()
-    dist.destroy_process_group()
-    form_groups()
-
-
-def leave_group():
-    """The end of the ranks: rank 0 may go on alone."""
-    everyone()
-    dist.destroy_process_group()
-
-
-@contextmanager
-def may_fail():
-    """Say what went wrong, and go on: the error is meant to happen."""
-    try:
-        yield
-    except (Exception, KeyboardInterrupt, SystemExit) as error:
-        first_line = (str(error).splitlines() or [""])[0]
-        print(f"rank {rank} failed, as it may here: {type(error).__name__}: {first_line}")
-
-
-def result(name, value, varies=False):
-    """Print a result that the text quotes. varies: it differs from run to run."""
-
-    def plain(value):
-        if isinstance(value, (list, tuple)):
-            return [plain(item) for item in value]
-        return value.item() if hasattr(value, "item") else value
-
-    print(f"{name} = {plain(value)}")
-
-
-SCRIPT = Path(__file__)
-pictures = []
-
-
-def file_beside(name):
-    """The path of an SVG file beside this script, for a picture of this name."""
-    name = first = re.sub(r"[^\w.-]+", "-", str(name))
-    number = 1
-    while name in pictures:
-        number += 1
-        name = f"{first}-{number}"
-    pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
-
-
-# From ranklab.plots:
-
-# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
-# for color-blind readers, with its yellow and black replaced by colors seen on white.
-RANK_COLORS = [
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#8C510A",
-    "#595959",
-]
-
-
-# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
-# pixels leave 11 point type readable.
-STYLE = {
-    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "figure.constrained_layout.use": True,
-    "figure.facecolor": "white",
-    "figure.figsize": (5.2, 3.2),
-    "font.size": 11,
-    "grid.alpha": 0.25,
-    "hatch.linewidth": 0.6,
-    "legend.frameon": False,
-    "lines.linewidth": 2,
-    "savefig.facecolor": "white",
-    "svg.hashsalt": "ranklab",
-}
-
-
-plt.switch_backend("Agg")  # figures go to files
-plt.rcParams.update(STYLE)
-
-
-def save_figures():
-    """Save the open figures beside this script, and close them."""
-    for number in plt.get_fignums():
-        figure = plt.figure(number)
-        figure.savefig(file_beside(figure.get_label() or number))
-        plt.close(figure)
-
-
-def show(value, on_rank=None):
-    """Print a cell's last value, as a notebook does; a picture becomes a file."""
-    if isinstance(value, plt.Figure):
-        value.savefig(file_beside(value.get_label() or "figure"))
-        plt.close(value)
-    elif hasattr(value, "_repr_svg_"):
-        path = file_beside(getattr(value, "name", None) or "drawing")
-        path.write_text(value._repr_svg_())
-    elif value is not None:
-        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
-
-
-def left_out(view):
-    """A stand-in for one of ranklab's views, which says that it is left out."""
-
-    def say(*args, **kwargs):
-        print(f"{view}: left out, for this view of ranklab's is not installed here")
-
-    return say
-
-
-@contextmanager
-def untraced(*args, **kwargs):
-    """A stand-in for ranklab's trace: it records nothing."""
-    yield None
-
-
-try:
-    from ranklab import timeline, trace
-except ImportError:
-    timeline = left_out("timeline")
-    trace = untraced
 
 
 # === One program, many processes ======================================================
@@ -345,6 +201,17 @@ def start(command, environments):
         return printed.read().splitlines()
 
 
+def result(name, value, varies=False):
+    """Print a result that the text quotes. varies: it differs from run to run."""
+
+    def plain(value):
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        return value.item() if hasattr(value, "item") else value
+
+    print(f"{name} = {plain(value)}")
+
+
 # Predict: Four processes run `same.py` at the same time. Each adds 1 to `count`. Which
 # values of `count` are printed?
 
@@ -392,6 +259,44 @@ if rank == 0:
     assert sorted(task for share in shares for task in share) == list(range(10))
     result("tasks_of_rank_1", shares[1])
 
+# From ranklab.plots:
+
+# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
+# for color-blind readers, with its yellow and black replaced by colors seen on white.
+RANK_COLORS = [
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#8C510A",
+    "#595959",
+]
+
+# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
+# pixels leave 11 point type readable.
+STYLE = {
+    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "white",
+    "figure.figsize": (5.2, 3.2),
+    "font.size": 11,
+    "grid.alpha": 0.25,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 2,
+    "savefig.facecolor": "white",
+    "svg.hashsalt": "ranklab",
+}
+
+plt.switch_backend("Agg")  # figures go to files
+plt.rcParams.update(STYLE)
+
 # Rank 1 has (tasks_of_rank_1), and together the four have every task exactly once.
 # Nobody handed the tasks out: each copy worked out its own part. That is why ranks are
 # numbers without a gap, and not names: you compute with them.
@@ -413,6 +318,29 @@ if rank == 0:
 
     assert all(sorted(order) == [0, 1, 2, 3] for order in orders)
     result("different_orders", len(set(map(tuple, orders))), varies=True)
+
+SCRIPT = Path(__file__)
+pictures = []
+
+
+def file_beside(name):
+    """The path of an SVG file beside this script, for a picture of this name."""
+    name = first = re.sub(r"[^\w.-]+", "-", str(name))
+    number = 1
+    while name in pictures:
+        number += 1
+        name = f"{first}-{number}"
+    pictures.append(name)
+    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+
+
+def save_figures():
+    """Save the open figures beside this script, and close them."""
+    for number in plt.get_fignums():
+        figure = plt.figure(number)
+        figure.savefig(file_beside(figure.get_label() or number))
+        plt.close(figure)
+
 
 if rank == 0:
     fig, ax = plt.subplots(num="orders", figsize=(5.2, 2.6))
@@ -514,6 +442,29 @@ if rank == 0:
     lines = start([sys.executable, folder / "meet.py"], copies[:3])
     print(*sorted(lines), sep="\n")
     assert len(lines) == 3 and all(line.endswith("rank 3") for line in lines)
+
+
+@contextmanager
+def may_fail():
+    """Say what went wrong, and go on: the error is meant to happen."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        first_line = (str(error).splitlines() or [""])[0]
+        print(f"rank {rank} failed, as it may here: {type(error).__name__}: {first_line}")
+
+
+def show(value, on_rank=None):
+    """Print a cell's last value, as a notebook does; a picture becomes a file."""
+    if isinstance(value, plt.Figure):
+        value.savefig(file_beside(value.get_label() or "figure"))
+        plt.close(value)
+    elif hasattr(value, "_repr_svg_"):
+        path = file_beside(getattr(value, "name", None) or "drawing")
+        path.write_text(value._repr_svg_())
+    elif value is not None:
+        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
+
 
 # They wait, for each was told that they are four. Without the line that gives up they
 # would wait forever, and say nothing. When a job hangs at its start, suspect this
@@ -738,6 +689,12 @@ if rank == 0:
 # process that waits for code, runs it, keeps its variables, and waits again
 # [ipyparallel]. The lab starts engines and makes each of them a rank.
 
+
+def everyone():
+    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
+    dist.barrier(group=driver)
+
+
 # The backend is named, so that the chapter does the same on a machine with GPUs. With
 # `timeout=5`, a rank that waits for another gives up after five seconds.
 #
@@ -753,6 +710,14 @@ play("ranks")
 line = f"My rank is {dist.get_rank()}"
 assert (dist.get_rank(), dist.get_world_size()) == (rank, world_size)
 print(line)
+
+
+def to_rank_0(value):
+    """Every rank's value in rank order, on rank 0; None on the others."""
+    values = [None] * world_size if rank == 0 else None
+    dist.gather_object(value, values, group=driver)
+    return values
+
 
 # On the engines, one in each, where they stay. The word in brackets says who printed.
 # To have the variables here, pull them: `ranks["line"]` is a list with the `line` of
@@ -1062,6 +1027,28 @@ if rank == 0:
     assert totals == [n * (n + 1) // 2] * n
     result("totals", totals)
 
+
+def left_out(view):
+    """A stand-in for one of ranklab's views, which says that it is left out."""
+
+    def say(*args, **kwargs):
+        print(f"{view}: left out, for this view of ranklab's is not installed here")
+
+    return say
+
+
+@contextmanager
+def untraced(*args, **kwargs):
+    """A stand-in for ranklab's trace: it records nothing."""
+    yield None
+
+
+try:
+    from ranklab import timeline, trace
+except ImportError:
+    timeline = left_out("timeline")
+    trace = untraced
+
 # Each rank brought one number, and each now holds the sum of all. Nobody can have that
 # sum before the last one has brought its number. So let the ranks be unequal: rank r
 # multiplies r times as many matrices, and then all make the call. `trace` records what
@@ -1135,6 +1122,14 @@ with may_fail():
         raise ValueError(f"rank {rank} has no file to read")
     dist.barrier()
 
+
+def fresh_group():
+    """Replace the process groups, whatever state they are in; variables live on."""
+    everyone()
+    dist.destroy_process_group()
+    form_groups()
+
+
 # By themselves, until their patience ends: five seconds here, (minutes_until_the_error)
 # minutes where nobody sets it. The script of this chapter does wait. In the notebook
 # the lab keeps watch; it breaks the connections of ranks that wait for one that has
@@ -1152,6 +1147,13 @@ fresh_group()
 if rank == 0:
     seconds_to_reset = time.monotonic() - before_reset
     result("seconds_to_reset", seconds_to_reset, varies=True)
+
+
+def leave_group():
+    """The end of the ranks: rank 0 may go on alone."""
+    everyone()
+    dist.destroy_process_group()
+
 
 everyone()
 play("ranks")

@@ -113,9 +113,118 @@ store = next(dist.rendezvous("env://"))[0]
 form_groups()
 
 
-def everyone():
-    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
-    dist.barrier(group=driver)
+# === What everybody does together =====================================================
+
+# A training step gives every rank the start, shares out the batch, adds everybody's
+# gradients. Which patterns are these, what does each of them cost, and which one undoes
+# which?
+#
+# 30 minutes to read · 15 seconds to run · stands on chapter 06_messages
+#
+# At the end you know the nine calls that nearly every distributed program is made of.
+# You have written each of them with nothing but messages, you can say what it sends and
+# in how many rounds, and you know which of them a backward pass turns into which.
+
+# A collective is one call that all ranks of a process group make together. Nobody names
+# a partner; who sends what to whom, and when, is inside. All that a caller must know is
+# who holds what before, and who holds what after. To see that, let every number say
+# where it comes from:
+
+
+def marks(n=1):
+    """n numbers of this rank, the j-th with one bit: 2 ** (rank + 8 * j) says whose, and which."""
+    return torch.tensor([2.0 ** (rank + 8 * j) for j in range(n)], dtype=torch.float64)
+
+
+def empty(n=1):
+    return torch.zeros(n, dtype=torch.float64)
+
+
+# Rank 0's first number is 1 and rank 2's is 4, so a 5 can only be their sum: up to
+# eight ranks, each number has a bit of its own. So every picture of this chapter is
+# drawn from what the ranks really hold, before and after. A cell has the color of the
+# rank that its number comes from.
+#
+# The messages are those of chapter 6, `sendrecv` among them, with two additions. A
+# message may be a view of something larger (a column of a matrix, say), which has to be
+# packed to be sent; and the partners may be numbered within a group of ranks, of which
+# more below. `group=None` means all ranks.
+
+
+def send(x, dst, group=None):
+    """Send x, any view, to rank dst of the group."""
+    dist.send(x.contiguous(), group=group, group_dst=dst)
+
+
+def recv(box, src, group=None):
+    """Fill `box`, any view, with what rank src of the group sends."""
+    packed = box.contiguous()  # box itself, if it is contiguous
+    dist.recv(packed, group=group, group_src=src)
+    if packed is not box:
+        box.copy_(packed)
+
+
+def sendrecv(outgoing, dst, incoming, src, group=None):
+    """Send `outgoing` to rank dst and fill `incoming` from rank src, both at the same time."""
+    handle = dist.isend(outgoing.contiguous(), group=group, group_dst=dst)
+    recv(incoming, src, group)
+    handle.wait()
+
+
+# --- Broadcast ------------------------------------------------------------------------
+
+# One rank, the root, has a tensor; afterwards all have it. The obvious way: the root
+# sends it to one rank after the other.
+#
+# We count bytes, and rounds. A rank has one connection to the network, so let it send
+# one message at a time, and receive one at a time. Messages that can be under way
+# together are one round; one that must wait for another, because a rank is busy or has
+# not got it yet, is in a later round.
+
+
+def broadcast_in_turn(x, src):
+    """Give rank src's x to all: the others' x is overwritten."""
+    if rank == src:
+        for dst in range(world_size):
+            if dst != src:
+                send(x, dst)
+    else:
+        recv(x, src)
+
+
+# Predict: With eight ranks this takes seven rounds, one message in each. After the
+# first of them, two ranks have the tensor. How few rounds can there be, if everyone who
+# has it may pass it on?
+#
+# Three: the number of those who have it can double in every round. That is the binomial
+# tree, which MPI libraries use for short messages [thakur2005]. Count the ranks from
+# the root on; then in the round with `step` = 1, 2, 4, …, those below `step` have it,
+# and each passes it on to the one `step` places further.
+
+
+def broadcast(x, src, group=None):
+    """Give the x of rank src to all ranks of the group, in place, along a binomial tree."""
+    n = dist.get_world_size(group)
+    me = (dist.get_rank(group) - src) % n  # counted from the root
+    step = 1
+    while step < n:
+        if me < step and me + step < n:
+            send(x, (src + me + step) % n, group)
+        elif step <= me < 2 * step:
+            recv(x, (src + me - step) % n, group)
+        step *= 2
+
+
+# The functions of this chapter take the same arguments as PyTorch's own, in the same
+# order, so that every one of them can be compared with its original: same call, same
+# numbers (among all ranks; in groups the root is numbered differently, see below).
+
+x = marks() if rank == 0 else empty()
+before = x.clone()
+theirs = x.clone()
+broadcast(x, 0)
+dist.broadcast(theirs, 0)  # PyTorch's own
+assert torch.equal(x, theirs)
 
 
 def to_rank_0(value):
@@ -123,88 +232,6 @@ def to_rank_0(value):
     values = [None] * world_size if rank == 0 else None
     dist.gather_object(value, values, group=driver)
     return values
-
-
-def from_rank_0(make):
-    """What make() returns on rank 0, on every rank: a copy for each."""
-    box = [pickle.dumps(make()) if rank == 0 else None]
-    dist.broadcast_object_list(box, group=driver)
-    return pickle.loads(box[0])
-
-
-def keep_and_send(make):
-    """What make() returns on rank 0: there the object itself, on the other ranks copies."""
-    value = make() if rank == 0 else None
-    received = from_rank_0(lambda: value)
-    return value if rank == 0 else received
-
-
-notes = {}
-
-
-class Fingerprint(pickle.Pickler):
-    """Writes what a value holds; of a tensor also the gradient, which pickle leaves out."""
-
-    def reducer_override(self, value):
-        if isinstance(value, torch.Tensor):
-            return tuple, ((value.__reduce_ex__(2), value.grad, value.requires_grad),)
-        return NotImplemented
-
-
-def fingerprint(value):
-    """Bytes that differ if the value has changed."""
-    with io.BytesIO() as file:
-        Fingerprint(file).dump(value)
-        return file.getvalue()
-
-
-def note(**values):
-    """Keep in mind what these held when they were pushed."""
-    notes.update((name, fingerprint(value)) for name, value in values.items())
-
-
-def unchanged(**values):
-    """Stop if one of these has changed since it was pushed, for then it is two variables."""
-    for name, value in values.items():
-        if name in notes and fingerprint(value) != notes[name]:
-            sys.exit(
-                f"`{name}` has changed since it was pushed. In the notebook the kernel and the "
-                "ranks each have their own, here they would share it: push it under another name."
-            )
-
-
-def fresh_group():
-    """Replace the process groups, whatever state they are in; variables live on."""
-    everyone()
-    dist.destroy_process_group()
-    form_groups()
-
-
-def leave_group():
-    """The end of the ranks: rank 0 may go on alone."""
-    everyone()
-    dist.destroy_process_group()
-
-
-@contextmanager
-def may_fail():
-    """Say what went wrong, and go on: the error is meant to happen."""
-    try:
-        yield
-    except (Exception, KeyboardInterrupt, SystemExit) as error:
-        first_line = (str(error).splitlines() or [""])[0]
-        print(f"rank {rank} failed, as it may here: {type(error).__name__}: {first_line}")
-
-
-def result(name, value, varies=False):
-    """Print a result that the text quotes. varies: it differs from run to run."""
-
-    def plain(value):
-        if isinstance(value, (list, tuple)):
-            return [plain(item) for item in value]
-        return value.item() if hasattr(value, "item") else value
-
-    print(f"{name} = {plain(value)}")
 
 
 SCRIPT = Path(__file__)
@@ -236,7 +263,6 @@ RANK_COLORS = [
     "#8C510A",
     "#595959",
 ]
-
 
 # For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
 # pixels leave 11 point type readable.
@@ -396,18 +422,6 @@ def _draw_cell(ax, column, row, marks, label):
     ax.text(column + 0.5, row + 0.5, label, **font)
 
 
-plt.switch_backend("Agg")  # figures go to files
-plt.rcParams.update(STYLE)
-
-
-def save_figures():
-    """Save the open figures beside this script, and close them."""
-    for number in plt.get_fignums():
-        figure = plt.figure(number)
-        figure.savefig(file_beside(figure.get_label() or number))
-        plt.close(figure)
-
-
 def show(value, on_rank=None):
     """Print a cell's last value, as a notebook does; a picture becomes a file."""
     if isinstance(value, plt.Figure):
@@ -419,142 +433,6 @@ def show(value, on_rank=None):
     elif value is not None:
         print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
 
-
-def left_out(view):
-    """A stand-in for one of ranklab's views, which says that it is left out."""
-
-    def say(*args, **kwargs):
-        print(f"{view}: left out, for this view of ranklab's is not installed here")
-
-    return say
-
-
-@contextmanager
-def untraced(*args, **kwargs):
-    """A stand-in for ranklab's trace: it records nothing."""
-    yield None
-
-
-try:
-    from ranklab import messages, trace, traffic
-except ImportError:
-    messages = left_out("messages")
-    trace = untraced
-    traffic = left_out("traffic")
-
-
-# === What everybody does together =====================================================
-
-# A training step gives every rank the start, shares out the batch, adds everybody's
-# gradients. Which patterns are these, what does each of them cost, and which one undoes
-# which?
-#
-# 30 minutes to read · 15 seconds to run · stands on chapter 06_messages
-#
-# At the end you know the nine calls that nearly every distributed program is made of.
-# You have written each of them with nothing but messages, you can say what it sends and
-# in how many rounds, and you know which of them a backward pass turns into which.
-
-# A collective is one call that all ranks of a process group make together. Nobody names
-# a partner; who sends what to whom, and when, is inside. All that a caller must know is
-# who holds what before, and who holds what after. To see that, let every number say
-# where it comes from:
-
-
-def marks(n=1):
-    """n numbers of this rank, the j-th with one bit: 2 ** (rank + 8 * j) says whose, and which."""
-    return torch.tensor([2.0 ** (rank + 8 * j) for j in range(n)], dtype=torch.float64)
-
-
-def empty(n=1):
-    return torch.zeros(n, dtype=torch.float64)
-
-
-# Rank 0's first number is 1 and rank 2's is 4, so a 5 can only be their sum: up to
-# eight ranks, each number has a bit of its own. So every picture of this chapter is
-# drawn from what the ranks really hold, before and after. A cell has the color of the
-# rank that its number comes from.
-#
-# The messages are those of chapter 6, `sendrecv` among them, with two additions. A
-# message may be a view of something larger (a column of a matrix, say), which has to be
-# packed to be sent; and the partners may be numbered within a group of ranks, of which
-# more below. `group=None` means all ranks.
-
-
-def send(x, dst, group=None):
-    """Send x, any view, to rank dst of the group."""
-    dist.send(x.contiguous(), group=group, group_dst=dst)
-
-
-def recv(box, src, group=None):
-    """Fill `box`, any view, with what rank src of the group sends."""
-    packed = box.contiguous()  # box itself, if it is contiguous
-    dist.recv(packed, group=group, group_src=src)
-    if packed is not box:
-        box.copy_(packed)
-
-
-def sendrecv(outgoing, dst, incoming, src, group=None):
-    """Send `outgoing` to rank dst and fill `incoming` from rank src, both at the same time."""
-    handle = dist.isend(outgoing.contiguous(), group=group, group_dst=dst)
-    recv(incoming, src, group)
-    handle.wait()
-
-
-# --- Broadcast ------------------------------------------------------------------------
-
-# One rank, the root, has a tensor; afterwards all have it. The obvious way: the root
-# sends it to one rank after the other.
-#
-# We count bytes, and rounds. A rank has one connection to the network, so let it send
-# one message at a time, and receive one at a time. Messages that can be under way
-# together are one round; one that must wait for another, because a rank is busy or has
-# not got it yet, is in a later round.
-
-
-def broadcast_in_turn(x, src):
-    """Give rank src's x to all: the others' x is overwritten."""
-    if rank == src:
-        for dst in range(world_size):
-            if dst != src:
-                send(x, dst)
-    else:
-        recv(x, src)
-
-
-# Predict: With eight ranks this takes seven rounds, one message in each. After the
-# first of them, two ranks have the tensor. How few rounds can there be, if everyone who
-# has it may pass it on?
-#
-# Three: the number of those who have it can double in every round. That is the binomial
-# tree, which MPI libraries use for short messages [thakur2005]. Count the ranks from
-# the root on; then in the round with `step` = 1, 2, 4, …, those below `step` have it,
-# and each passes it on to the one `step` places further.
-
-
-def broadcast(x, src, group=None):
-    """Give the x of rank src to all ranks of the group, in place, along a binomial tree."""
-    n = dist.get_world_size(group)
-    me = (dist.get_rank(group) - src) % n  # counted from the root
-    step = 1
-    while step < n:
-        if me < step and me + step < n:
-            send(x, (src + me + step) % n, group)
-        elif step <= me < 2 * step:
-            recv(x, (src + me - step) % n, group)
-        step *= 2
-
-
-# The functions of this chapter take the same arguments as PyTorch's own, in the same
-# order, so that every one of them can be compared with its original: same call, same
-# numbers (among all ranks; in groups the root is numbered differently, see below).
-
-x = marks() if rank == 0 else empty()
-before = x.clone()
-theirs = x.clone()
-broadcast(x, 0)
-dist.broadcast(theirs, 0)  # PyTorch's own
-assert torch.equal(x, theirs)
 
 before_by_rank = to_rank_0(before)
 x_by_rank = to_rank_0(x)
@@ -598,6 +476,11 @@ def gather(x, boxes, dst, group=None):
             box.copy_(x)
         else:
             recv(box, src, group)
+
+
+def everyone():
+    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
+    dist.barrier(group=driver)
 
 
 everyone()
@@ -713,6 +596,18 @@ before_by_rank = to_rank_0(before)
 x_by_rank = to_rank_0(x)
 if rank == 0:
     show(holdings(before_by_rank, x_by_rank, name="reduce"))
+
+
+def result(name, value, varies=False):
+    """Print a result that the text quotes. varies: it differs from run to run."""
+
+    def plain(value):
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        return value.item() if hasattr(value, "item") else value
+
+    print(f"{name} = {plain(value)}")
+
 
 # A cell with stripes is a sum; its stripes are the ranks that are in it. The assertion
 # looks at rank 0 alone, and it must. What did PyTorch's own leave on the others?
@@ -891,6 +786,29 @@ if rank == 0:
         print(f"{what}: the first rank left {milliseconds:.1f} ms after the last came")
         assert first_went > last_came - 0.02  # the clocks of several hosts may differ a little
 
+
+def left_out(view):
+    """A stand-in for one of ranklab's views, which says that it is left out."""
+
+    def say(*args, **kwargs):
+        print(f"{view}: left out, for this view of ranklab's is not installed here")
+
+    return say
+
+
+@contextmanager
+def untraced(*args, **kwargs):
+    """A stand-in for ranklab's trace: it records nothing."""
+    yield None
+
+
+try:
+    from ranklab import messages, trace, traffic
+except ImportError:
+    messages = left_out("messages")
+    trace = untraced
+    traffic = left_out("traffic")
+
 everyone()
 with trace() as t:
     come_and_go(barrier)
@@ -1003,6 +921,9 @@ if rank == 0:
         "barrier": (0, log_n),
     }
     result("all_reduce_bytes_a_rank", claims["all_reduce"][0] / n)
+
+plt.switch_backend("Agg")  # figures go to files
+plt.rcParams.update(STYLE)
 
 # Bytes are in the trace, and rounds can be read off it: a message is in the round after
 # the last one that either of its ends had to finish before.
@@ -1143,6 +1064,14 @@ if rank == 0:
     result("adjoint_pairs", len(adjoint))
 
 
+def save_figures():
+    """Save the open figures beside this script, and close them."""
+    for number in plt.get_fignums():
+        figure = plt.figure(number)
+        figure.savefig(file_beside(figure.get_label() or number))
+        plt.close(figure)
+
+
 def draw_matrix(ax, name):
     """A square for each one in the matrix, in the color of the rank whose number it takes."""
     matrix = matrices[name]
@@ -1160,6 +1089,45 @@ if rank == 0:
         draw_matrix(ax, name)
         ax.title.set_fontsize(8)
     save_figures()
+
+
+def from_rank_0(make):
+    """What make() returns on rank 0, on every rank: a copy for each."""
+    box = [pickle.dumps(make()) if rank == 0 else None]
+    dist.broadcast_object_list(box, group=driver)
+    return pickle.loads(box[0])
+
+
+def keep_and_send(make):
+    """What make() returns on rank 0: there the object itself, on the other ranks copies."""
+    value = make() if rank == 0 else None
+    received = from_rank_0(lambda: value)
+    return value if rank == 0 else received
+
+
+notes = {}
+
+
+class Fingerprint(pickle.Pickler):
+    """Writes what a value holds; of a tensor also the gradient, which pickle leaves out."""
+
+    def reducer_override(self, value):
+        if isinstance(value, torch.Tensor):
+            return tuple, ((value.__reduce_ex__(2), value.grad, value.requires_grad),)
+        return NotImplemented
+
+
+def fingerprint(value):
+    """Bytes that differ if the value has changed."""
+    with io.BytesIO() as file:
+        Fingerprint(file).dump(value)
+        return file.getvalue()
+
+
+def note(**values):
+    """Keep in mind what these held when they were pushed."""
+    notes.update((name, (value, fingerprint(value))) for name, value in values.items())
+
 
 # The broadcast's ones are the first column, the reduce's the first row. All
 # (adjoint_pairs) pairs are a matrix and its transpose. The linear map that belongs to
@@ -1196,6 +1164,18 @@ for name, other in adjoint.items():
 gaps_by_rank = to_rank_0(gaps)
 if rank == 0:
     assert np.max(gaps_by_rank) < 1e-12
+
+
+def unchanged(**values):
+    """Stop if one of these has changed since it was pushed, for then it is two variables."""
+    for name, value in values.items():
+        pushed, held = notes.get(name, (None, None))
+        if value is pushed and held and fingerprint(value) != held:  # not if it was bound anew
+            sys.exit(
+                f"`{name}` has changed since it was pushed. In the notebook the kernel and the "
+                "ranks each have their own, here they would share it: push it under another name."
+            )
+
 
 # Why does it matter? The chain rule multiplies by transposes. If $y = A x$ is a step of
 # the forward pass and $\partial l/\partial y$ the gradient that comes back, then
@@ -1362,6 +1342,17 @@ if rank == 0:
     assert weights[1] == [10.0 + n - 1] * 2 != [n] * 2
     result("weights_wrong", weights)
 
+
+@contextmanager
+def may_fail():
+    """Say what went wrong, and go on: the error is meant to happen."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        first_line = (str(error).splitlines() or [""])[0]
+        print(f"rank {rank} failed, as it may here: {type(error).__name__}: {first_line}")
+
+
 # No error, and every number is wrong: the weights' gradients should be the world size,
 # everywhere. The first all-reduce added rank 0's bias to the others' weights, with four
 # ranks 10 + 3 · 1 = 13, and the second rank 0's weight to the others' biases, 1 + 3 ·
@@ -1382,6 +1373,14 @@ with may_fail():
         print(f"mean loss {loss.item() / world_size}")
     dist.barrier()
 
+
+def fresh_group():
+    """Replace the process groups, whatever state they are in; variables live on."""
+    everyone()
+    dist.destroy_process_group()
+    form_groups()
+
+
 # The lab names both calls: rank 0 is in an all-reduce, and the others, which have
 # passed it by, are in the barrier. On a cluster you would see only that a time is up.
 # Whenever that happens, look first for a collective inside of an `if` that depends on
@@ -1394,6 +1393,13 @@ loss = torch.tensor([float(rank)])
 dist.all_reduce(loss)
 if rank == 0:
     print(f"mean loss {loss.item() / world_size}")
+
+
+def leave_group():
+    """The end of the ranks: rank 0 may go on alone."""
+    everyone()
+    dist.destroy_process_group()
+
 
 loss_by_rank = to_rank_0(loss)
 if rank == 0:

@@ -109,134 +109,6 @@ store = next(dist.rendezvous("env://"))[0]
 form_groups()
 
 
-def everyone():
-    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
-    dist.barrier(group=driver)
-
-
-def to_rank_0(value):
-    """Every rank's value in rank order, on rank 0; None on the others."""
-    values = [None] * world_size if rank == 0 else None
-    dist.gather_object(value, values, group=driver)
-    return values
-
-
-def leave_group():
-    """The end of the ranks: rank 0 may go on alone."""
-    everyone()
-    dist.destroy_process_group()
-
-
-def result(name, value, varies=False):
-    """Print a result that the text quotes. varies: it differs from run to run."""
-
-    def plain(value):
-        if isinstance(value, (list, tuple)):
-            return [plain(item) for item in value]
-        return value.item() if hasattr(value, "item") else value
-
-    print(f"{name} = {plain(value)}")
-
-
-SCRIPT = Path(__file__)
-pictures = []
-
-
-def file_beside(name):
-    """The path of an SVG file beside this script, for a picture of this name."""
-    name = first = re.sub(r"[^\w.-]+", "-", str(name))
-    number = 1
-    while name in pictures:
-        number += 1
-        name = f"{first}-{number}"
-    pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
-
-
-# From ranklab.plots:
-
-# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
-# for color-blind readers, with its yellow and black replaced by colors seen on white.
-RANK_COLORS = [
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#8C510A",
-    "#595959",
-]
-
-
-# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
-# pixels leave 11 point type readable.
-STYLE = {
-    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "figure.constrained_layout.use": True,
-    "figure.facecolor": "white",
-    "figure.figsize": (5.2, 3.2),
-    "font.size": 11,
-    "grid.alpha": 0.25,
-    "hatch.linewidth": 0.6,
-    "legend.frameon": False,
-    "lines.linewidth": 2,
-    "savefig.facecolor": "white",
-    "svg.hashsalt": "ranklab",
-}
-
-
-plt.switch_backend("Agg")  # figures go to files
-plt.rcParams.update(STYLE)
-
-
-def save_figures():
-    """Save the open figures beside this script, and close them."""
-    for number in plt.get_fignums():
-        figure = plt.figure(number)
-        figure.savefig(file_beside(figure.get_label() or number))
-        plt.close(figure)
-
-
-def show(value, on_rank=None):
-    """Print a cell's last value, as a notebook does; a picture becomes a file."""
-    if isinstance(value, plt.Figure):
-        value.savefig(file_beside(value.get_label() or "figure"))
-        plt.close(value)
-    elif hasattr(value, "_repr_svg_"):
-        path = file_beside(getattr(value, "name", None) or "drawing")
-        path.write_text(value._repr_svg_())
-    elif value is not None:
-        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
-
-
-def left_out(view):
-    """A stand-in for one of ranklab's views, which says that it is left out."""
-
-    def say(*args, **kwargs):
-        print(f"{view}: left out, for this view of ranklab's is not installed here")
-
-    return say
-
-
-@contextmanager
-def untraced(*args, **kwargs):
-    """A stand-in for ranklab's trace: it records nothing."""
-    yield None
-
-
-try:
-    from ranklab import messages, trace, traffic
-except ImportError:
-    messages = left_out("messages")
-    trace = untraced
-    traffic = left_out("traffic")
-
-
 # === How fast can an all-reduce be? ===================================================
 
 # Every training step ends with the same sum over all ranks. What is the least that it
@@ -251,20 +123,6 @@ except ImportError:
 # reduce-scatters, then all-gathers. New are the others, in pieces and through shared
 # memory too, and what decides between them. At the end you can say of each how many
 # bytes and rounds it takes, what a wrong one looks like, and which size asks for which.
-
-# From ranklab.taught.messages:
-
-
-def latency_bandwidth(sizes, seconds):
-    """Fit T(n) = alpha + n / beta to measured times; return alpha (s) and beta (bytes/s).
-
-    Least squares of the relative error, so that every size has the same weight.
-    """
-    n, t = np.asarray(sizes, dtype=float), np.asarray(seconds, dtype=float)
-    equations = np.stack([1 / t, n / t], axis=1)
-    (alpha, per_byte), *_ = np.linalg.lstsq(equations, np.ones(len(t)))
-    return float(alpha), float(1 / per_byte)
-
 
 # --- One collects, one gives back -----------------------------------------------------
 
@@ -306,6 +164,28 @@ def gather_all_reduce(x, members, me):
         dist.recv(x, members[0])
 
 
+def left_out(view):
+    """A stand-in for one of ranklab's views, which says that it is left out."""
+
+    def say(*args, **kwargs):
+        print(f"{view}: left out, for this view of ranklab's is not installed here")
+
+    return say
+
+
+@contextmanager
+def untraced(*args, **kwargs):
+    """A stand-in for ranklab's trace: it records nothing."""
+    yield None
+
+
+try:
+    from ranklab import messages, trace, traffic
+except ImportError:
+    messages = left_out("messages")
+    trace = untraced
+    traffic = left_out("traffic")
+
 # Predict: Rank r holds a tensor full of r + 1. What does every rank hold afterwards?
 # How many tensors does rank 0 send, and how many does rank 3?
 
@@ -319,6 +199,57 @@ def counted(all_reduce, n):
 
 
 x, t = counted(gather_all_reduce, 1 << 18)  # 1 MB
+
+
+def everyone():
+    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
+    dist.barrier(group=driver)
+
+
+def to_rank_0(value):
+    """Every rank's value in rank order, on rank 0; None on the others."""
+    values = [None] * world_size if rank == 0 else None
+    dist.gather_object(value, values, group=driver)
+    return values
+
+
+def result(name, value, varies=False):
+    """Print a result that the text quotes. varies: it differs from run to run."""
+
+    def plain(value):
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        return value.item() if hasattr(value, "item") else value
+
+    print(f"{name} = {plain(value)}")
+
+
+SCRIPT = Path(__file__)
+pictures = []
+
+
+def file_beside(name):
+    """The path of an SVG file beside this script, for a picture of this name."""
+    name = first = re.sub(r"[^\w.-]+", "-", str(name))
+    number = 1
+    while name in pictures:
+        number += 1
+        name = f"{first}-{number}"
+    pictures.append(name)
+    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+
+
+def show(value, on_rank=None):
+    """Print a cell's last value, as a notebook does; a picture becomes a file."""
+    if isinstance(value, plt.Figure):
+        value.savefig(file_beside(value.get_label() or "figure"))
+        plt.close(value)
+    elif hasattr(value, "_repr_svg_"):
+        path = file_beside(getattr(value, "name", None) or "drawing")
+        path.write_text(value._repr_svg_())
+    elif value is not None:
+        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
+
 
 everyone()
 if rank == 0:
@@ -362,19 +293,6 @@ def tree_all_reduce(x, members, me):
             dist.send(x, members[me + distance])
 
 
-# This takes $2 \lceil \log_2 n \rceil$ rounds of messages for n ranks instead of 2(n −
-# 1).
-
-# --- Everybody swaps ------------------------------------------------------------------
-
-# Near the root only two ranks have something to do. Recursive doubling has no root: in
-# each round, every rank swaps what it has with a partner, and both add. The partners
-# are at distance 1, then 2, then 4, and after $\log_2 n$ rounds everybody has
-# everything.
-#
-# Predict: That needs a power of two. What would you do with rank 4 of five, or with
-# ranks 4, 5 and 6 of seven?
-
 # From ranklab.taught.collectives:
 
 
@@ -391,6 +309,20 @@ def sendrecv(outgoing, dst, incoming, src, group=None):
     handle = dist.isend(outgoing.contiguous(), group=group, group_dst=dst)
     recv(incoming, src, group)
     handle.wait()
+
+
+# This takes $2 \lceil \log_2 n \rceil$ rounds of messages for n ranks instead of 2(n −
+# 1).
+
+# --- Everybody swaps ------------------------------------------------------------------
+
+# Near the root only two ranks have something to do. Recursive doubling has no root: in
+# each round, every rank swaps what it has with a partner, and both add. The partners
+# are at distance 1, then 2, then 4, and after $\log_2 n$ rounds everybody has
+# everything.
+#
+# Predict: That needs a power of two. What would you do with rank 4 of five, or with
+# ranks 4, 5 and 6 of seven?
 
 
 @on_flat
@@ -951,6 +883,44 @@ for way, all_reduce in ways.items():
     sums[way] = torch.randn(10_000, generator=torch.Generator().manual_seed(rank))
     all_reduce(sums[way])
 
+# From ranklab.plots:
+
+# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
+# for color-blind readers, with its yellow and black replaced by colors seen on white.
+RANK_COLORS = [
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#8C510A",
+    "#595959",
+]
+
+# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
+# pixels leave 11 point type readable.
+STYLE = {
+    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "white",
+    "figure.figsize": (5.2, 3.2),
+    "font.size": 11,
+    "grid.alpha": 0.25,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 2,
+    "savefig.facecolor": "white",
+    "svg.hashsalt": "ranklab",
+}
+
+plt.switch_backend("Agg")  # figures go to files
+plt.rcParams.update(STYLE)
+
 sums_of_all = to_rank_0(sums)
 if rank == 0:
     print(f"{'places that differ':>20}: from rank 0   from gather")
@@ -1046,6 +1016,20 @@ bill = [
     medians(parts_of_the_bill(nbytes), *((5, 4) if nbytes < 1 << 20 else (3, 2)))
     for nbytes in other_sizes
 ]
+
+# From ranklab.taught.messages:
+
+
+def latency_bandwidth(sizes, seconds):
+    """Fit T(n) = alpha + n / beta to measured times; return alpha (s) and beta (bytes/s).
+
+    Least squares of the relative error, so that every size has the same weight.
+    """
+    n, t = np.asarray(sizes, dtype=float), np.asarray(seconds, dtype=float)
+    equations = np.stack([1 / t, n / t], axis=1)
+    (alpha, per_byte), *_ = np.linalg.lstsq(equations, np.ones(len(t)))
+    return float(alpha), float(1 / per_byte)
+
 
 # The model is to be tested on other sizes than those it was made from: these are 8, 32,
 # 128 bytes and so on, and the all-reduces will be timed at 4, 16, 64.
@@ -1150,6 +1134,15 @@ if rank == 0:
     print(f"{'milliseconds':>12}:     4 bytes       64 KB       64 MB")
     for key in names:
         print(f"{key:>12}:", *(f"{1e3 * measured[key][k]:11.3f}" for k in (0, 7, 12)))
+
+
+def save_figures():
+    """Save the open figures beside this script, and close them."""
+    for number in plt.get_fignums():
+        figure = plt.figure(number)
+        figure.savefig(file_beside(figure.get_label() or number))
+        plt.close(figure)
+
 
 if rank == 0:
     fig, ax = plt.subplots(num="all-reduces", figsize=(5.2, 4.4))
@@ -1281,6 +1274,13 @@ if rank == 0:
         print(f"{nbytes:>10,} bytes: {ratio:5.2f} of Gloo's time")
     result("shared_over_gloo", over_gloo[-1], varies=True)
     result("ring_over_gloo", measured["ring"][-1] / measured["Gloo"][-1], varies=True)
+
+
+def leave_group():
+    """The end of the ranks: rank 0 may go on alone."""
+    everyone()
+    dist.destroy_process_group()
+
 
 # For 64 MB our ring, in Python, takes (ring_over_gloo) times as long as Gloo's, in C++:
 # both send the same bytes. Through shared memory it is (shared_over_gloo) times. Gloo

@@ -111,18 +111,6 @@ store = next(dist.rendezvous("env://"))[0]
 form_groups()
 
 
-def everyone():
-    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
-    dist.barrier(group=driver)
-
-
-def to_rank_0(value):
-    """Every rank's value in rank order, on rank 0; None on the others."""
-    values = [None] * world_size if rank == 0 else None
-    dist.gather_object(value, values, group=driver)
-    return values
-
-
 playing = "kernel"
 streams = {"ranks": (torch.get_rng_state(), np.random.get_state(), random.getstate())}
 torch.seed()  # the kernel's streams begin somewhere else
@@ -145,12 +133,6 @@ def play(part):
     return before
 
 
-def leave_group():
-    """The end of the ranks: rank 0 may go on alone."""
-    everyone()
-    dist.destroy_process_group()
-
-
 def result(name, value, varies=False):
     """Print a result that the text quotes. varies: it differs from run to run."""
 
@@ -160,113 +142,6 @@ def result(name, value, varies=False):
         return value.item() if hasattr(value, "item") else value
 
     print(f"{name} = {plain(value)}")
-
-
-SCRIPT = Path(__file__)
-pictures_ = []
-
-
-def file_beside(name):
-    """The path of an SVG file beside this script, for a picture of this name."""
-    name = first = re.sub(r"[^\w.-]+", "-", str(name))
-    number = 1
-    while name in pictures_:
-        number += 1
-        name = f"{first}-{number}"
-    pictures_.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
-
-
-# From ranklab.plots:
-
-# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
-# for color-blind readers, with its yellow and black replaced by colors seen on white.
-RANK_COLORS = [
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#8C510A",
-    "#595959",
-]
-
-
-# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
-# pixels leave 11 point type readable.
-STYLE = {
-    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "figure.constrained_layout.use": True,
-    "figure.facecolor": "white",
-    "figure.figsize": (5.2, 3.2),
-    "font.size": 11,
-    "grid.alpha": 0.25,
-    "hatch.linewidth": 0.6,
-    "legend.frameon": False,
-    "lines.linewidth": 2,
-    "savefig.facecolor": "white",
-    "svg.hashsalt": "ranklab",
-}
-
-
-def pale(color, share=0.25):
-    """Return `color` mixed with white, as an opaque color: `share` of it is the color.
-
-    Transparent colors and hatching do not go together in an SVG.
-    """
-    rgb = matplotlib.colors.to_rgb(color)
-    return tuple(1 - share * (1 - part) for part in rgb)
-
-
-plt.switch_backend("Agg")  # figures go to files
-plt.rcParams.update(STYLE)
-
-
-def save_figures():
-    """Save the open figures beside this script, and close them."""
-    for number in plt.get_fignums():
-        figure = plt.figure(number)
-        figure.savefig(file_beside(figure.get_label() or number))
-        plt.close(figure)
-
-
-def show(value, on_rank=None):
-    """Print a cell's last value, as a notebook does; a picture becomes a file."""
-    if isinstance(value, plt.Figure):
-        value.savefig(file_beside(value.get_label() or "figure"))
-        plt.close(value)
-    elif hasattr(value, "_repr_svg_"):
-        path = file_beside(getattr(value, "name", None) or "drawing")
-        path.write_text(value._repr_svg_())
-    elif value is not None:
-        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
-
-
-def left_out_(view):
-    """A stand-in for one of ranklab's views, which says that it is left out."""
-
-    def say(*args, **kwargs):
-        print(f"{view}: left out, for this view of ranklab's is not installed here")
-
-    return say
-
-
-@contextmanager
-def untraced(*args, **kwargs):
-    """A stand-in for ranklab's trace: it records nothing."""
-    yield None
-
-
-try:
-    from ranklab import timeline, trace
-except ImportError:
-    timeline = left_out_("timeline")
-    trace = untraced
 
 
 # === One batch, many ranks ============================================================
@@ -287,6 +162,19 @@ if rank == 0:
     n_ranks = world_size
     result("n_ranks", n_ranks)
 
+# From ranklab.taught.training:
+
+
+def split(X, y, share=0.1, seed=0):
+    """Return (train X, train y) and (test X, test y): a random share of the samples is for testing.
+
+    Every sample is in exactly one of the two.
+    """
+    order = torch.randperm(len(X), generator=torch.Generator().manual_seed(seed))
+    test, train = order.tensor_split([round(share * len(X))])
+    return (X[train], y[train]), (X[test], y[test])
+
+
 # --- A batch, shared out --------------------------------------------------------------
 
 # Data parallelism: every rank has the whole model, its replica, and a part of the
@@ -298,54 +186,6 @@ if rank == 0:
 # × 8 pixels each [alpaydin1998]. They come with scikit-learn. A fifth of them is for
 # testing. (The same 13 people wrote both parts, so the test says nothing about other
 # hands.)
-
-# From ranklab.taught.training:
-
-
-@torch.no_grad()
-def evaluate(model, X, y):
-    """Return the mean cross-entropy (a float) over X (n, features) and y (n,), and the share of
-    samples whose class the model finds. Nothing is trained and no graph is kept."""
-    model.eval()  # for layers that work otherwise in training, such as dropout; an MLP has none
-    outputs = model(X)
-    model.train()
-    loss = nn.functional.cross_entropy(outputs, y).item()
-    return loss, (outputs.argmax(1) == y).float().mean().item()
-
-
-@functools.lru_cache(maxsize=2)  # it is asked for in every step, and is the same for a whole epoch
-def order_of_epoch(epoch, n, seed):
-    """Return the numbers of n samples, (n,), int64, in the random order of an epoch."""
-    return torch.randperm(n, generator=torch.Generator().manual_seed(1000003 * seed + epoch))
-
-
-def samples_of_step(step, n, batch_size, seed=0):
-    """Return which of n samples step number `step` trains on: (batch_size,), int64.
-
-    Every epoch goes through the samples in a new random order, in full batches; what does not
-    fill a batch is left out, other samples in each epoch. The result depends on the arguments
-    alone, so every process can ask, in any order.
-    """
-    epoch, place = divmod(step, n // batch_size)
-    return order_of_epoch(epoch, n, seed)[place * batch_size : (place + 1) * batch_size]
-
-
-def loss_and_gradients(model, x, y):
-    """Return the loss of a batch, and leave its gradients in the parameters' .grad."""
-    model.zero_grad()
-    loss = nn.functional.cross_entropy(model(x), y)
-    loss.backward()
-    return loss.detach()
-
-
-def split(X, y, share=0.1, seed=0):
-    """Return (train X, train y) and (test X, test y): a random share of the samples is for testing.
-
-    Every sample is in exactly one of the two.
-    """
-    order = torch.randperm(len(X), generator=torch.Generator().manual_seed(seed))
-    test, train = order.tensor_split([round(share * len(X))])
-    return (X[train], y[train]), (X[test], y[test])
 
 
 def digits(seed=0):
@@ -389,6 +229,31 @@ def shard(n, rank, world_size):
     return slice(n * rank // world_size, n * (rank + 1) // world_size)
 
 
+def everyone():
+    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
+    dist.barrier(group=driver)
+
+
+# From ranklab.taught.training:
+
+
+@functools.lru_cache(maxsize=2)  # it is asked for in every step, and is the same for a whole epoch
+def order_of_epoch(epoch, n, seed):
+    """Return the numbers of n samples, (n,), int64, in the random order of an epoch."""
+    return torch.randperm(n, generator=torch.Generator().manual_seed(1000003 * seed + epoch))
+
+
+def samples_of_step(step, n, batch_size, seed=0):
+    """Return which of n samples step number `step` trains on: (batch_size,), int64.
+
+    Every epoch goes through the samples in a new random order, in full batches; what does not
+    fill a batch is left out, other samples in each epoch. The result depends on the arguments
+    alone, so every process can ask, in any order.
+    """
+    epoch, place = divmod(step, n // batch_size)
+    return order_of_epoch(epoch, n, seed)[place * batch_size : (place + 1) * batch_size]
+
+
 everyone()
 play("ranks")
 
@@ -398,6 +263,76 @@ mine = batch[shard(64, rank, world_size)]
 share = mine.tolist()
 a_few = X[mine[:6]].view(-1, 8, 8)
 counts = len(X), len(X_test), sum(p.numel() for p in DigitsNet().parameters())
+
+
+def to_rank_0(value):
+    """Every rank's value in rank order, on rank 0; None on the others."""
+    values = [None] * world_size if rank == 0 else None
+    dist.gather_object(value, values, group=driver)
+    return values
+
+
+SCRIPT = Path(__file__)
+pictures_ = []
+
+
+def file_beside(name):
+    """The path of an SVG file beside this script, for a picture of this name."""
+    name = first = re.sub(r"[^\w.-]+", "-", str(name))
+    number = 1
+    while name in pictures_:
+        number += 1
+        name = f"{first}-{number}"
+    pictures_.append(name)
+    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+
+
+# From ranklab.plots:
+
+# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
+# for color-blind readers, with its yellow and black replaced by colors seen on white.
+RANK_COLORS = [
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#8C510A",
+    "#595959",
+]
+
+# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
+# pixels leave 11 point type readable.
+STYLE = {
+    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "white",
+    "figure.figsize": (5.2, 3.2),
+    "font.size": 11,
+    "grid.alpha": 0.25,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 2,
+    "savefig.facecolor": "white",
+    "svg.hashsalt": "ranklab",
+}
+
+plt.switch_backend("Agg")  # figures go to files
+plt.rcParams.update(STYLE)
+
+
+def save_figures():
+    """Save the open figures beside this script, and close them."""
+    for number in plt.get_fignums():
+        figure = plt.figure(number)
+        figure.savefig(file_beside(figure.get_label() or number))
+        plt.close(figure)
+
 
 everyone()
 if rank == 0:
@@ -662,6 +597,18 @@ def broadcast_parameters(model, src=0, group=None):
         dist.broadcast(tensor, group_src=src, group=group)
 
 
+def show(value, on_rank=None):
+    """Print a cell's last value, as a notebook does; a picture becomes a file."""
+    if isinstance(value, plt.Figure):
+        value.savefig(file_beside(value.get_label() or "figure"))
+        plt.close(value)
+    elif hasattr(value, "_repr_svg_"):
+        path = file_beside(getattr(value, "name", None) or "drawing")
+        path.write_text(value._repr_svg_())
+    elif value is not None:
+        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
+
+
 everyone()
 play("ranks")
 broadcast_parameters(model)
@@ -694,6 +641,38 @@ def average_gradients(model, weight=None, group=None):
             parameter.grad *= weight
             dist.all_reduce(parameter.grad, group=group)
 
+
+# From ranklab.taught.training:
+
+
+def loss_and_gradients(model, x, y):
+    """Return the loss of a batch, and leave its gradients in the parameters' .grad."""
+    model.zero_grad()
+    loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    return loss.detach()
+
+
+def left_out_(view):
+    """A stand-in for one of ranklab's views, which says that it is left out."""
+
+    def say(*args, **kwargs):
+        print(f"{view}: left out, for this view of ranklab's is not installed here")
+
+    return say
+
+
+@contextmanager
+def untraced(*args, **kwargs):
+    """A stand-in for ranklab's trace: it records nothing."""
+    yield None
+
+
+try:
+    from ranklab import timeline, trace
+except ImportError:
+    timeline = left_out_("timeline")
+    trace = untraced
 
 # The optimizer never learns that there are other ranks. In `.grad` it finds what it
 # would find on one rank with the whole batch. So momentum, weight decay, Adam and a
@@ -749,6 +728,20 @@ def sync_sgd(model, X, y, *, steps, batch_size, learning_rate, momentum=0.9, see
     return losses.tolist()
 
 
+# From ranklab.taught.training:
+
+
+@torch.no_grad()
+def evaluate(model, X, y):
+    """Return the mean cross-entropy (a float) over X (n, features) and y (n,), and the share of
+    samples whose class the model finds. Nothing is trained and no graph is kept."""
+    model.eval()  # for layers that work otherwise in training, such as dropout; an MLP has none
+    outputs = model(X)
+    model.train()
+    loss = nn.functional.cross_entropy(outputs, y).item()
+    return loss, (outputs.argmax(1) == y).float().mean().item()
+
+
 # The losses are added up over the ranks once, at the end: nobody needs them earlier,
 # and each collective costs its latency.
 #
@@ -799,6 +792,18 @@ if rank == 0:
     result("percent_found", " or ".join(percents))
     result("apart_float32", max(apart.max() for apart in apart32.values()), varies=True)
     result("apart_float64", max(apart.max() for apart in apart64.values()), varies=True)
+
+# From ranklab.plots:
+
+
+def pale(color, share=0.25):
+    """Return `color` mixed with white, as an opaque color: `share` of it is the color.
+
+    Transparent colors and hatching do not go together in an SVG.
+    """
+    rgb = matplotlib.colors.to_rgb(color)
+    return tuple(1 - share * (1 - part) for part in rgb)
+
 
 if rank == 0:
     fig, ax = plt.subplots(num="one-curve")
@@ -1447,6 +1452,13 @@ dist.all_reduce(broken, op=dist.ReduceOp.MAX)  # is it broken anywhere?
 if not broken:
     average_gradients(model)
 left_out_by_all = bool(broken)
+
+
+def leave_group():
+    """The end of the ranks: rank 0 may go on alone."""
+    everyone()
+    dist.destroy_process_group()
+
 
 left_out_by_all_by_rank = to_rank_0(left_out_by_all)
 if rank == 0:

@@ -120,18 +120,6 @@ store = next(dist.rendezvous("env://"))[0]
 form_groups()
 
 
-def everyone():
-    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
-    dist.barrier(group=driver)
-
-
-def to_rank_0(value):
-    """Every rank's value in rank order, on rank 0; None on the others."""
-    values = [None] * world_size if rank == 0 else None
-    dist.gather_object(value, values, group=driver)
-    return values
-
-
 def from_rank_0(make):
     """What make() returns on rank 0, on every rank: a copy for each."""
     before = play("kernel")
@@ -139,47 +127,6 @@ def from_rank_0(make):
     dist.broadcast_object_list(box, group=driver)
     play(before)
     return pickle.loads(box[0])
-
-
-def keep_and_send(make):
-    """What make() returns on rank 0: there the object itself, on the other ranks copies."""
-    value = make() if rank == 0 else None
-    received = from_rank_0(lambda: value)
-    return value if rank == 0 else received
-
-
-notes = {}
-
-
-class Fingerprint(pickle.Pickler):
-    """Writes what a value holds; of a tensor also the gradient, which pickle leaves out."""
-
-    def reducer_override(self, value):
-        if isinstance(value, torch.Tensor):
-            return tuple, ((value.__reduce_ex__(2), value.grad, value.requires_grad),)
-        return NotImplemented
-
-
-def fingerprint(value):
-    """Bytes that differ if the value has changed."""
-    with io.BytesIO() as file:
-        Fingerprint(file).dump(value)
-        return file.getvalue()
-
-
-def note(**values):
-    """Keep in mind what these held when they were pushed."""
-    notes.update((name, fingerprint(value)) for name, value in values.items())
-
-
-def unchanged(**values):
-    """Stop if one of these has changed since it was pushed, for then it is two variables."""
-    for name, value in values.items():
-        if name in notes and fingerprint(value) != notes[name]:
-            sys.exit(
-                f"`{name}` has changed since it was pushed. In the notebook the kernel and the "
-                "ranks each have their own, here they would share it: push it under another name."
-            )
 
 
 playing = "kernel"
@@ -204,22 +151,6 @@ def play(part):
     return before
 
 
-def leave_group():
-    """The end of the ranks: rank 0 may go on alone."""
-    everyone()
-    dist.destroy_process_group()
-
-
-@contextmanager
-def may_fail():
-    """Say what went wrong, and go on: the error is meant to happen."""
-    try:
-        yield
-    except (Exception, KeyboardInterrupt, SystemExit) as error:
-        first_line = (str(error).splitlines() or [""])[0]
-        print(f"rank {rank} failed, as it may here: {type(error).__name__}: {first_line}")
-
-
 def result(name, value, varies=False):
     """Print a result that the text quotes. varies: it differs from run to run."""
 
@@ -230,117 +161,6 @@ def result(name, value, varies=False):
 
     print(f"{name} = {plain(value)}")
 
-
-SCRIPT = Path(__file__)
-pictures = []
-
-
-def file_beside(name):
-    """The path of an SVG file beside this script, for a picture of this name."""
-    name = first = re.sub(r"[^\w.-]+", "-", str(name))
-    number = 1
-    while name in pictures:
-        number += 1
-        name = f"{first}-{number}"
-    pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
-
-
-# From ranklab.plots:
-
-# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
-# for color-blind readers, with its yellow and black replaced by colors seen on white.
-RANK_COLORS = [
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#8C510A",
-    "#595959",
-]
-
-
-# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
-# pixels leave 11 point type readable.
-STYLE = {
-    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "figure.constrained_layout.use": True,
-    "figure.facecolor": "white",
-    "figure.figsize": (5.2, 3.2),
-    "font.size": 11,
-    "grid.alpha": 0.25,
-    "hatch.linewidth": 0.6,
-    "legend.frameon": False,
-    "lines.linewidth": 2,
-    "savefig.facecolor": "white",
-    "svg.hashsalt": "ranklab",
-}
-
-
-plt.switch_backend("Agg")  # figures go to files
-plt.rcParams.update(STYLE)
-
-
-def save_figures():
-    """Save the open figures beside this script, and close them."""
-    for number in plt.get_fignums():
-        figure = plt.figure(number)
-        figure.savefig(file_beside(figure.get_label() or number))
-        plt.close(figure)
-
-
-def show(value, on_rank=None):
-    """Print a cell's last value, as a notebook does; a picture becomes a file."""
-    if isinstance(value, plt.Figure):
-        value.savefig(file_beside(value.get_label() or "figure"))
-        plt.close(value)
-    elif hasattr(value, "_repr_svg_"):
-        path = file_beside(getattr(value, "name", None) or "drawing")
-        path.write_text(value._repr_svg_())
-    elif value is not None:
-        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
-
-
-def left_out_(view):
-    """A stand-in for one of ranklab's views, which says that it is left out."""
-
-    def say(*args, **kwargs):
-        print(f"{view}: left out, for this view of ranklab's is not installed here")
-
-    return say
-
-
-@contextmanager
-def untraced(*args, **kwargs):
-    """A stand-in for ranklab's trace: it records nothing."""
-    yield None
-
-
-try:
-    from ranklab import timeline, trace, traffic
-except ImportError:
-    timeline = left_out_("timeline")
-    trace = untraced
-    traffic = left_out_("traffic")
-
-
-# === PyTorch's own ====================================================================
-
-# Everybody wraps the model in `DistributedDataParallel` and goes on. What does that
-# line do, and when? And what does it leave to you?
-#
-# 60 minutes to read · 30 seconds to run · stands on chapter 10_sync_sgd
-#
-# At the end you can say which messages DDP sends and at what moment, use `no_sync` and
-# `find_unused_parameters` for what they are for, choose batch size, learning rate and
-# seeds as ranks are added, and write a training that can be killed at any moment, on
-# any rank, and still ends with the same bits.
 
 # From ranklab.taught.training:
 
@@ -370,25 +190,17 @@ def digits(seed=0):
     return split(torch.tensor(X / 16, dtype=torch.float32), torch.tensor(y), share=0.2, seed=seed)
 
 
-@torch.no_grad()
-def broadcast_parameters(model, src=0, group=None):
-    """Give every rank the parameters and buffers of rank src of the group, in place."""
-    for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor, group_src=src, group=group)
+# === PyTorch's own ====================================================================
 
-
-def average_gradients(model, weight=None, group=None):
-    """Replace every gradient by the sum over the ranks of weight * gradient.
-
-    weight: this rank's share m_k / n of the batch; by default one part of as many as there are
-    ranks. A parameter must have a gradient on all ranks or on none.
-    """
-    weight = 1 / dist.get_world_size(group) if weight is None else weight
-    for parameter in model.parameters():
-        if parameter.grad is not None:
-            parameter.grad *= weight
-            dist.all_reduce(parameter.grad, group=group)
-
+# Everybody wraps the model in `DistributedDataParallel` and goes on. What does that
+# line do, and when? And what does it leave to you?
+#
+# 60 minutes to read · 30 seconds to run · stands on chapter 10_sync_sgd
+#
+# At the end you can say which messages DDP sends and at what moment, use `no_sync` and
+# `find_unused_parameters` for what they are for, choose batch size, learning rate and
+# seeds as ranks are added, and write a training that can be killed at any moment, on
+# any rank, and still ends with the same bits.
 
 # The data are chapter 10's handwritten digits, in float64, so that rounding can be told
 # from a mistake. The kernel reads them once and pushes them to the ranks. The global
@@ -420,6 +232,34 @@ def network(dropout=0.0, seed=0):
         return nn.Sequential(*layers).double()
 
 
+def everyone():
+    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
+    dist.barrier(group=driver)
+
+
+# From ranklab.taught.sync_sgd:
+
+
+@torch.no_grad()
+def broadcast_parameters(model, src=0, group=None):
+    """Give every rank the parameters and buffers of rank src of the group, in place."""
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor, group_src=src, group=group)
+
+
+def average_gradients(model, weight=None, group=None):
+    """Replace every gradient by the sum over the ranks of weight * gradient.
+
+    weight: this rank's share m_k / n of the batch; by default one part of as many as there are
+    ranks. A parameter must have a gradient on all ranks or on none.
+    """
+    weight = 1 / dist.get_world_size(group) if weight is None else weight
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad *= weight
+            dist.all_reduce(parameter.grad, group=group)
+
+
 everyone()
 play("ranks")
 X, y = train_set
@@ -439,6 +279,14 @@ gap = max(
     for a, b in zip(by_hand.parameters(), wrapped.parameters())
 )
 
+
+def to_rank_0(value):
+    """Every rank's value in rank order, on rank 0; None on the others."""
+    values = [None] * world_size if rank == 0 else None
+    dist.gather_object(value, values, group=driver)
+    return values
+
+
 # Predict: Both average the gradients of the same samples at the same weights. Are the
 # gradients equal: to the last bit, nearly, or not?
 
@@ -450,6 +298,29 @@ if rank == 0:
 gap_by_rank = to_rank_0(gap)
 if rank == 0:
     result("gap", max(gap_by_rank), varies=True)
+
+
+def left_out_(view):
+    """A stand-in for one of ranklab's views, which says that it is left out."""
+
+    def say(*args, **kwargs):
+        print(f"{view}: left out, for this view of ranklab's is not installed here")
+
+    return say
+
+
+@contextmanager
+def untraced(*args, **kwargs):
+    """A stand-in for ranklab's trace: it records nothing."""
+    yield None
+
+
+try:
+    from ranklab import timeline, trace, traffic
+except ImportError:
+    timeline = left_out_("timeline")
+    trace = untraced
+    traffic = left_out_("traffic")
 
 # They differ by at most (gap). Chapter 10 sends one all-reduce for each parameter and
 # DDP one for many at once, so with more than two ranks the numbers are added in another
@@ -553,6 +424,33 @@ with trace() as t:
         buckets.append(list(calls))
         calls.clear()
 caps = replica.bucket_bytes_cap, DDP(network()).bucket_bytes_cap, dist._DEFAULT_FIRST_BUCKET_BYTES
+
+SCRIPT = Path(__file__)
+pictures = []
+
+
+def file_beside(name):
+    """The path of an SVG file beside this script, for a picture of this name."""
+    name = first = re.sub(r"[^\w.-]+", "-", str(name))
+    number = 1
+    while name in pictures:
+        number += 1
+        name = f"{first}-{number}"
+    pictures.append(name)
+    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+
+
+def show(value, on_rank=None):
+    """Print a cell's last value, as a notebook does; a picture becomes a file."""
+    if isinstance(value, plt.Figure):
+        value.savefig(file_beside(value.get_label() or "figure"))
+        plt.close(value)
+    elif hasattr(value, "_repr_svg_"):
+        path = file_beside(getattr(value, "name", None) or "drawing")
+        path.write_text(value._repr_svg_())
+    elif value is not None:
+        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
+
 
 t_by_rank = to_rank_0(t)
 if rank == 0:
@@ -783,6 +681,17 @@ play("ranks")
 plain = network()
 names_inside = list(DDP(plain).state_dict())
 
+
+@contextmanager
+def may_fail():
+    """Say what went wrong, and go on: the error is meant to happen."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        first_line = (str(error).splitlines() or [""])[0]
+        print(f"rank {rank} failed, as it may here: {type(error).__name__}: {first_line}")
+
+
 everyone()
 with may_fail():
     show(plain.load_state_dict(DDP(network(seed=1)).state_dict()), rank)
@@ -876,6 +785,53 @@ if rank == 0:
     result("small_layers_processes", of_small[1], varies=True)
     result("large_layers_threads", of_large[0], varies=True)
     result("large_layers_processes", of_large[1], varies=True)
+
+# From ranklab.plots:
+
+# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
+# for color-blind readers, with its yellow and black replaced by colors seen on white.
+RANK_COLORS = [
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#8C510A",
+    "#595959",
+]
+
+# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
+# pixels leave 11 point type readable.
+STYLE = {
+    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "white",
+    "figure.figsize": (5.2, 3.2),
+    "font.size": 11,
+    "grid.alpha": 0.25,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 2,
+    "savefig.facecolor": "white",
+    "svg.hashsalt": "ranklab",
+}
+
+plt.switch_backend("Agg")  # figures go to files
+plt.rcParams.update(STYLE)
+
+
+def save_figures():
+    """Save the open figures beside this script, and close them."""
+    for number in plt.get_fignums():
+        figure = plt.figure(number)
+        figure.savefig(file_beside(figure.get_label() or number))
+        plt.close(figure)
+
 
 if rank == 0:
     fig, ax = plt.subplots(num="threads", figsize=(5.2, 2.6))
@@ -1289,6 +1245,38 @@ if rank == 0:
         after[how] = f"{words.count('old')} old, {words.count('new')} new"
         result(f"after_a_kill_{how}", after[how])
     assert after == {"plain": "0 old, 500 new", "whole": "1000 old, 0 new"}
+
+
+def keep_and_send(make):
+    """What make() returns on rank 0: there the object itself, on the other ranks copies."""
+    value = make() if rank == 0 else None
+    received = from_rank_0(lambda: value)
+    return value if rank == 0 else received
+
+
+notes = {}
+
+
+class Fingerprint(pickle.Pickler):
+    """Writes what a value holds; of a tensor also the gradient, which pickle leaves out."""
+
+    def reducer_override(self, value):
+        if isinstance(value, torch.Tensor):
+            return tuple, ((value.__reduce_ex__(2), value.grad, value.requires_grad),)
+        return NotImplemented
+
+
+def fingerprint(value):
+    """Bytes that differ if the value has changed."""
+    with io.BytesIO() as file:
+        Fingerprint(file).dump(value)
+        return file.getvalue()
+
+
+def note(**values):
+    """Keep in mind what these held when they were pushed."""
+    notes.update((name, (value, fingerprint(value))) for name, value in values.items())
+
 
 # Plain writing leaves (after_a_kill_plain): neither the one nor the other. With
 # `write_whole` the old file is still there, (after_a_kill_whole), and beside it a draft
@@ -1728,6 +1716,18 @@ if rank == 0:
     print(*said, sep="\n")
     assert said == ["rank 1 dies before step 14", "resumed at step 12"], "\n".join(log)
 
+
+def unchanged(**values):
+    """Stop if one of these has changed since it was pushed, for then it is two variables."""
+    for name, value in values.items():
+        pushed, held = notes.get(name, (None, None))
+        if value is pushed and held and fingerprint(value) != held:  # not if it was bound anew
+            sys.exit(
+                f"`{name}` has changed since it was pushed. In the notebook the kernel and the "
+                "ranks each have their own, here they would share it: push it under another name."
+            )
+
+
 # And the engines of this notebook, ranks 0 and 1 of them:
 
 if rank == 0:
@@ -1860,6 +1860,13 @@ if rank < half_of_us:
     loaded_on_half = to_fill["step"], [weights.clone() for weights in fresh.parameters()]
 weights_saved = list(model.parameters())
 dist.barrier()
+
+
+def leave_group():
+    """The end of the ranks: rank 0 may go on alone."""
+    everyone()
+    dist.destroy_process_group()
+
 
 loaded_on_half_by_rank = to_rank_0(loaded_on_half)
 if rank == 0:

@@ -113,27 +113,6 @@ store = next(dist.rendezvous("env://"))[0]
 form_groups()
 
 
-def everyone():
-    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
-    dist.barrier(group=driver)
-
-
-def to_rank_0(value):
-    """Every rank's value in rank order, on rank 0; None on the others."""
-    values = [None] * world_size if rank == 0 else None
-    dist.gather_object(value, values, group=driver)
-    return values
-
-
-def from_rank_0(make):
-    """What make() returns on rank 0, on every rank: a copy for each."""
-    before = play("kernel")
-    box = [pickle.dumps(make()) if rank == 0 else None]
-    dist.broadcast_object_list(box, group=driver)
-    play(before)
-    return pickle.loads(box[0])
-
-
 playing = "kernel"
 streams = {"ranks": (torch.get_rng_state(), np.random.get_state(), random.getstate())}
 torch.seed()  # the kernel's streams begin somewhere else
@@ -156,141 +135,6 @@ def play(part):
     return before
 
 
-def leave_group():
-    """The end of the ranks: rank 0 may go on alone."""
-    everyone()
-    dist.destroy_process_group()
-
-
-@contextmanager
-def may_fail():
-    """Say what went wrong, and go on: the error is meant to happen."""
-    try:
-        yield
-    except (Exception, KeyboardInterrupt, SystemExit) as error:
-        first_line = (str(error).splitlines() or [""])[0]
-        print(f"rank {rank} failed, as it may here: {type(error).__name__}: {first_line}")
-
-
-def result(name, value, varies=False):
-    """Print a result that the text quotes. varies: it differs from run to run."""
-
-    def plain(value):
-        if isinstance(value, (list, tuple)):
-            return [plain(item) for item in value]
-        return value.item() if hasattr(value, "item") else value
-
-    print(f"{name} = {plain(value)}")
-
-
-SCRIPT = Path(__file__)
-pictures = []
-
-
-def file_beside(name):
-    """The path of an SVG file beside this script, for a picture of this name."""
-    name = first = re.sub(r"[^\w.-]+", "-", str(name))
-    number = 1
-    while name in pictures:
-        number += 1
-        name = f"{first}-{number}"
-    pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
-
-
-# From ranklab.plots:
-
-# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
-# for color-blind readers, with its yellow and black replaced by colors seen on white.
-RANK_COLORS = [
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#8C510A",
-    "#595959",
-]
-
-
-# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
-# pixels leave 11 point type readable.
-STYLE = {
-    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "figure.constrained_layout.use": True,
-    "figure.facecolor": "white",
-    "figure.figsize": (5.2, 3.2),
-    "font.size": 11,
-    "grid.alpha": 0.25,
-    "hatch.linewidth": 0.6,
-    "legend.frameon": False,
-    "lines.linewidth": 2,
-    "savefig.facecolor": "white",
-    "svg.hashsalt": "ranklab",
-}
-
-
-def pale(color, share=0.25):
-    """Return `color` mixed with white, as an opaque color: `share` of it is the color.
-
-    Transparent colors and hatching do not go together in an SVG.
-    """
-    rgb = matplotlib.colors.to_rgb(color)
-    return tuple(1 - share * (1 - part) for part in rgb)
-
-
-plt.switch_backend("Agg")  # figures go to files
-plt.rcParams.update(STYLE)
-
-
-def save_figures():
-    """Save the open figures beside this script, and close them."""
-    for number in plt.get_fignums():
-        figure = plt.figure(number)
-        figure.savefig(file_beside(figure.get_label() or number))
-        plt.close(figure)
-
-
-def show(value, on_rank=None):
-    """Print a cell's last value, as a notebook does; a picture becomes a file."""
-    if isinstance(value, plt.Figure):
-        value.savefig(file_beside(value.get_label() or "figure"))
-        plt.close(value)
-    elif hasattr(value, "_repr_svg_"):
-        path = file_beside(getattr(value, "name", None) or "drawing")
-        path.write_text(value._repr_svg_())
-    elif value is not None:
-        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
-
-
-def left_out(view):
-    """A stand-in for one of ranklab's views, which says that it is left out."""
-
-    def say(*args, **kwargs):
-        print(f"{view}: left out, for this view of ranklab's is not installed here")
-
-    return say
-
-
-@contextmanager
-def untraced(*args, **kwargs):
-    """A stand-in for ranklab's trace: it records nothing."""
-    yield None
-
-
-try:
-    from ranklab import timeline, trace, traffic
-except ImportError:
-    timeline = left_out("timeline")
-    trace = untraced
-    traffic = left_out("traffic")
-
-
 # === Written by you ===================================================================
 
 # With PyTorch's `DistributedDataParallel`, data parallelism is one line. What happens
@@ -306,20 +150,6 @@ except ImportError:
 # all of it becomes `OwnDDP`: a wrapper of fewer than 150 lines around the buckets, for
 # models that it has never seen. Put in the place of PyTorch's, it comes to the same
 # weights.
-
-# From ranklab.taught.messages:
-
-
-def latency_bandwidth(sizes, seconds):
-    """Fit T(n) = alpha + n / beta to measured times; return alpha (s) and beta (bytes/s).
-
-    Least squares of the relative error, so that every size has the same weight.
-    """
-    n, t = np.asarray(sizes, dtype=float), np.asarray(seconds, dtype=float)
-    equations = np.stack([1 / t, n / t], axis=1)
-    (alpha, per_byte), *_ = np.linalg.lstsq(equations, np.ones(len(t)))
-    return float(alpha), float(1 / per_byte)
-
 
 # Something to train: many small layers, all alike. What it learns does not matter here,
 # so its loss is the mean of its squared outputs.
@@ -359,6 +189,28 @@ def wrong_by(make_step):
     return (gradient_of(model) - gradient_of(alone)).abs().max().item()
 
 
+def left_out(view):
+    """A stand-in for one of ranklab's views, which says that it is left out."""
+
+    def say(*args, **kwargs):
+        print(f"{view}: left out, for this view of ranklab's is not installed here")
+
+    return say
+
+
+@contextmanager
+def untraced(*args, **kwargs):
+    """A stand-in for ranklab's trace: it records nothing."""
+    yield None
+
+
+try:
+    from ranklab import timeline, trace, traffic
+except ImportError:
+    timeline = left_out("timeline")
+    trace = untraced
+    traffic = left_out("traffic")
+
 # --- One message a parameter ----------------------------------------------------------
 
 # The first version is chapter 10's: compute all gradients, then average one after the
@@ -389,6 +241,41 @@ play("ranks")
 
 error_1, t_1 = wrong_by(one_a_parameter), traced(one_a_parameter)
 
+
+def to_rank_0(value):
+    """Every rank's value in rank order, on rank 0; None on the others."""
+    values = [None] * world_size if rank == 0 else None
+    dist.gather_object(value, values, group=driver)
+    return values
+
+
+SCRIPT = Path(__file__)
+pictures = []
+
+
+def file_beside(name):
+    """The path of an SVG file beside this script, for a picture of this name."""
+    name = first = re.sub(r"[^\w.-]+", "-", str(name))
+    number = 1
+    while name in pictures:
+        number += 1
+        name = f"{first}-{number}"
+    pictures.append(name)
+    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+
+
+def show(value, on_rank=None):
+    """Print a cell's last value, as a notebook does; a picture becomes a file."""
+    if isinstance(value, plt.Figure):
+        value.savefig(file_beside(value.get_label() or "figure"))
+        plt.close(value)
+    elif hasattr(value, "_repr_svg_"):
+        path = file_beside(getattr(value, "name", None) or "drawing")
+        path.write_text(value._repr_svg_())
+    elif value is not None:
+        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
+
+
 # Predict:
 #
 # 16 layers, each with a weight and a bias. How many all-reduces is that in a step? What
@@ -403,9 +290,27 @@ t_1_by_rank = to_rank_0(t_1)
 if rank == 0:
     show(timeline(t_1_by_rank, name="one-a-parameter"))
 
+
+def everyone():
+    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
+    dist.barrier(group=driver)
+
+
 everyone()
 play("ranks")
 many_tensors = len(list(deep().parameters()))
+
+
+def result(name, value, varies=False):
+    """Print a result that the text quotes. varies: it differs from run to run."""
+
+    def plain(value):
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        return value.item() if hasattr(value, "item") else value
+
+    print(f"{name} = {plain(value)}")
+
 
 many_tensors_by_rank = to_rank_0(many_tensors)
 if rank == 0:
@@ -662,6 +567,44 @@ play("ranks")
 versions = [one_a_parameter, one_for_all, in_several, during_backward, nothing_sent]
 version_seconds = medians([make(deep()) for make in versions], torch.randn(256, 224))
 
+# From ranklab.plots:
+
+# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
+# for color-blind readers, with its yellow and black replaced by colors seen on white.
+RANK_COLORS = [
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#8C510A",
+    "#595959",
+]
+
+# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
+# pixels leave 11 point type readable.
+STYLE = {
+    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "white",
+    "figure.figsize": (5.2, 3.2),
+    "font.size": 11,
+    "grid.alpha": 0.25,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 2,
+    "savefig.facecolor": "white",
+    "svg.hashsalt": "ranklab",
+}
+
+plt.switch_backend("Agg")  # figures go to files
+plt.rcParams.update(STYLE)
+
 version_seconds_by_rank = to_rank_0(version_seconds)
 if rank == 0:
     play("kernel")
@@ -722,6 +665,16 @@ class Transfer:
 everyone()
 pair_seconds = medians([nothing_sent(deep())], torch.randn(256, 224), group=pair)[0]
 
+
+def from_rank_0(make):
+    """What make() returns on rank 0, on every rank: a copy for each."""
+    before = play("kernel")
+    box = [pickle.dumps(make()) if rank == 0 else None]
+    dist.broadcast_object_list(box, group=driver)
+    play(before)
+    return pickle.loads(box[0])
+
+
 pair_seconds_by_rank = to_rank_0(pair_seconds)
 if rank == 0:
     play("kernel")
@@ -759,6 +712,25 @@ def recorded(*ways):
 
 
 after_and_during = recorded(in_several, during_backward)
+
+# From ranklab.plots:
+
+
+def pale(color, share=0.25):
+    """Return `color` mixed with white, as an opaque color: `share` of it is the color.
+
+    Transparent colors and hatching do not go together in an SVG.
+    """
+    rgb = matplotlib.colors.to_rgb(color)
+    return tuple(1 - share * (1 - part) for part in rgb)
+
+
+def save_figures():
+    """Save the open figures beside this script, and close them."""
+    for number in plt.get_fignums():
+        figure = plt.figure(number)
+        figure.savefig(file_beside(figure.get_label() or number))
+        plt.close(figure)
 
 
 def draw_step(ax, row, end, forward, computed, sent):
@@ -845,6 +817,20 @@ gloo_steps = [during_backward(deep(), limit, over_gloo) for limit in limits]
 link_steps = [on_the_link(during_backward, limit)[0] for limit in limits]
 no_messages = [deep(), nothing_sent(deep())]  # forward alone, and all of the computing
 by_bucket = medians([*no_messages, *gloo_steps, *link_steps], torch.randn(256, 224), group=pair)
+
+# From ranklab.taught.messages:
+
+
+def latency_bandwidth(sizes, seconds):
+    """Fit T(n) = alpha + n / beta to measured times; return alpha (s) and beta (bytes/s).
+
+    Least squares of the relative error, so that every size has the same weight.
+    """
+    n, t = np.asarray(sizes, dtype=float), np.asarray(seconds, dtype=float)
+    equations = np.stack([1 / t, n / t], axis=1)
+    (alpha, per_byte), *_ = np.linalg.lstsq(equations, np.ones(len(t)))
+    return float(alpha), float(1 / per_byte)
+
 
 by_bucket_by_rank = to_rank_0(by_bucket)
 if rank == 0:
@@ -1282,6 +1268,16 @@ class OwnDDP(nn.Module):
         return self.module.load_state_dict(*args, **named)
 
 
+@contextmanager
+def may_fail():
+    """Say what went wrong, and go on: the error is meant to happen."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        first_line = (str(error).splitlines() or [""])[0]
+        print(f"rank {rank} failed, as it may here: {type(error).__name__}: {first_line}")
+
+
 # That is all. Reducer and wrapper together have fewer than 150 lines (a test counts
 # them); buckets, broadcast and comparison have about 70 more. Five decisions in them
 # are worth a second look.
@@ -1660,6 +1656,13 @@ if rank == 0:
     ax.set(xlabel="ranks", ylabel="share of perfect scaling", ylim=(0, 1.05))
     ax.legend(title="dashed: no overlap", loc="center", bbox_to_anchor=(0.5, 0.45))
     save_figures()
+
+
+def leave_group():
+    """The end of the ranks: rank 0 may go on alone."""
+    everyone()
+    dist.destroy_process_group()
+
 
 if rank == 0:
     result("ethernet_8", round(efficiency(8, NETWORKS["Ethernet"]), 2))

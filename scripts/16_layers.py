@@ -113,27 +113,6 @@ store = next(dist.rendezvous("env://"))[0]
 form_groups()
 
 
-def everyone():
-    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
-    dist.barrier(group=driver)
-
-
-def to_rank_0(value):
-    """Every rank's value in rank order, on rank 0; None on the others."""
-    values = [None] * world_size if rank == 0 else None
-    dist.gather_object(value, values, group=driver)
-    return values
-
-
-def from_rank_0(make):
-    """What make() returns on rank 0, on every rank: a copy for each."""
-    before = play("kernel")
-    box = [pickle.dumps(make()) if rank == 0 else None]
-    dist.broadcast_object_list(box, group=driver)
-    play(before)
-    return pickle.loads(box[0])
-
-
 playing = "kernel"
 streams = {"ranks": (torch.get_rng_state(), np.random.get_state(), random.getstate())}
 torch.seed()  # the kernel's streams begin somewhere else
@@ -156,131 +135,6 @@ def play(part):
     return before
 
 
-def leave_group():
-    """The end of the ranks: rank 0 may go on alone."""
-    everyone()
-    dist.destroy_process_group()
-
-
-def result(name, value, varies=False):
-    """Print a result that the text quotes. varies: it differs from run to run."""
-
-    def plain(value):
-        if isinstance(value, (list, tuple)):
-            return [plain(item) for item in value]
-        return value.item() if hasattr(value, "item") else value
-
-    print(f"{name} = {plain(value)}")
-
-
-SCRIPT = Path(__file__)
-pictures = []
-
-
-def file_beside(name):
-    """The path of an SVG file beside this script, for a picture of this name."""
-    name = first = re.sub(r"[^\w.-]+", "-", str(name))
-    number = 1
-    while name in pictures:
-        number += 1
-        name = f"{first}-{number}"
-    pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
-
-
-# From ranklab.plots:
-
-# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
-# for color-blind readers, with its yellow and black replaced by colors seen on white.
-RANK_COLORS = [
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#8C510A",
-    "#595959",
-]
-
-
-# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
-# pixels leave 11 point type readable.
-STYLE = {
-    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "figure.constrained_layout.use": True,
-    "figure.facecolor": "white",
-    "figure.figsize": (5.2, 3.2),
-    "font.size": 11,
-    "grid.alpha": 0.25,
-    "hatch.linewidth": 0.6,
-    "legend.frameon": False,
-    "lines.linewidth": 2,
-    "savefig.facecolor": "white",
-    "svg.hashsalt": "ranklab",
-}
-
-
-def pale(color, share=0.25):
-    """Return `color` mixed with white, as an opaque color: `share` of it is the color.
-
-    Transparent colors and hatching do not go together in an SVG.
-    """
-    rgb = matplotlib.colors.to_rgb(color)
-    return tuple(1 - share * (1 - part) for part in rgb)
-
-
-plt.switch_backend("Agg")  # figures go to files
-plt.rcParams.update(STYLE)
-
-
-def save_figures():
-    """Save the open figures beside this script, and close them."""
-    for number in plt.get_fignums():
-        figure = plt.figure(number)
-        figure.savefig(file_beside(figure.get_label() or number))
-        plt.close(figure)
-
-
-def show(value, on_rank=None):
-    """Print a cell's last value, as a notebook does; a picture becomes a file."""
-    if isinstance(value, plt.Figure):
-        value.savefig(file_beside(value.get_label() or "figure"))
-        plt.close(value)
-    elif hasattr(value, "_repr_svg_"):
-        path = file_beside(getattr(value, "name", None) or "drawing")
-        path.write_text(value._repr_svg_())
-    elif value is not None:
-        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
-
-
-def left_out(view):
-    """A stand-in for one of ranklab's views, which says that it is left out."""
-
-    def say(*args, **kwargs):
-        print(f"{view}: left out, for this view of ranklab's is not installed here")
-
-    return say
-
-
-@contextmanager
-def untraced(*args, **kwargs):
-    """A stand-in for ranklab's trace: it records nothing."""
-    yield None
-
-
-try:
-    from ranklab import timeline, trace, traffic
-except ImportError:
-    timeline = left_out("timeline")
-    trace = untraced
-    traffic = left_out("traffic")
-
-
 # === One model, several owners ========================================================
 
 # A model is too large for any one of your ranks. Can they own it together, a few layers
@@ -296,40 +150,6 @@ except ImportError:
 # and between any number of ranks. The result is the model that one rank would have
 # trained. You measure what it saves and what it does not, and why the next chapter is
 # needed. (PyTorch's own stages come with a schedule, so they come there, too.)
-
-# From ranklab.taught.messages:
-
-
-def ping(nbytes, repeats=10, a=0, b=1):
-    """Seconds that one message of `nbytes` bytes takes between ranks a and b.
-
-    Half of a round trip, the fastest of `repeats`: whatever else the machine does can only
-    make a message slower. Every rank calls it; ranks other than a and b get nan.
-    """
-    ball = torch.zeros(nbytes, dtype=torch.uint8)
-    me, times = dist.get_rank(), []
-    for _ in range(repeats + 1):
-        start = time.perf_counter()
-        if me == a:
-            dist.send(ball, b)
-            dist.recv(ball, b)
-        elif me == b:
-            dist.recv(ball, a)
-            dist.send(ball, a)
-        times.append((time.perf_counter() - start) / 2)
-    return min(times[1:]) if me in (a, b) else float("nan")  # the first one warms up
-
-
-def latency_bandwidth(sizes, seconds):
-    """Fit T(n) = alpha + n / beta to measured times; return alpha (s) and beta (bytes/s).
-
-    Least squares of the relative error, so that every size has the same weight.
-    """
-    n, t = np.asarray(sizes, dtype=float), np.asarray(seconds, dtype=float)
-    equations = np.stack([1 / t, n / t], axis=1)
-    (alpha, per_byte), *_ = np.linalg.lstsq(equations, np.ones(len(t)))
-    return float(alpha), float(1 / per_byte)
-
 
 # --- A cut, by hand -------------------------------------------------------------------
 
@@ -350,6 +170,12 @@ mine = layer(rank)  # all that this rank owns
 whole = nn.Sequential(*[layer(number) for number in range(world_size)])
 torch.manual_seed(0)
 batch = torch.randn(8, 16, dtype=torch.float64)
+
+
+def everyone():
+    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
+    dist.barrier(group=driver)
+
 
 # Forward is a relay. Each rank receives the activation that the rank before it has
 # computed, applies its own layer, and sends the result on. Only the last rank has a
@@ -422,10 +248,66 @@ whole(batch).square().mean().backward()
 pairs = zip(by_hand, whole[rank].parameters())
 hand_error = max((g - p.grad).abs().max().item() for g, p in pairs)
 
+
+def to_rank_0(value):
+    """Every rank's value in rank order, on rank 0; None on the others."""
+    values = [None] * world_size if rank == 0 else None
+    dist.gather_object(value, values, group=driver)
+    return values
+
+
 hand_error_by_rank = to_rank_0(hand_error)
 if rank == 0:
     play("kernel")
     assert max(hand_error_by_rank) < 1e-15
+
+# From ranklab.plots:
+
+# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
+# for color-blind readers, with its yellow and black replaced by colors seen on white.
+RANK_COLORS = [
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#8C510A",
+    "#595959",
+]
+
+# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
+# pixels leave 11 point type readable.
+STYLE = {
+    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "white",
+    "figure.figsize": (5.2, 3.2),
+    "font.size": 11,
+    "grid.alpha": 0.25,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 2,
+    "savefig.facecolor": "white",
+    "svg.hashsalt": "ranklab",
+}
+
+
+def pale(color, share=0.25):
+    """Return `color` mixed with white, as an opaque color: `share` of it is the color.
+
+    Transparent colors and hatching do not go together in an SVG.
+    """
+    rgb = matplotlib.colors.to_rgb(color)
+    return tuple(1 - share * (1 - part) for part in rgb)
+
+
+plt.switch_backend("Agg")  # figures go to files
+plt.rcParams.update(STYLE)
 
 # Every rank has the gradient of its own layer, as if the whole model were here. That is
 # the whole method, and this is its picture:
@@ -446,6 +328,41 @@ def draw_chain(layers, bounds, name):
     ax.text(right + 0.1, 0.5, "loss", va="center")
     ax.set(xlim=(0, right + gap), ylim=(-0.1, 1.6))
     ax.axis("off")
+
+
+SCRIPT = Path(__file__)
+pictures = []
+
+
+def file_beside(name):
+    """The path of an SVG file beside this script, for a picture of this name."""
+    name = first = re.sub(r"[^\w.-]+", "-", str(name))
+    number = 1
+    while name in pictures:
+        number += 1
+        name = f"{first}-{number}"
+    pictures.append(name)
+    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+
+
+def save_figures():
+    """Save the open figures beside this script, and close them."""
+    for number in plt.get_fignums():
+        figure = plt.figure(number)
+        figure.savefig(file_beside(figure.get_label() or number))
+        plt.close(figure)
+
+
+def show(value, on_rank=None):
+    """Print a cell's last value, as a notebook does; a picture becomes a file."""
+    if isinstance(value, plt.Figure):
+        value.savefig(file_beside(value.get_label() or "figure"))
+        plt.close(value)
+    elif hasattr(value, "_repr_svg_"):
+        path = file_beside(getattr(value, "name", None) or "drawing")
+        path.write_text(value._repr_svg_())
+    elif value is not None:
+        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
 
 
 if rank == 0:
@@ -622,6 +539,18 @@ everyone()
 play("ranks")
 text = prose()
 tokens = encode(text)
+
+
+def result(name, value, varies=False):
+    """Print a result that the text quotes. varies: it differs from run to run."""
+
+    def plain(value):
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        return value.item() if hasattr(value, "item") else value
+
+    print(f"{name} = {plain(value)}")
+
 
 text_by_rank = to_rank_0(text)
 if rank == 0:
@@ -935,6 +864,29 @@ if rank == 0:
     assert max(gaps) < 1e-12
     result("largest_gap", float(max(gaps)), varies=True)
 
+
+def left_out(view):
+    """A stand-in for one of ranklab's views, which says that it is left out."""
+
+    def say(*args, **kwargs):
+        print(f"{view}: left out, for this view of ranklab's is not installed here")
+
+    return say
+
+
+@contextmanager
+def untraced(*args, **kwargs):
+    """A stand-in for ranklab's trace: it records nothing."""
+    yield None
+
+
+try:
+    from ranklab import timeline, trace, traffic
+except ImportError:
+    timeline = left_out("timeline")
+    trace = untraced
+    traffic = left_out("traffic")
+
 # The largest difference is (largest_gap). Nothing is averaged here, and nothing is
 # added up in another order: every layer gets the same numbers and does the same with
 # them, wherever it is. In data parallelism the order of additions changes, and the
@@ -1108,11 +1060,48 @@ def stage_pass(bounds, shape):
     return lambda: forward_backward(layers, *big_batch, shape.width, first_ranks[n])
 
 
+# From ranklab.taught.messages:
+
+
+def ping(nbytes, repeats=10, a=0, b=1):
+    """Seconds that one message of `nbytes` bytes takes between ranks a and b.
+
+    Half of a round trip, the fastest of `repeats`: whatever else the machine does can only
+    make a message slower. Every rank calls it; ranks other than a and b get nan.
+    """
+    ball = torch.zeros(nbytes, dtype=torch.uint8)
+    me, times = dist.get_rank(), []
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        if me == a:
+            dist.send(ball, b)
+            dist.recv(ball, b)
+        elif me == b:
+            dist.recv(ball, a)
+            dist.send(ball, a)
+        times.append((time.perf_counter() - start) / 2)
+    return min(times[1:]) if me in (a, b) else float("nan")  # the first one warms up
+
+
 everyone()
 play("ranks")
 team_seconds = fastest([stage_pass(even_cut(n), shape) for n in teams])
 message_sizes = [16 << 10, 64 << 10, 256 << 10, 1 << 20]
 message_seconds = [ping(size) for size in message_sizes]
+
+# From ranklab.taught.messages:
+
+
+def latency_bandwidth(sizes, seconds):
+    """Fit T(n) = alpha + n / beta to measured times; return alpha (s) and beta (bytes/s).
+
+    Least squares of the relative error, so that every size has the same weight.
+    """
+    n, t = np.asarray(sizes, dtype=float), np.asarray(seconds, dtype=float)
+    equations = np.stack([1 / t, n / t], axis=1)
+    (alpha, per_byte), *_ = np.linalg.lstsq(equations, np.ones(len(t)))
+    return float(alpha), float(1 / per_byte)
+
 
 # The model of chapter 06_messages says what the seams cost. Over each of them, one
 # after the other, an activation goes forward and a gradient comes back:
@@ -1277,6 +1266,16 @@ if rank == 0:
     result("head_share", 100 * costs[-1] / sum(costs), varies=True)
     result("balance_gain", equal_most / balanced_most, varies=True)
     save_figures()
+
+
+def from_rank_0(make):
+    """What make() returns on rank 0, on every rank: a copy for each."""
+    before = play("kernel")
+    box = [pickle.dumps(make()) if rank == 0 else None]
+    dist.broadcast_object_list(box, group=driver)
+    play(before)
+    return pickle.loads(box[0])
+
 
 # The head costs as much as (head_in_blocks) blocks. With equally many layers each, the
 # last rank computes (balance_gain) times as long as the fullest one of the balanced
@@ -1631,6 +1630,13 @@ others = to_rank_0(first_differs)
 if rank == 0:
     print(f"another seed on rank 0; rank 0: {others[0]!r}")
     assert the_sentence not in others
+
+
+def leave_group():
+    """The end of the ranks: rank 0 may go on alone."""
+    everyone()
+    dist.destroy_process_group()
+
 
 # Only the first stage puts tokens into the model. If the last rank draws others, rank 0
 # still writes the same sentence, and the last rank has one that the model never read:

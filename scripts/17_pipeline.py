@@ -123,173 +123,6 @@ store = next(dist.rendezvous("env://"))[0]
 form_groups()
 
 
-def everyone():
-    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
-    dist.barrier(group=driver)
-
-
-def to_rank_0(value):
-    """Every rank's value in rank order, on rank 0; None on the others."""
-    values = [None] * world_size if rank == 0 else None
-    dist.gather_object(value, values, group=driver)
-    return values
-
-
-def from_rank_0(make):
-    """What make() returns on rank 0, on every rank: a copy for each."""
-    box = [pickle.dumps(make()) if rank == 0 else None]
-    dist.broadcast_object_list(box, group=driver)
-    return pickle.loads(box[0])
-
-
-notes = {}
-
-
-class Fingerprint(pickle.Pickler):
-    """Writes what a value holds; of a tensor also the gradient, which pickle leaves out."""
-
-    def reducer_override(self, value):
-        if isinstance(value, torch.Tensor):
-            return tuple, ((value.__reduce_ex__(2), value.grad, value.requires_grad),)
-        return NotImplemented
-
-
-def fingerprint(value):
-    """Bytes that differ if the value has changed."""
-    with io.BytesIO() as file:
-        Fingerprint(file).dump(value)
-        return file.getvalue()
-
-
-def note(**values):
-    """Keep in mind what these held when they were pushed."""
-    notes.update((name, fingerprint(value)) for name, value in values.items())
-
-
-def unchanged(**values):
-    """Stop if one of these has changed since it was pushed, for then it is two variables."""
-    for name, value in values.items():
-        if name in notes and fingerprint(value) != notes[name]:
-            sys.exit(
-                f"`{name}` has changed since it was pushed. In the notebook the kernel and the "
-                "ranks each have their own, here they would share it: push it under another name."
-            )
-
-
-def leave_group():
-    """The end of the ranks: rank 0 may go on alone."""
-    everyone()
-    dist.destroy_process_group()
-
-
-def result(name, value, varies=False):
-    """Print a result that the text quotes. varies: it differs from run to run."""
-
-    def plain(value):
-        if isinstance(value, (list, tuple)):
-            return [plain(item) for item in value]
-        return value.item() if hasattr(value, "item") else value
-
-    print(f"{name} = {plain(value)}")
-
-
-SCRIPT = Path(__file__)
-pictures = []
-
-
-def file_beside(name):
-    """The path of an SVG file beside this script, for a picture of this name."""
-    name = first = re.sub(r"[^\w.-]+", "-", str(name))
-    number = 1
-    while name in pictures:
-        number += 1
-        name = f"{first}-{number}"
-    pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
-
-
-# From ranklab.plots:
-
-# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
-# for color-blind readers, with its yellow and black replaced by colors seen on white.
-RANK_COLORS = [
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#8C510A",
-    "#595959",
-]
-
-
-# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
-# pixels leave 11 point type readable.
-STYLE = {
-    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "figure.constrained_layout.use": True,
-    "figure.facecolor": "white",
-    "figure.figsize": (5.2, 3.2),
-    "font.size": 11,
-    "grid.alpha": 0.25,
-    "hatch.linewidth": 0.6,
-    "legend.frameon": False,
-    "lines.linewidth": 2,
-    "savefig.facecolor": "white",
-    "svg.hashsalt": "ranklab",
-}
-
-
-def pale(color, share=0.25):
-    """Return `color` mixed with white, as an opaque color: `share` of it is the color.
-
-    Transparent colors and hatching do not go together in an SVG.
-    """
-    rgb = matplotlib.colors.to_rgb(color)
-    return tuple(1 - share * (1 - part) for part in rgb)
-
-
-plt.switch_backend("Agg")  # figures go to files
-plt.rcParams.update(STYLE)
-
-
-def save_figures():
-    """Save the open figures beside this script, and close them."""
-    for number in plt.get_fignums():
-        figure = plt.figure(number)
-        figure.savefig(file_beside(figure.get_label() or number))
-        plt.close(figure)
-
-
-def show(value, on_rank=None):
-    """Print a cell's last value, as a notebook does; a picture becomes a file."""
-    if isinstance(value, plt.Figure):
-        value.savefig(file_beside(value.get_label() or "figure"))
-        plt.close(value)
-    elif hasattr(value, "_repr_svg_"):
-        path = file_beside(getattr(value, "name", None) or "drawing")
-        path.write_text(value._repr_svg_())
-    elif value is not None:
-        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
-
-
-@contextmanager
-def untraced(*args, **kwargs):
-    """A stand-in for ranklab's trace: it records nothing."""
-    yield None
-
-
-try:
-    from ranklab import trace
-except ImportError:
-    trace = untraced
-
-
 # === Filling the bubble ===============================================================
 
 # A model that is cut into stages keeps one rank busy at a time, and all others wait.
@@ -329,6 +162,33 @@ def gpipe(stages, micro_batches):
     return [[(kind, k, 0) for kind in "FB" for k in numbers] for _ in range(stages)]
 
 
+SCRIPT = Path(__file__)
+pictures = []
+
+
+def file_beside(name):
+    """The path of an SVG file beside this script, for a picture of this name."""
+    name = first = re.sub(r"[^\w.-]+", "-", str(name))
+    number = 1
+    while name in pictures:
+        number += 1
+        name = f"{first}-{number}"
+    pictures.append(name)
+    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+
+
+def show(value, on_rank=None):
+    """Print a cell's last value, as a notebook does; a picture becomes a file."""
+    if isinstance(value, plt.Figure):
+        value.savefig(file_beside(value.get_label() or "figure"))
+        plt.close(value)
+    elif hasattr(value, "_repr_svg_"):
+        path = file_beside(getattr(value, "name", None) or "drawing")
+        path.write_text(value._repr_svg_())
+    elif value is not None:
+        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
+
+
 if rank == 0:
     show(gpipe(2, 2))
 
@@ -349,6 +209,31 @@ def gpipe_times(stages, micro_batches, forward, backward):
         starts = [(i, first[i[0]] + i[1] * takes[i[0]]) for i in program]
         times.append([(i, start, start + takes[i[0]]) for i, start in starts])
     return times
+
+
+# From ranklab.plots:
+
+# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
+# for color-blind readers, with its yellow and black replaced by colors seen on white.
+RANK_COLORS = [
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#8C510A",
+    "#595959",
+]
+
+
+def pale(color, share=0.25):
+    """Return `color` mixed with white, as an opaque color: `share` of it is the color.
+
+    Transparent colors and hatching do not go together in an SVG.
+    """
+    rgb = matplotlib.colors.to_rgb(color)
+    return tuple(1 - share * (1 - part) for part in rgb)
 
 
 # Two cells that draw are folded here. A box is an instruction, and its number is the
@@ -385,6 +270,32 @@ def draw(ax, times, last):
     ax.grid(False, axis="y")
 
 
+# From ranklab.plots:
+
+# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
+# pixels leave 11 point type readable.
+STYLE = {
+    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "white",
+    "figure.figsize": (5.2, 3.2),
+    "font.size": 11,
+    "grid.alpha": 0.25,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 2,
+    "savefig.facecolor": "white",
+    "svg.hashsalt": "ranklab",
+}
+
+plt.switch_backend("Agg")  # figures go to files
+plt.rcParams.update(STYLE)
+
+
 def draw_both(num, titles, both, words=("forward", "backward")):
     """Two schedules' times above each other, on one axis, with what the boxes mean."""
     fig, axes = plt.subplots(2, 1, num=num, figsize=(5.2, 4.4), sharex=True)
@@ -395,6 +306,14 @@ def draw_both(num, titles, both, words=("forward", "backward")):
     looks = [{"fc": pale("C7", 0.4)}, {"fc": "C7"}, {"fc": "white", "ec": "C7"}]
     boxes = [Patch(**look, label=word) for look, word in zip(looks, words)]
     fig.legend(handles=boxes, loc="outside upper center", ncols=3, fontsize=9)
+
+
+def save_figures():
+    """Save the open figures beside this script, and close them."""
+    for number in plt.get_fignums():
+        figure = plt.figure(number)
+        figure.savefig(file_beside(figure.get_label() or number))
+        plt.close(figure)
 
 
 # Predict: Above: one batch, forward 80 ms and backward 160 ms on each stage. Below, the
@@ -420,6 +339,17 @@ def idle_share(times):
     parts = [part for of_stage in times for part in of_stage if len(part[0][0]) == 1]
     whole = max(end for _, _, end in parts) - min(start for _, start, _ in parts)
     return 1 - sum(end - start for _, start, end in parts) / (len(times) * whole)
+
+
+def result(name, value, varies=False):
+    """Print a result that the text quotes. varies: it differs from run to run."""
+
+    def plain(value):
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        return value.item() if hasattr(value, "item") else value
+
+    print(f"{name} = {plain(value)}")
 
 
 if rank == 0:
@@ -857,6 +787,13 @@ class Napping(nn.Module):
         return Nap.apply(x, forward, backward_input) + weight
 
 
+def from_rank_0(make):
+    """What make() returns on rank 0, on every rank: a copy for each."""
+    box = [pickle.dumps(make()) if rank == 0 else None]
+    dist.broadcast_object_list(box, group=driver)
+    return pickle.loads(box[0])
+
+
 if rank == 0:
     unit = 0.02  # seconds
 
@@ -914,6 +851,58 @@ programs = from_rank_0(lambda: full)
 enough = from_rank_0(lambda: 1.15 * end_of(plans["gpipe"]))
 one_batch = from_rank_0(lambda: with_messages(gpipe(n, 1)))
 
+
+def everyone():
+    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
+    dist.barrier(group=driver)
+
+
+notes = {}
+
+
+class Fingerprint(pickle.Pickler):
+    """Writes what a value holds; of a tensor also the gradient, which pickle leaves out."""
+
+    def reducer_override(self, value):
+        if isinstance(value, torch.Tensor):
+            return tuple, ((value.__reduce_ex__(2), value.grad, value.requires_grad),)
+        return NotImplemented
+
+
+def fingerprint(value):
+    """Bytes that differ if the value has changed."""
+    with io.BytesIO() as file:
+        Fingerprint(file).dump(value)
+        return file.getvalue()
+
+
+def note(**values):
+    """Keep in mind what these held when they were pushed."""
+    notes.update((name, (value, fingerprint(value))) for name, value in values.items())
+
+
+def unchanged(**values):
+    """Stop if one of these has changed since it was pushed, for then it is two variables."""
+    for name, value in values.items():
+        pushed, held = notes.get(name, (None, None))
+        if value is pushed and held and fingerprint(value) != held:  # not if it was bound anew
+            sys.exit(
+                f"`{name}` has changed since it was pushed. In the notebook the kernel and the "
+                "ranks each have their own, here they would share it: push it under another name."
+            )
+
+
+@contextmanager
+def untraced(*args, **kwargs):
+    """A stand-in for ranklab's trace: it records nothing."""
+    yield None
+
+
+try:
+    from ranklab import trace
+except ImportError:
+    trace = untraced
+
 if rank == 0:
     unchanged(name=name)
 
@@ -921,6 +910,14 @@ everyone()
 with trace() as t:
     warm_log = napped(one_batch[rank])  # warms up
 ran = shortest(programs[rank], enough)
+
+
+def to_rank_0(value):
+    """Every rank's value in rank order, on rank 0; None on the others."""
+    values = [None] * world_size if rank == 0 else None
+    dist.gather_object(value, values, group=driver)
+    return values
+
 
 if rank == 0:
     unchanged(name=name)
@@ -1574,17 +1571,6 @@ if rank == 0:
     ax.legend(fontsize=9, ncols=3, loc="upper left", handletextpad=0.3, columnspacing=1)
     save_figures()
 
-# Down and to the left is better. 1F1B is left of GPipe at the same height. From there,
-# interleaving buys idle time with memory and messages. ZB-H1 buys it with memory that
-# the later stages had to spare: each now holds as much as stage 0.
-
-# --- The same weights -----------------------------------------------------------------
-
-# Another order of the same sums: nothing else has changed. So every schedule must come
-# to the weights of the whole model, to the last digits of float64. The model is chapter
-# 16's GPT, with as many layers as make two for each rank. Where a stage has two chunks,
-# its layers do not follow each other.
-
 # From ranklab.taught.layers:
 
 
@@ -1618,6 +1604,32 @@ class Shape:
     width: int = 64
     heads: int = 4
     blocks: int = 4
+
+
+# Down and to the left is better. 1F1B is left of GPipe at the same height. From there,
+# interleaving buys idle time with memory and messages. ZB-H1 buys it with memory that
+# the later stages had to spare: each now holds as much as stage 0.
+
+# --- The same weights -----------------------------------------------------------------
+
+# Another order of the same sums: nothing else has changed. So every schedule must come
+# to the weights of the whole model, to the last digits of float64. The model is chapter
+# 16's GPT, with as many layers as make two for each rank. Where a stage has two chunks,
+# its layers do not follow each other.
+
+everyone()
+
+text = encode(prose())
+small = Shape(context=8, width=16, heads=2, blocks=2 * world_size - 2)  # 2 * world_size layers
+
+
+def batch_of(step, micro_batches=2 * world_size):
+    """A batch's inputs and targets, each cut into micro-batches of two."""
+    inputs, targets = windows(text, 2 * micro_batches, small.context, seed=step)
+    return inputs.split(2), targets.split(2)
+
+
+# From ranklab.taught.layers:
 
 
 class Embed(nn.Module):
@@ -1728,23 +1740,6 @@ def gpt(shape, first=0, last=None, seed=0, dtype=torch.float32):
     return model
 
 
-def language_loss(logits, targets):
-    """Mean cross-entropy of logits (batch, time, vocabulary) over all targets (batch, time)."""
-    return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-
-
-everyone()
-
-text = encode(prose())
-small = Shape(context=8, width=16, heads=2, blocks=2 * world_size - 2)  # 2 * world_size layers
-
-
-def batch_of(step, micro_batches=2 * world_size):
-    """A batch's inputs and targets, each cut into micro-batches of two."""
-    inputs, targets = windows(text, 2 * micro_batches, small.context, seed=step)
-    return inputs.split(2), targets.split(2)
-
-
 def pieces_of(shape, chunks, dtype=torch.float64):
     """This rank's chunks of a GPT, all of them with as many layers."""
     each = (shape.blocks + 2) // (world_size * chunks)
@@ -1754,6 +1749,13 @@ def pieces_of(shape, chunks, dtype=torch.float64):
 
 everyone()
 all_programs = from_rank_0(lambda: {which: with_messages(schedule) for which, schedule in schedules.items()})
+
+# From ranklab.taught.layers:
+
+
+def language_loss(logits, targets):
+    """Mean cross-entropy of logits (batch, time, vocabulary) over all targets (batch, time)."""
+    return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def train(chunks, program, finish=lambda: None, steps=3):
@@ -2193,6 +2195,13 @@ for order, kind in kinds.items():
 no_messages = [i for i in all_programs[order][rank] if i[0] in "FB"]
 own_order = [f"{chunk * world_size + rank}{kind}{k}" for kind, k, chunk in no_messages]
 same_order = own_order == [str(each) for each in pipeline.pipeline_order[rank] if each]
+
+
+def leave_group():
+    """The end of the ranks: rank 0 may go on alone."""
+    everyone()
+    dist.destroy_process_group()
+
 
 if rank == 0:
     unchanged(name=name)

@@ -128,18 +128,6 @@ store = next(dist.rendezvous("env://"))[0]
 form_groups()
 
 
-def everyone():
-    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
-    dist.barrier(group=driver)
-
-
-def to_rank_0(value):
-    """Every rank's value in rank order, on rank 0; None on the others."""
-    values = [None] * world_size if rank == 0 else None
-    dist.gather_object(value, values, group=driver)
-    return values
-
-
 playing = "kernel"
 streams = {"ranks": (torch.get_rng_state(), np.random.get_state(), random.getstate())}
 torch.seed()  # the kernel's streams begin somewhere else
@@ -162,32 +150,72 @@ def play(part):
     return before
 
 
-def leave_group():
-    """The end of the ranks: rank 0 may go on alone."""
-    everyone()
-    dist.destroy_process_group()
+# === One layer, several owners ========================================================
+
+# A layer is too large for one rank. How can several ranks own it together, and compute
+# what the whole layer would have computed?
+#
+# 60 minutes to read · 20 seconds to run · stands on chapter 08_all_reduce, chapter
+# 16_layers and chapter 17_pipeline
+#
+# Chapters 16 and 17 cut a model between its layers. Here the cut goes through every
+# layer: each rank has some columns of this matrix and some rows of that one, and no
+# rank ever multiplies by a whole matrix. That is tensor parallelism. At the end you
+# have split all of a GPT in this way, from the embedding to the loss, and it trains to
+# the weights of the whole model. You can say how many bytes each step sends, before you
+# run it, and, for a machine whose latency, bandwidth and speed you have measured,
+# whether to share out the batch, the layers or the matrices.
+
+if rank == 0:
+    n_ranks = world_size
 
 
-@contextmanager
-def may_fail():
-    """Say what went wrong, and go on: the error is meant to happen."""
-    try:
-        yield
-    except (Exception, KeyboardInterrupt, SystemExit) as error:
-        first_line = (str(error).splitlines() or [""])[0]
-        print(f"rank {rank} failed, as it may here: {type(error).__name__}: {first_line}")
+def everyone():
+    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
+    dist.barrier(group=driver)
 
 
-def result(name, value, varies=False):
-    """Print a result that the text quotes. varies: it differs from run to run."""
+# --- A product, cut two ways ----------------------------------------------------------
 
-    def plain(value):
-        if isinstance(value, (list, tuple)):
-            return [plain(item) for item in value]
-        return value.item() if hasattr(value, "item") else value
+# A layer is a product of matrices, X A. There are two ways to share A.
+#
+# By columns. A = [A₀ A₁ …], side by side. Then X A = [X A₀, X A₁, …]: every rank needs
+# all of X and computes some columns of the product. No message. A function of each
+# number by itself, such as the tanh below, can be applied to the columns where they
+# are.
+#
+# By rows. A₀ above A₁ above …, and X cut by columns to match. Then X A = X₀ A₀ + X₁ A₁
+# + …: every rank needs only the columns of X that meet its rows. What it computes has
+# the shape of the product, but is one term of a sum. The sum is an all-reduce.
+#
+# Predict: An MLP multiplies, applies a nonlinear function, and multiplies again: H =
+# tanh(X A), Z = H B. A is cut by columns, and B by rows. How many messages are needed
+# in between?
 
-    print(f"{name} = {plain(value)}")
+everyone()
+play("ranks")
+torch.manual_seed(0)  # all ranks draw the same matrices
+X, A, B = (torch.randn(size, dtype=torch.float64) for size in ((3, 8), (8, 24), (24, 8)))
+mine = slice(24 * rank // world_size, 24 * (rank + 1) // world_size)  # as chapter 10 shares out
 
+H_mine = torch.tanh(X @ A[:, mine])  # by columns: some columns of H
+term = H_mine @ B[mine]  # by rows: they are just what these rows need
+Z = term.clone()
+dist.all_reduce(Z)
+product_error = (Z - torch.tanh(X @ A) @ B).abs().max().item()
+
+
+def to_rank_0(value):
+    """Every rank's value in rank order, on rank 0; None on the others."""
+    values = [None] * world_size if rank == 0 else None
+    dist.gather_object(value, values, group=driver)
+    return values
+
+
+product_error_by_rank = to_rank_0(product_error)
+if rank == 0:
+    play("kernel")
+    assert max(product_error_by_rank) < 1e-12
 
 SCRIPT = Path(__file__)
 pictures = []
@@ -218,7 +246,6 @@ RANK_COLORS = [
     "#8C510A",
     "#595959",
 ]
-
 
 # For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
 # pixels leave 11 point type readable.
@@ -261,311 +288,6 @@ def save_figures():
         figure.savefig(file_beside(figure.get_label() or number))
         plt.close(figure)
 
-
-def show(value, on_rank=None):
-    """Print a cell's last value, as a notebook does; a picture becomes a file."""
-    if isinstance(value, plt.Figure):
-        value.savefig(file_beside(value.get_label() or "figure"))
-        plt.close(value)
-    elif hasattr(value, "_repr_svg_"):
-        path = file_beside(getattr(value, "name", None) or "drawing")
-        path.write_text(value._repr_svg_())
-    elif value is not None:
-        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
-
-
-def left_out(view):
-    """A stand-in for one of ranklab's views, which says that it is left out."""
-
-    def say(*args, **kwargs):
-        print(f"{view}: left out, for this view of ranklab's is not installed here")
-
-    return say
-
-
-@contextmanager
-def untraced(*args, **kwargs):
-    """A stand-in for ranklab's trace: it records nothing."""
-    yield None
-
-
-try:
-    from ranklab import timeline, trace, traffic
-except ImportError:
-    timeline = left_out("timeline")
-    trace = untraced
-    traffic = left_out("traffic")
-
-
-# === One layer, several owners ========================================================
-
-# A layer is too large for one rank. How can several ranks own it together, and compute
-# what the whole layer would have computed?
-#
-# 60 minutes to read · 20 seconds to run · stands on chapter 08_all_reduce, chapter
-# 16_layers and chapter 17_pipeline
-#
-# Chapters 16 and 17 cut a model between its layers. Here the cut goes through every
-# layer: each rank has some columns of this matrix and some rows of that one, and no
-# rank ever multiplies by a whole matrix. That is tensor parallelism. At the end you
-# have split all of a GPT in this way, from the embedding to the loss, and it trains to
-# the weights of the whole model. You can say how many bytes each step sends, before you
-# run it, and, for a machine whose latency, bandwidth and speed you have measured,
-# whether to share out the batch, the layers or the matrices.
-
-# From ranklab.taught.layers:
-
-
-def prose():
-    """The text of Python's own documentation, which comes with Python: a str of plain ASCII."""
-    from pydoc_data.topics import topics  # a large module: only when it is wanted
-
-    text = "\n\n".join(topics[name] for name in sorted(topics))
-    return "".join(c for c in text if c == "\n" or " " <= c <= "~")
-
-
-def encode(text):
-    """Characters as tokens, an int64 tensor: 0 is the end of a line, 1 a space, 95 a tilde."""
-    return torch.tensor([0 if c == "\n" else ord(c) - 31 for c in text])
-
-
-def decode(tokens):
-    """The text of a list of tokens."""
-    return "".join("\n" if t == 0 else chr(t + 31) for t in tokens)
-
-
-def windows(tokens, batch, context, seed):
-    """Inputs and targets, (batch, context) each: windows drawn from the text, and one later."""
-    g = torch.Generator().manual_seed(seed)
-    starts = torch.randint(len(tokens) - context, (batch, 1), generator=g)
-    rows = tokens[starts + torch.arange(context + 1)]
-    return rows[:, :-1], rows[:, 1:]
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The numbers that make a GPT: `width` features a token, in `heads` attention heads."""
-
-    vocabulary: int = 96
-    context: int = 64
-    width: int = 64
-    heads: int = 4
-    blocks: int = 4
-
-
-class Embed(nn.Module):
-    """Tokens (batch, time) -> (batch, time, width): a vector for the token, plus its place's."""
-
-    def __init__(self, shape):
-        super().__init__()
-        self.tokens = nn.Embedding(shape.vocabulary, shape.width)
-        self.places = nn.Embedding(shape.context, shape.width)
-
-    def forward(self, tokens):
-        return self.tokens(tokens) + self.places.weight[: tokens.shape[1]]
-
-
-def attend(query, key, value):
-    """Causal attention; all (batch, heads, time, size). A token sees itself and those before it."""
-    return nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-
-
-class Attention(nn.Module):
-    """(batch, time, width) -> the same; `heads` heads of `size` features each."""
-
-    def __init__(self, width, heads, size):
-        super().__init__()
-        self.size = size
-        self.query = nn.Linear(width, heads * size, bias=False)
-        self.key = nn.Linear(width, heads * size, bias=False)
-        self.value = nn.Linear(width, heads * size, bias=False)
-        self.out = nn.Linear(heads * size, width)
-
-    def forward(self, x):
-        q, k, v = (
-            f(x).unflatten(-1, (-1, self.size)).transpose(1, 2)  # (batch, heads, time, size)
-            for f in (self.query, self.key, self.value)
-        )
-        return self.out(attend(q, k, v).transpose(1, 2).flatten(2))
-
-
-def head_size(shape):
-    """The features of one attention head. Raises ValueError if the heads cannot share evenly."""
-    if shape.width % shape.heads:
-        raise ValueError(f"{shape.heads} heads cannot share {shape.width} features evenly.")
-    return shape.width // shape.heads
-
-
-class MLP(nn.Module):
-    """(..., width) -> the same: up to `hidden` features, GELU, and down again."""
-
-    def __init__(self, width, hidden):
-        super().__init__()
-        self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
-
-    def forward(self, x):
-        return self.down(nn.functional.gelu(self.up(x)))
-
-
-class Block(nn.Module):
-    """(batch, time, width) -> the same: attention, then an MLP, each added to what came in."""
-
-    def __init__(self, shape):
-        super().__init__()
-        self.norm_1, self.norm_2 = nn.LayerNorm(shape.width), nn.LayerNorm(shape.width)
-        self.attention = Attention(shape.width, shape.heads, head_size(shape))
-        self.mlp = MLP(shape.width, 4 * shape.width)
-
-    def forward(self, x):
-        x = x + self.attention(self.norm_1(x))
-        return x + self.mlp(self.norm_2(x))
-
-
-class Head(nn.Module):
-    """(batch, time, width) -> logits (batch, time, vocabulary)."""
-
-    def __init__(self, shape):
-        super().__init__()
-        self.norm = nn.LayerNorm(shape.width)
-        self.logits = nn.Linear(shape.width, shape.vocabulary, bias=False)
-
-    def forward(self, x):
-        return self.logits(self.norm(x))
-
-
-def drawn(name, sizes, seed=0):
-    """The initial value of a parameter, float64: its name, its sizes and the seed alone decide."""
-    if name.endswith("bias"):
-        return torch.zeros(sizes, dtype=torch.float64)
-    if "norm" in name:
-        return torch.ones(sizes, dtype=torch.float64)
-    number = zlib.crc32(f"{seed} {name}".encode())  # hash() would differ from process to process
-    g = torch.Generator().manual_seed(number)
-    scale = sizes[-1] ** -0.5  # so that outputs are about as large as inputs
-    return torch.randn(sizes, dtype=torch.float64, generator=g) * scale
-
-
-def gpt(shape, first=0, last=None, seed=0, dtype=torch.float32):
-    """Layers `first` to `last` (excluded; negative counts from the end) of a GPT.
-
-    An nn.Sequential: layer 0 embeds, the last one is the head, between them are the blocks. The
-    names and initial weights of a layer are the same in whatever slice it stands.
-    """
-    blocks = [(f"block{i}", Block) for i in range(shape.blocks)]
-    makers = [("embed", Embed), *blocks, ("head", Head)]
-    model = nn.Sequential(OrderedDict((name, make(shape)) for name, make in makers[first:last]))
-    model = model.to(dtype)
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            p.copy_(drawn(name, p.shape, seed))
-    return model
-
-
-def language_loss(logits, targets):
-    """Mean cross-entropy of logits (batch, time, vocabulary) over all targets (batch, time)."""
-    return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-
-
-def balance(costs, n):
-    """Bounds that cut a chain of layers for n owners, so that the largest sum of costs is least.
-
-    Raises ValueError where an owner would be left without a layer.
-    """
-    if not 1 <= n <= len(costs):
-        raise ValueError(f"{n} owners for {len(costs)} layers: each needs at least one.")
-    best = {j: (sum(costs[:j]), [0, j]) for j in range(1, len(costs) + 1)}  # for one owner
-    for k in range(2, n + 1):
-        fewer, best = best, {}  # fewer: what is best for k - 1 owners
-        for j in range(k, len(costs) + 1):
-            for i in range(k - 1, j):  # the last owner takes layers i to j
-                largest, bounds = fewer[i]
-                candidate = max(largest, sum(costs[i:j])), [*bounds, j]
-                best[j] = min(best.get(j, candidate), candidate)
-    return best[len(costs)][1]
-
-
-def generate(next_logits, prompt, length, seed=0):
-    """`prompt` (str) and `length` more characters. next_logits(tokens (1, time)) -> (vocabulary,).
-
-    Of a split model, every rank calls it, and next_logits gives every rank the same numbers.
-    """
-    g, tokens = torch.Generator().manual_seed(seed), encode(prompt)[None]
-    for _ in range(length):
-        p = torch.softmax(next_logits(tokens).double(), -1)
-        tokens = torch.cat([tokens, torch.multinomial(p, 1, generator=g)[None]], 1)
-    return decode(tokens[0].tolist())
-
-
-# From ranklab.taught.messages:
-
-
-def ping(nbytes, repeats=10, a=0, b=1):
-    """Seconds that one message of `nbytes` bytes takes between ranks a and b.
-
-    Half of a round trip, the fastest of `repeats`: whatever else the machine does can only
-    make a message slower. Every rank calls it; ranks other than a and b get nan.
-    """
-    ball = torch.zeros(nbytes, dtype=torch.uint8)
-    me, times = dist.get_rank(), []
-    for _ in range(repeats + 1):
-        start = time.perf_counter()
-        if me == a:
-            dist.send(ball, b)
-            dist.recv(ball, b)
-        elif me == b:
-            dist.recv(ball, a)
-            dist.send(ball, a)
-        times.append((time.perf_counter() - start) / 2)
-    return min(times[1:]) if me in (a, b) else float("nan")  # the first one warms up
-
-
-def latency_bandwidth(sizes, seconds):
-    """Fit T(n) = alpha + n / beta to measured times; return alpha (s) and beta (bytes/s).
-
-    Least squares of the relative error, so that every size has the same weight.
-    """
-    n, t = np.asarray(sizes, dtype=float), np.asarray(seconds, dtype=float)
-    equations = np.stack([1 / t, n / t], axis=1)
-    (alpha, per_byte), *_ = np.linalg.lstsq(equations, np.ones(len(t)))
-    return float(alpha), float(1 / per_byte)
-
-
-if rank == 0:
-    n_ranks = world_size
-
-# --- A product, cut two ways ----------------------------------------------------------
-
-# A layer is a product of matrices, X A. There are two ways to share A.
-#
-# By columns. A = [A₀ A₁ …], side by side. Then X A = [X A₀, X A₁, …]: every rank needs
-# all of X and computes some columns of the product. No message. A function of each
-# number by itself, such as the tanh below, can be applied to the columns where they
-# are.
-#
-# By rows. A₀ above A₁ above …, and X cut by columns to match. Then X A = X₀ A₀ + X₁ A₁
-# + …: every rank needs only the columns of X that meet its rows. What it computes has
-# the shape of the product, but is one term of a sum. The sum is an all-reduce.
-#
-# Predict: An MLP multiplies, applies a nonlinear function, and multiplies again: H =
-# tanh(X A), Z = H B. A is cut by columns, and B by rows. How many messages are needed
-# in between?
-
-everyone()
-play("ranks")
-torch.manual_seed(0)  # all ranks draw the same matrices
-X, A, B = (torch.randn(size, dtype=torch.float64) for size in ((3, 8), (8, 24), (24, 8)))
-mine = slice(24 * rank // world_size, 24 * (rank + 1) // world_size)  # as chapter 10 shares out
-
-H_mine = torch.tanh(X @ A[:, mine])  # by columns: some columns of H
-term = H_mine @ B[mine]  # by rows: they are just what these rows need
-Z = term.clone()
-dist.all_reduce(Z)
-product_error = (Z - torch.tanh(X @ A) @ B).abs().max().item()
-
-product_error_by_rank = to_rank_0(product_error)
-if rank == 0:
-    play("kernel")
-    assert max(product_error_by_rank) < 1e-12
 
 # None. The columns of H that a rank has computed are exactly those that its rows of B
 # wait for. Column, then row: two layers, and one sum at the end. The other order needs
@@ -757,6 +479,18 @@ with_both = passes(lambda x: summed(branch(copied(x))))
 without_f = passes(lambda x: summed(branch(x)))
 without_g = passes(lambda x: branch(copied(x)))
 
+
+def result(name, value, varies=False):
+    """Print a result that the text quotes. varies: it differs from run to run."""
+
+    def plain(value):
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        return value.item() if hasattr(value, "item") else value
+
+    print(f"{name} = {plain(value)}")
+
+
 with_both_by_rank = to_rank_0(with_both)
 if rank == 0:
     play("kernel")
@@ -820,6 +554,21 @@ def piece(whole, dim, part):
     p = Piece(torch.empty(shape))
     p.whole, p.dim, p.part = tuple(whole), dim, part
     return p
+
+
+# From ranklab.taught.layers:
+
+
+def drawn(name, sizes, seed=0):
+    """The initial value of a parameter, float64: its name, its sizes and the seed alone decide."""
+    if name.endswith("bias"):
+        return torch.zeros(sizes, dtype=torch.float64)
+    if "norm" in name:
+        return torch.ones(sizes, dtype=torch.float64)
+    number = zlib.crc32(f"{seed} {name}".encode())  # hash() would differ from process to process
+    g = torch.Generator().manual_seed(number)
+    scale = sizes[-1] ** -0.5  # so that outputs are about as large as inputs
+    return torch.randn(sizes, dtype=torch.float64, generator=g) * scale
 
 
 def is_split(p):
@@ -905,6 +654,20 @@ class SplitMLP(nn.Module):
         return self.down(nn.functional.gelu(self.up(x)))
 
 
+# From ranklab.taught.layers:
+
+
+class MLP(nn.Module):
+    """(..., width) -> the same: up to `hidden` features, GELU, and down again."""
+
+    def __init__(self, width, hidden):
+        super().__init__()
+        self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
+
+    def forward(self, x):
+        return self.down(nn.functional.gelu(self.up(x)))
+
+
 # Is it right? A twin says so: the whole layer, with all outputs and all gradients,
 # piece by piece.
 
@@ -932,6 +695,17 @@ mlp_error_by_rank = to_rank_0(mlp_error)
 if rank == 0:
     play("kernel")
     assert max(mlp_error_by_rank) < 1e-11
+
+
+@contextmanager
+def may_fail():
+    """Say what went wrong, and go on: the error is meant to happen."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        first_line = (str(error).splitlines() or [""])[0]
+        print(f"rank {rank} failed, as it may here: {type(error).__name__}: {first_line}")
+
 
 # --- Column after column --------------------------------------------------------------
 
@@ -972,6 +746,14 @@ if rank == 0:
 alike_by_rank = to_rank_0(alike)
 if rank == 0:
     result("alike", alike_by_rank[0])
+
+# From ranklab.taught.layers:
+
+
+def attend(query, key, value):
+    """Causal attention; all (batch, heads, time, size). A token sees itself and those before it."""
+    return nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+
 
 # Now it runs, and every rank has another result, each computed from its own features
 # alone. No shape, no error tells. To find it, compare the ranks: what should be the
@@ -1015,6 +797,28 @@ class SplitAttention(nn.Module):
         return self.out(attend(q, k, v).transpose(1, 2).flatten(2))
 
 
+# From ranklab.taught.layers:
+
+
+class Attention(nn.Module):
+    """(batch, time, width) -> the same; `heads` heads of `size` features each."""
+
+    def __init__(self, width, heads, size):
+        super().__init__()
+        self.size = size
+        self.query = nn.Linear(width, heads * size, bias=False)
+        self.key = nn.Linear(width, heads * size, bias=False)
+        self.value = nn.Linear(width, heads * size, bias=False)
+        self.out = nn.Linear(heads * size, width)
+
+    def forward(self, x):
+        q, k, v = (
+            f(x).unflatten(-1, (-1, self.size)).transpose(1, 2)  # (batch, heads, time, size)
+            for f in (self.query, self.key, self.value)
+        )
+        return self.out(attend(q, k, v).transpose(1, 2).flatten(2))
+
+
 # The heads need not be a multiple of the ranks (nor heads × size be the width). Here is
 # one head more than there are ranks:
 
@@ -1033,6 +837,19 @@ if rank == 0:
 own_heads_by_rank = to_rank_0(own_heads)
 if rank == 0:
     result("own_heads", own_heads_by_rank)
+
+
+def show(value, on_rank=None):
+    """Print a cell's last value, as a notebook does; a picture becomes a file."""
+    if isinstance(value, plt.Figure):
+        value.savefig(file_beside(value.get_label() or "figure"))
+        plt.close(value)
+    elif hasattr(value, "_repr_svg_"):
+        path = file_beside(getattr(value, "name", None) or "drawing")
+        path.write_text(value._repr_svg_())
+    elif value is not None:
+        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
+
 
 # One rank has two heads: it works longest, and the others wait for it in g. But a head
 # cannot be cut, so there is an end to it:
@@ -1139,6 +956,30 @@ loss_gradient_gap_by_rank = to_rank_0(loss_gradient_gap)
 if rank == 0:
     assert max(loss_gradient_gap_by_rank) < 1e-12
 
+# From ranklab.taught.layers:
+
+
+def head_size(shape):
+    """The features of one attention head. Raises ValueError if the heads cannot share evenly."""
+    if shape.width % shape.heads:
+        raise ValueError(f"{shape.heads} heads cannot share {shape.width} features evenly.")
+    return shape.width // shape.heads
+
+
+class Block(nn.Module):
+    """(batch, time, width) -> the same: attention, then an MLP, each added to what came in."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.norm_1, self.norm_2 = nn.LayerNorm(shape.width), nn.LayerNorm(shape.width)
+        self.attention = Attention(shape.width, shape.heads, head_size(shape))
+        self.mlp = MLP(shape.width, 4 * shape.width)
+
+    def forward(self, x):
+        x = x + self.attention(self.norm_1(x))
+        return x + self.mlp(self.norm_2(x))
+
+
 # --- A GPT that no rank holds ---------------------------------------------------------
 
 # A block is two such pairs, each between an f and a g. What lies between the pairs, the
@@ -1209,6 +1050,41 @@ def tensor_gpt(shape, group=None, seed=0, dtype=torch.float32, sequence=False):
     return fill(nn.Sequential(OrderedDict(layers)).to(dtype), seed)
 
 
+# From ranklab.taught.layers:
+
+
+def prose():
+    """The text of Python's own documentation, which comes with Python: a str of plain ASCII."""
+    from pydoc_data.topics import topics  # a large module: only when it is wanted
+
+    text = "\n\n".join(topics[name] for name in sorted(topics))
+    return "".join(c for c in text if c == "\n" or " " <= c <= "~")
+
+
+def encode(text):
+    """Characters as tokens, an int64 tensor: 0 is the end of a line, 1 a space, 95 a tilde."""
+    return torch.tensor([0 if c == "\n" else ord(c) - 31 for c in text])
+
+
+def windows(tokens, batch, context, seed):
+    """Inputs and targets, (batch, context) each: windows drawn from the text, and one later."""
+    g = torch.Generator().manual_seed(seed)
+    starts = torch.randint(len(tokens) - context, (batch, 1), generator=g)
+    rows = tokens[starts + torch.arange(context + 1)]
+    return rows[:, :-1], rows[:, 1:]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The numbers that make a GPT: `width` features a token, in `heads` attention heads."""
+
+    vocabulary: int = 96
+    context: int = 64
+    width: int = 64
+    heads: int = 4
+    blocks: int = 4
+
+
 # Now the twin. Groups of two ranks, of three, and of all train the same GPT in float64
 # on Python's documentation, as chapter 16 does, and the whole model trains beside them.
 # It has 8 heads, which 3 ranks do not share equally.
@@ -1237,6 +1113,54 @@ def train(model, loss_of, steps=3, first=0):
         optimizer.step()
         losses.append(loss.item())
     return losses
+
+
+# From ranklab.taught.layers:
+
+
+class Embed(nn.Module):
+    """Tokens (batch, time) -> (batch, time, width): a vector for the token, plus its place's."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.tokens = nn.Embedding(shape.vocabulary, shape.width)
+        self.places = nn.Embedding(shape.context, shape.width)
+
+    def forward(self, tokens):
+        return self.tokens(tokens) + self.places.weight[: tokens.shape[1]]
+
+
+class Head(nn.Module):
+    """(batch, time, width) -> logits (batch, time, vocabulary)."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.norm = nn.LayerNorm(shape.width)
+        self.logits = nn.Linear(shape.width, shape.vocabulary, bias=False)
+
+    def forward(self, x):
+        return self.logits(self.norm(x))
+
+
+def gpt(shape, first=0, last=None, seed=0, dtype=torch.float32):
+    """Layers `first` to `last` (excluded; negative counts from the end) of a GPT.
+
+    An nn.Sequential: layer 0 embeds, the last one is the head, between them are the blocks. The
+    names and initial weights of a layer are the same in whatever slice it stands.
+    """
+    blocks = [(f"block{i}", Block) for i in range(shape.blocks)]
+    makers = [("embed", Embed), *blocks, ("head", Head)]
+    model = nn.Sequential(OrderedDict((name, make(shape)) for name, make in makers[first:last]))
+    model = model.to(dtype)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(drawn(name, p.shape, seed))
+    return model
+
+
+def language_loss(logits, targets):
+    """Mean cross-entropy of logits (batch, time, vocabulary) over all targets (batch, time)."""
+    return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def distance(split, whole):
@@ -1351,14 +1275,6 @@ def tensor_numbers(shape, places):
     return (4 * shape.blocks + 2) * activations + 3 * places
 
 
-# Predict: Twice as many ranks: what becomes of the bytes that each rank sends in a
-# step? What would become of them with a batch twice as large? And what with data
-# parallelism?
-#
-# `traffic` counts: what the program hands over to collectives, and then what really
-# leaves the ranks, message by message, with chapter 8's ring in the place of Gloo's
-# all-reduce.
-
 # From ranklab.taught.collectives:
 
 
@@ -1411,6 +1327,15 @@ def ring_all_reduce(x, members, me):
             sendrecv(outgoing, right, mine, left)
 
 
+# Predict: Twice as many ranks: what becomes of the bytes that each rank sends in a
+# step? What would become of them with a batch twice as large? And what with data
+# parallelism?
+#
+# `traffic` counts: what the program hands over to collectives, and then what really
+# leaves the ranks, message by message, with chapter 8's ring in the place of Gloo's
+# all-reduce.
+
+
 def step_of(model, sequence=False):
     """Forward and backward of a batch; all that a step sends."""
     inputs, targets = windows(tokens, batch, shape.context, 0)
@@ -1423,6 +1348,28 @@ def by_ring(x, op=dist.ReduceOp.SUM, group=None, gloos=dist.all_reduce):
     """Sums go around chapter 8's ring; a maximum is Gloo's."""
     return ring_all_reduce(x, group) if op == dist.ReduceOp.SUM else gloos(x, op, group)
 
+
+def left_out(view):
+    """A stand-in for one of ranklab's views, which says that it is left out."""
+
+    def say(*args, **kwargs):
+        print(f"{view}: left out, for this view of ranklab's is not installed here")
+
+    return say
+
+
+@contextmanager
+def untraced(*args, **kwargs):
+    """A stand-in for ranklab's trace: it records nothing."""
+    yield None
+
+
+try:
+    from ranklab import timeline, trace, traffic
+except ImportError:
+    timeline = left_out("timeline")
+    trace = untraced
+    traffic = left_out("traffic")
 
 everyone()
 play("ranks")
@@ -1530,6 +1477,32 @@ if rank == 0:
     show(strip(axes[1], "and sequence parallelism", ("all-\ngather", "reduce-\nscatter"), by_time=True))
     save_figures()
 
+# From ranklab.taught.collectives:
+
+
+def all_gather(boxes, x, group=None):
+    """Fill every rank's boxes, one for each rank, with every rank's x, around the ring."""
+    n, me = dist.get_world_size(group), dist.get_rank(group)
+    left, right = (me - 1) % n, (me + 1) % n
+    boxes[me].copy_(x)
+    for step in range(n - 1):
+        mine, next_one = boxes[(me - step) % n], boxes[(me - step - 1) % n]
+        sendrecv(mine, right, next_one, left, group)
+
+
+def reduce_scatter(box, parts, group=None):
+    """Fill every rank's box with the sum of its part of all ranks' lists, around the ring."""
+    n, me = dist.get_world_size(group), dist.get_rank(group)
+    left, right = (me - 1) % n, (me + 1) % n
+    sums = [part.clone() for part in parts]
+    for step in reversed(range(n - 1)):
+        staying, leaving = sums[(me - step) % n], sums[(me - step - 1) % n]
+        incoming = torch.empty_like(staying)
+        sendrecv(leaving, left, incoming, right, group)
+        staying += incoming
+    box.copy_(sums[me])
+
+
 # A block, left to right; in each box time runs to the right, and features run down.
 # What is split by features stays so. What was gray, on every rank, is now split by
 # time. g becomes a reduce-scatter, f an all-gather, and each is again the other's
@@ -1565,32 +1538,6 @@ class Scattered(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         return Gathered.apply(gradient, ctx.group), None
-
-
-# From ranklab.taught.collectives:
-
-
-def all_gather(boxes, x, group=None):
-    """Fill every rank's boxes, one for each rank, with every rank's x, around the ring."""
-    n, me = dist.get_world_size(group), dist.get_rank(group)
-    left, right = (me - 1) % n, (me + 1) % n
-    boxes[me].copy_(x)
-    for step in range(n - 1):
-        mine, next_one = boxes[(me - step) % n], boxes[(me - step - 1) % n]
-        sendrecv(mine, right, next_one, left, group)
-
-
-def reduce_scatter(box, parts, group=None):
-    """Fill every rank's box with the sum of its part of all ranks' lists, around the ring."""
-    n, me = dist.get_world_size(group), dist.get_rank(group)
-    left, right = (me - 1) % n, (me + 1) % n
-    sums = [part.clone() for part in parts]
-    for step in reversed(range(n - 1)):
-        staying, leaving = sums[(me - step) % n], sums[(me - step - 1) % n]
-        incoming = torch.empty_like(staying)
-        sendrecv(leaving, left, incoming, right, group)
-        staying += incoming
-    box.copy_(sums[me])
 
 
 def gathered(x, group=None):
@@ -2010,124 +1957,27 @@ def next_logits_of(model, shape, group=None, sequence=False):
     return next_logits
 
 
-# Rank 0 trains the whole model for a while. Then all take their pieces of it and write,
-# first together, and then each one alone with the whole model.
+# From ranklab.taught.layers:
+
+
+def decode(tokens):
+    """The text of a list of tokens."""
+    return "".join("\n" if t == 0 else chr(t + 31) for t in tokens)
+
+
+def generate(next_logits, prompt, length, seed=0):
+    """`prompt` (str) and `length` more characters. next_logits(tokens (1, time)) -> (vocabulary,).
+
+    Of a split model, every rank calls it, and next_logits gives every rank the same numbers.
+    """
+    g, tokens = torch.Generator().manual_seed(seed), encode(prompt)[None]
+    for _ in range(length):
+        p = torch.softmax(next_logits(tokens).double(), -1)
+        tokens = torch.cat([tokens, torch.multinomial(p, 1, generator=g)[None]], 1)
+    return decode(tokens[0].tolist())
+
 
 # From ranklab.taught.own_ddp:
-
-
-class Bucket:
-    """Gradients that travel together: a flat buffer, and in it a view for each parameter."""
-
-    def __init__(self, parameters):
-        self.parameters = parameters
-        sizes = [p.numel() for p in parameters]
-        # Behind the gradients, a number for each of them: how many ranks have it.
-        self.buffer = parameters[0].detach().new_zeros(sum(sizes) + len(sizes))
-        *pieces, self.present = self.buffer.split([*sizes, len(sizes)])
-        self.views = [piece.view(p.shape) for piece, p in zip(pieces, parameters)]
-
-    def begin(self):
-        """Before a backward: nothing is in it yet."""
-        self.missing, self.work = len(self.parameters), None
-        self.present.fill_(1)
-
-    def put(self, i, n):
-        """Put 1 / n of parameter i's gradient in. From now on its .grad is a view of the buffer."""
-        p = self.parameters[i]
-        if p.grad is None:
-            self.views[i].zero_()
-            self.present[i] = 0
-        else:
-            torch.mul(p.grad, 1 / n, out=self.views[i])
-            p.grad = self.views[i]
-        self.missing -= 1
-
-
-def in_buckets(parameters, bucket_bytes, first_bytes=None):
-    """Deal parameters into Buckets, in their order, each of one type and device.
-
-    A bucket is closed as soon as it has `bucket_bytes` bytes, the first one with `first_bytes`.
-    """
-    full, filling = [], {}
-    for p in parameters:
-        some = filling.setdefault((p.dtype, p.device), [])
-        some.append(p)
-        limit = bucket_bytes if full or first_bytes is None else first_bytes
-        if sum(q.nbytes for q in some) >= limit:
-            full.append(filling.pop((p.dtype, p.device)))
-    return [Bucket(some) for some in [*full, *filling.values()]]
-
-
-class Reducer:
-    """Averages gradients in buckets, while backward computes: after Li et al. (2020)."""
-
-    def __init__(self, parameters, group, all_reduce, limits):  # of a bucket, of the first: bytes
-        self.group, self.all_reduce, self.limits = group, all_reduce, limits
-        self.n = dist.get_world_size(group)
-        self.trained = [p for p in parameters if p.requires_grad][::-1]
-        self.number = {p: i for i, p in enumerate(self.trained)}
-        self.armed, self.spent, self.arrived, self.rounds = False, False, {}, 0
-        self._deal(self.trained)
-        for p in self.trained:
-            p.register_post_accumulate_grad_hook(self._on_gradient)
-
-    def _deal(self, order):
-        """Deal the parameters into buckets in this order; those not in it come last."""
-        self.buckets = in_buckets(dict.fromkeys([*order, *self.trained]), *self.limits)
-        self.place = {p: (b, i) for b in self.buckets for i, p in enumerate(b.parameters)}
-
-    def arm(self):
-        """Make the next backward average. All ranks of the group must call it."""
-        if self.rounds == 1:  # now the order is known in which gradients come: rank 0's counts
-            order = [[self.number[p] for p in self.arrived]]
-            dist.broadcast_object_list(order, group_src=0, group=self.group)
-            self._deal([self.trained[i] for i in order[0]])
-        for bucket in self.buckets:
-            bucket.begin()
-        self.armed, self.spent, self.arrived, self.next = True, False, {}, 0
-
-    def _on_gradient(self, p):
-        """Autograd calls it, in the middle of backward: the gradient of p is complete."""
-        if self.spent or (self.armed and p in self.arrived):
-            raise RuntimeError(
-                "A gradient came after its averaging, and would stay this rank's own. Call the "
-                "model before each backward; for checkpoint(), use_reentrant=False."
-            )
-        if not self.armed:
-            return
-        if not self.arrived:  # the first one: ask autograd to call finish when all is computed
-            Variable._execution_engine.queue_callback(self.finish)
-        self.arrived[p] = True
-        self._put(p)
-
-    def _put(self, p):
-        """Put p's gradient into its bucket, and send all that can go: in the same order always."""
-        bucket, i = self.place[p]
-        bucket.put(i, self.n)
-        while self.next < len(self.buckets) and not self.buckets[self.next].missing:
-            full = self.buckets[self.next]
-            full.work = self.all_reduce(full.buffer, group=self.group, async_op=True)
-            self.next += 1
-
-    def finish(self):
-        """End a backward: what did not come is sent as zeros. Then wait for all sums."""
-        absent = [p for p in self.trained if p not in self.arrived]
-        for p in absent:
-            self._put(p)
-        for bucket in self.buckets:
-            bucket.work.wait()
-        for bucket, i in map(self.place.get, absent):
-            if bucket.present[i]:  # some rank has one
-                bucket.parameters[i].grad = bucket.views[i]
-        self.armed, self.spent, self.rounds = False, True, self.rounds + 1
-
-    def send_zeros(self):
-        """Take part in a backward of the others, with no gradients of one's own."""
-        self.arm()
-        for p in self.trained:
-            p.grad = None
-        self.finish()
 
 
 def broadcast_all(tensors, src=0, group=None):
@@ -2144,116 +1994,8 @@ def broadcast_all(tensors, src=0, group=None):
                 t.copy_(values.view_as(t))
 
 
-def demand_equal(module, group=None):
-    """Raise ValueError, on every rank, where a rank's model is not that of rank 0 of the group.
-
-    Compared are the names, shapes and types of its tensors, their order, and which are trained;
-    one at least must be.
-    """
-    mine = [
-        f"{name} {tuple(t.shape)} {t.dtype}" + ", trained" * t.requires_grad
-        for name, t in [*module.named_parameters(), *module.named_buffers()]
-    ]
-    of_rank = [None] * dist.get_world_size(group)
-    dist.all_gather_object(of_rank, mine, group=group)
-    for r, theirs in enumerate(of_rank):
-        for k, (a, b) in enumerate(zip([*of_rank[0], "missing"], [*theirs, "missing"])):
-            if a != b:
-                raise ValueError(
-                    f"The ranks' models differ. Tensor {k} is {a} on rank 0, and {b} on rank {r}. "
-                    "Build the same model on every rank, its layers in the same order."
-                )
-    if not any(p.requires_grad for p in module.parameters()):
-        raise ValueError("No parameter of this model is trained: there is nothing to average.")
-
-
-class OwnDDP(nn.Module):
-    """Data parallelism: a replica of `module` on each rank of a group, its gradients averaged.
-
-    All start with rank 0's weights. When the first backward() after a forward returns, each .grad
-    is the mean over the ranks (untouched, unless one of them used its parameter) and a view into a
-    bucket: clone it to keep it. all_reduce: called as dist.all_reduce is, with async_op; behind the
-    gradients stands how many ranks have each. Raises ValueError where models differ or nothing is
-    trained. State dict: the module's own.
-    """
-
-    def __init__(
-        self,
-        module,
-        group=None,
-        all_reduce=dist.all_reduce,
-        bucket_bytes=25 << 20,
-        first_bytes=1 << 20,
-    ):
-        super().__init__()
-        self.module, self.group = module, group
-        self.sync, self.joining, self.ahead, self.owing = True, False, 0, False
-        demand_equal(module, group)
-        broadcast_all([*module.parameters(), *module.buffers()], 0, group)
-        self.reducer = Reducer(module.parameters(), group, all_reduce, (bucket_bytes, first_bytes))
-
-    def forward(self, *inputs, **named):
-        """Call the module. Raises RuntimeError where a backward is missing since the last call."""
-        if self.sync and torch.is_grad_enabled():
-            if self.reducer.armed and self.training and self.owing:  # who evaluates owes none
-                self.reducer.armed = False  # try again, and it works
-                raise RuntimeError(
-                    "Two forwards, and no backward between them. Put both inputs into one batch; "
-                    "or the first forward, and its backward, into no_sync(); or use no_grad()."
-                )
-            if self.joining:
-                self._anyone_goes_on(True)
-            broadcast_all(self.module.buffers(), self.ahead, self.group)
-            self.reducer.arm()
-            self.owing = self.training  # a backward
-        elif torch.is_grad_enabled():
-            self.reducer.spent = False
-        return self.module(*inputs, **named)
-
-    @contextlib.contextmanager
-    def no_sync(self):
-        """Forwards in here leave their gradients as they are, to be added to those that follow."""
-        before, self.sync = self.sync, False
-        try:
-            yield
-        finally:
-            self.sync = before
-
-    @contextlib.contextmanager
-    def join(self, throw_on_early_termination=False):
-        """For ranks with different numbers of batches: who is done goes on with zeros.
-
-        In the end all have the weights of one that went on longest. With
-        throw_on_early_termination, all raise RuntimeError as soon as one has no more.
-        """
-        self.joining, self.throw = True, throw_on_early_termination
-        try:
-            yield
-            while self._anyone_goes_on(False):
-                broadcast_all(self.module.buffers(), self.ahead, self.group)
-                self.reducer.send_zeros()
-            everything = [*self.module.parameters(), *self.module.buffers()]
-            broadcast_all(everything, self.ahead, self.group)
-        finally:
-            self.joining, self.ahead = False, 0
-
-    def _anyone_goes_on(self, mine):
-        """Has any rank another batch? Then `ahead` is the last that has: its buffers count."""
-        going = next(self.module.parameters()).new_zeros(dist.get_world_size(self.group))
-        going[dist.get_rank(self.group)] = mine
-        dist.all_reduce(going, group=self.group)
-        there, done = ([r for r, on in enumerate(going.tolist()) if on == k] for k in (1, 0))
-        if self.throw and there and done:
-            raise RuntimeError(f"No more batches on ranks {done}, but on {there}.")
-        self.ahead = max(there, default=self.ahead)
-        return bool(there)
-
-    def state_dict(self, *args, **named):
-        return self.module.state_dict(*args, **named)
-
-    def load_state_dict(self, *args, **named):
-        return self.module.load_state_dict(*args, **named)
-
+# Rank 0 trains the whole model for a while. Then all take their pieces of it and write,
+# first together, and then each one alone with the whole model.
 
 everyone()
 play("ranks")
@@ -2399,6 +2141,29 @@ if rank == 0:
         assert (through_a_cut < n_parameters) == (n_tokens < 12 * each.blocks * each.width)
     save_figures()
 
+# From ranklab.taught.messages:
+
+
+def ping(nbytes, repeats=10, a=0, b=1):
+    """Seconds that one message of `nbytes` bytes takes between ranks a and b.
+
+    Half of a round trip, the fastest of `repeats`: whatever else the machine does can only
+    make a message slower. Every rank calls it; ranks other than a and b get nan.
+    """
+    ball = torch.zeros(nbytes, dtype=torch.uint8)
+    me, times = dist.get_rank(), []
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        if me == a:
+            dist.send(ball, b)
+            dist.recv(ball, b)
+        elif me == b:
+            dist.recv(ball, a)
+            dist.send(ball, a)
+        times.append((time.perf_counter() - start) / 2)
+    return min(times[1:]) if me in (a, b) else float("nan")  # the first one warms up
+
+
 # Data parallelism sends weights, P ≈ 12 L w², however large the batch is. The other two
 # send activations, E = T w, however many weights there are: a pipeline E at each cut,
 # forward and back, tensor parallelism 4 L + 2 times as many. So tensor parallelism
@@ -2419,6 +2184,20 @@ tokens_in, tokens_out = windows(tokens, case_batch, case_shape.context, 0)
 ping_sizes = [4 << (2 * k) for k in range(2, 10)]
 ping_seconds = [ping(nbytes, 5) for nbytes in ping_sizes]
 
+# From ranklab.taught.messages:
+
+
+def latency_bandwidth(sizes, seconds):
+    """Fit T(n) = alpha + n / beta to measured times; return alpha (s) and beta (bytes/s).
+
+    Least squares of the relative error, so that every size has the same weight.
+    """
+    n, t = np.asarray(sizes, dtype=float), np.asarray(seconds, dtype=float)
+    equations = np.stack([1 / t, n / t], axis=1)
+    (alpha, per_byte), *_ = np.linalg.lstsq(equations, np.ones(len(t)))
+    return float(alpha), float(1 / per_byte)
+
+
 ping_sizes_by_rank = to_rank_0(ping_sizes)
 ping_seconds_by_rank = to_rank_0(ping_seconds)
 if rank == 0:
@@ -2427,6 +2206,234 @@ if rank == 0:
     result("alpha_us", 1e6 * alpha, varies=True)
     result("beta_gb", beta / 1e9, varies=True)
     result("tensor_hops", 2 * (n_ranks - 1) * (4 * big.blocks + 4))
+
+# From ranklab.taught.own_ddp:
+
+
+class Bucket:
+    """Gradients that travel together: a flat buffer, and in it a view for each parameter."""
+
+    def __init__(self, parameters):
+        self.parameters = parameters
+        sizes = [p.numel() for p in parameters]
+        # Behind the gradients, a number for each of them: how many ranks have it.
+        self.buffer = parameters[0].detach().new_zeros(sum(sizes) + len(sizes))
+        *pieces, self.present = self.buffer.split([*sizes, len(sizes)])
+        self.views = [piece.view(p.shape) for piece, p in zip(pieces, parameters)]
+
+    def begin(self):
+        """Before a backward: nothing is in it yet."""
+        self.missing, self.work = len(self.parameters), None
+        self.present.fill_(1)
+
+    def put(self, i, n):
+        """Put 1 / n of parameter i's gradient in. From now on its .grad is a view of the buffer."""
+        p = self.parameters[i]
+        if p.grad is None:
+            self.views[i].zero_()
+            self.present[i] = 0
+        else:
+            torch.mul(p.grad, 1 / n, out=self.views[i])
+            p.grad = self.views[i]
+        self.missing -= 1
+
+
+def in_buckets(parameters, bucket_bytes, first_bytes=None):
+    """Deal parameters into Buckets, in their order, each of one type and device.
+
+    A bucket is closed as soon as it has `bucket_bytes` bytes, the first one with `first_bytes`.
+    """
+    full, filling = [], {}
+    for p in parameters:
+        some = filling.setdefault((p.dtype, p.device), [])
+        some.append(p)
+        limit = bucket_bytes if full or first_bytes is None else first_bytes
+        if sum(q.nbytes for q in some) >= limit:
+            full.append(filling.pop((p.dtype, p.device)))
+    return [Bucket(some) for some in [*full, *filling.values()]]
+
+
+class Reducer:
+    """Averages gradients in buckets, while backward computes: after Li et al. (2020)."""
+
+    def __init__(self, parameters, group, all_reduce, limits):  # of a bucket, of the first: bytes
+        self.group, self.all_reduce, self.limits = group, all_reduce, limits
+        self.n = dist.get_world_size(group)
+        self.trained = [p for p in parameters if p.requires_grad][::-1]
+        self.number = {p: i for i, p in enumerate(self.trained)}
+        self.armed, self.spent, self.arrived, self.rounds = False, False, {}, 0
+        self._deal(self.trained)
+        for p in self.trained:
+            p.register_post_accumulate_grad_hook(self._on_gradient)
+
+    def _deal(self, order):
+        """Deal the parameters into buckets in this order; those not in it come last."""
+        self.buckets = in_buckets(dict.fromkeys([*order, *self.trained]), *self.limits)
+        self.place = {p: (b, i) for b in self.buckets for i, p in enumerate(b.parameters)}
+
+    def arm(self):
+        """Make the next backward average. All ranks of the group must call it."""
+        if self.rounds == 1:  # now the order is known in which gradients come: rank 0's counts
+            order = [[self.number[p] for p in self.arrived]]
+            dist.broadcast_object_list(order, group_src=0, group=self.group)
+            self._deal([self.trained[i] for i in order[0]])
+        for bucket in self.buckets:
+            bucket.begin()
+        self.armed, self.spent, self.arrived, self.next = True, False, {}, 0
+
+    def _on_gradient(self, p):
+        """Autograd calls it, in the middle of backward: the gradient of p is complete."""
+        if self.spent or (self.armed and p in self.arrived):
+            raise RuntimeError(
+                "A gradient came after its averaging, and would stay this rank's own. Call the "
+                "model before each backward; for checkpoint(), use_reentrant=False."
+            )
+        if not self.armed:
+            return
+        if not self.arrived:  # the first one: ask autograd to call finish when all is computed
+            Variable._execution_engine.queue_callback(self.finish)
+        self.arrived[p] = True
+        self._put(p)
+
+    def _put(self, p):
+        """Put p's gradient into its bucket, and send all that can go: in the same order always."""
+        bucket, i = self.place[p]
+        bucket.put(i, self.n)
+        while self.next < len(self.buckets) and not self.buckets[self.next].missing:
+            full = self.buckets[self.next]
+            full.work = self.all_reduce(full.buffer, group=self.group, async_op=True)
+            self.next += 1
+
+    def finish(self):
+        """End a backward: what did not come is sent as zeros. Then wait for all sums."""
+        absent = [p for p in self.trained if p not in self.arrived]
+        for p in absent:
+            self._put(p)
+        for bucket in self.buckets:
+            bucket.work.wait()
+        for bucket, i in map(self.place.get, absent):
+            if bucket.present[i]:  # some rank has one
+                bucket.parameters[i].grad = bucket.views[i]
+        self.armed, self.spent, self.rounds = False, True, self.rounds + 1
+
+    def send_zeros(self):
+        """Take part in a backward of the others, with no gradients of one's own."""
+        self.arm()
+        for p in self.trained:
+            p.grad = None
+        self.finish()
+
+
+def demand_equal(module, group=None):
+    """Raise ValueError, on every rank, where a rank's model is not that of rank 0 of the group.
+
+    Compared are the names, shapes and types of its tensors, their order, and which are trained;
+    one at least must be.
+    """
+    mine = [
+        f"{name} {tuple(t.shape)} {t.dtype}" + ", trained" * t.requires_grad
+        for name, t in [*module.named_parameters(), *module.named_buffers()]
+    ]
+    of_rank = [None] * dist.get_world_size(group)
+    dist.all_gather_object(of_rank, mine, group=group)
+    for r, theirs in enumerate(of_rank):
+        for k, (a, b) in enumerate(zip([*of_rank[0], "missing"], [*theirs, "missing"])):
+            if a != b:
+                raise ValueError(
+                    f"The ranks' models differ. Tensor {k} is {a} on rank 0, and {b} on rank {r}. "
+                    "Build the same model on every rank, its layers in the same order."
+                )
+    if not any(p.requires_grad for p in module.parameters()):
+        raise ValueError("No parameter of this model is trained: there is nothing to average.")
+
+
+class OwnDDP(nn.Module):
+    """Data parallelism: a replica of `module` on each rank of a group, its gradients averaged.
+
+    All start with rank 0's weights. When the first backward() after a forward returns, each .grad
+    is the mean over the ranks (untouched, unless one of them used its parameter) and a view into a
+    bucket: clone it to keep it. all_reduce: called as dist.all_reduce is, with async_op; behind the
+    gradients stands how many ranks have each. Raises ValueError where models differ or nothing is
+    trained. State dict: the module's own.
+    """
+
+    def __init__(
+        self,
+        module,
+        group=None,
+        all_reduce=dist.all_reduce,
+        bucket_bytes=25 << 20,
+        first_bytes=1 << 20,
+    ):
+        super().__init__()
+        self.module, self.group = module, group
+        self.sync, self.joining, self.ahead, self.owing = True, False, 0, False
+        demand_equal(module, group)
+        broadcast_all([*module.parameters(), *module.buffers()], 0, group)
+        self.reducer = Reducer(module.parameters(), group, all_reduce, (bucket_bytes, first_bytes))
+
+    def forward(self, *inputs, **named):
+        """Call the module. Raises RuntimeError where a backward is missing since the last call."""
+        if self.sync and torch.is_grad_enabled():
+            if self.reducer.armed and self.training and self.owing:  # who evaluates owes none
+                self.reducer.armed = False  # try again, and it works
+                raise RuntimeError(
+                    "Two forwards, and no backward between them. Put both inputs into one batch; "
+                    "or the first forward, and its backward, into no_sync(); or use no_grad()."
+                )
+            if self.joining:
+                self._anyone_goes_on(True)
+            broadcast_all(self.module.buffers(), self.ahead, self.group)
+            self.reducer.arm()
+            self.owing = self.training  # a backward
+        elif torch.is_grad_enabled():
+            self.reducer.spent = False
+        return self.module(*inputs, **named)
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        """Forwards in here leave their gradients as they are, to be added to those that follow."""
+        before, self.sync = self.sync, False
+        try:
+            yield
+        finally:
+            self.sync = before
+
+    @contextlib.contextmanager
+    def join(self, throw_on_early_termination=False):
+        """For ranks with different numbers of batches: who is done goes on with zeros.
+
+        In the end all have the weights of one that went on longest. With
+        throw_on_early_termination, all raise RuntimeError as soon as one has no more.
+        """
+        self.joining, self.throw = True, throw_on_early_termination
+        try:
+            yield
+            while self._anyone_goes_on(False):
+                broadcast_all(self.module.buffers(), self.ahead, self.group)
+                self.reducer.send_zeros()
+            everything = [*self.module.parameters(), *self.module.buffers()]
+            broadcast_all(everything, self.ahead, self.group)
+        finally:
+            self.joining, self.ahead = False, 0
+
+    def _anyone_goes_on(self, mine):
+        """Has any rank another batch? Then `ahead` is the last that has: its buffers count."""
+        going = next(self.module.parameters()).new_zeros(dist.get_world_size(self.group))
+        going[dist.get_rank(self.group)] = mine
+        dist.all_reduce(going, group=self.group)
+        there, done = ([r for r, on in enumerate(going.tolist()) if on == k] for k in (1, 0))
+        if self.throw and there and done:
+            raise RuntimeError(f"No more batches on ranks {done}, but on {there}.")
+        self.ahead = max(there, default=self.ahead)
+        return bool(there)
+
+    def state_dict(self, *args, **named):
+        return self.module.state_dict(*args, **named)
+
+    def load_state_dict(self, *args, **named):
+        return self.module.load_state_dict(*args, **named)
+
 
 # Predict: Here α is (alpha_us) µs and β (beta_gb) GB/s. In a step of tensor parallelism
 # there are (tensor_hops) hops, one after the other. Which way will be the fastest, and
@@ -2447,6 +2454,27 @@ def data_case():
 
 data_case()  # after this one, the first, it deals its buckets anew
 n_buckets = len(replica.reducer.buckets)
+
+# From ranklab.taught.layers:
+
+
+def balance(costs, n):
+    """Bounds that cut a chain of layers for n owners, so that the largest sum of costs is least.
+
+    Raises ValueError where an owner would be left without a layer.
+    """
+    if not 1 <= n <= len(costs):
+        raise ValueError(f"{n} owners for {len(costs)} layers: each needs at least one.")
+    best = {j: (sum(costs[:j]), [0, j]) for j in range(1, len(costs) + 1)}  # for one owner
+    for k in range(2, n + 1):
+        fewer, best = best, {}  # fewer: what is best for k - 1 owners
+        for j in range(k, len(costs) + 1):
+            for i in range(k - 1, j):  # the last owner takes layers i to j
+                largest, bounds = fewer[i]
+                candidate = max(largest, sum(costs[i:j])), [*bounds, j]
+                best[j] = min(best.get(j, candidate), candidate)
+    return best[len(costs)][1]
+
 
 # From ranklab.taught.pipeline:
 
@@ -2864,6 +2892,13 @@ if rank == 0:
     ax.set(xlabel="bandwidth of a link (GB/s)", ylabel="time of a step / ideal")
     ax.set(xlim=(1, 1000), ylim=(1, 4), xticks=(1, 10, 100, 1000), xticklabels=(1, 10, 100, 1000))
     save_figures()
+
+
+def leave_group():
+    """The end of the ranks: rank 0 may go on alone."""
+    everyone()
+    dist.destroy_process_group()
+
 
 if rank == 0:
     slow, fast, finer = on_link(1.25e9), on_link(3e11), on_link(3e11, 16)

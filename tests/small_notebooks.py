@@ -1,10 +1,11 @@
 """Small notebooks for the tests of the script exporter, and what becomes of them."""
 
+import re
 from textwrap import dedent
 
 from nbformat import v4
 
-from bookmaker.script import to_script
+from bookmaker.script import preamble, to_script
 
 # Every notebook with ranks begins with these two cells, so the test's own begin at 3.
 IMPORTS = "from ranklab import Ranks, result"
@@ -39,6 +40,8 @@ def body(*cells):
     """What the script has for these cells, behind its preamble and before its last line."""
     text = with_ranks(*cells)
     _, _, text = text.partition(f"# --- {MARK} ")
+    for part in preamble.PARTS.values():  # stands where it is first needed
+        text = re.sub(rf"\n{{2,3}}{re.escape(part)}\n{{2,3}}", "\n\n", text)
     return text.partition("\n")[2].strip("\n").removesuffix("leave_group()").strip("\n")
 
 

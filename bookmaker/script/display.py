@@ -74,7 +74,7 @@ class Display:
 
     def view(self, cell: Cell, node: ast.stmt, operations: list[Operation], edits=None):
         """A statement that shows one of the lab's views, or None."""
-        views = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} & set(self.lab.views)
+        views = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} & self.lab.shown
         where = [op for op in operations if op.kind == "where"]
         if isinstance(node, ast.With) and not where:
             traced = _called_in_head(node) & views
@@ -85,7 +85,7 @@ class Display:
         if where and isinstance(node, ast.Expr) and node.value is where[0].node:
             return layout.line(f'{self.step.use("left_out")}("ranks.where()")()', everywhere=False)
         match node:
-            case ast.Expr(value=ast.Call(func=ast.Name(id=name))) if name in self.lab.views:
+            case ast.Expr(value=ast.Call(func=ast.Name(id=name))) if name in self.lab.shown:
                 if not where and len(views) == 1:
                     edits = (
                         edits

@@ -10,6 +10,7 @@ from bookmaker.script.step import Step
 _SEEN = BUILTINS & {"print", "input", "open", "next", "exec", "eval", "setattr"}
 _DRAWS = {"torch", "random", "numpy", "secrets", "uuid", "time", "nn"}
 _MUTABLE = ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp
+_OWN_CLASS = {"cls", "type(self)", "self.__class__", "__class__"}
 _FIXED = {"field", "dataclass", "tuple", "frozenset", "int", "float", "str", "len", "range"}
 
 
@@ -146,7 +147,19 @@ def _acts(node: ast.stmt, own: set[str], step: Step) -> bool:
     return False
 
 
+def _changes_its_class(node: ast.stmt) -> bool:
+    """Whether methods write to their class: ``type(self).made += 1``, ``cls.made = 1``."""
+    stored = [
+        n.value
+        for n in ast.walk(node)
+        if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store | ast.Del)
+    ]
+    return any(ast.unparse(owner) in _OWN_CLASS for owner in stored)
+
+
 def _has_state(node: ast.stmt, changed: set[str]) -> bool:
+    if isinstance(node, ast.ClassDef) and _changes_its_class(node):
+        return True
     inner = [n for part in _at_once(node) for n in ast.walk(part)]
     for n in inner:
         if isinstance(n, _MUTABLE):

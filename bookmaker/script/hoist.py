@@ -5,7 +5,7 @@ import ast
 from bookmaker.script.cells import Cell
 from bookmaker.script.imports import DRAWING, Imports, is_import
 from bookmaker.script.lab import Lab
-from bookmaker.script.taken import Flatten, belongs_to_ranklab, inline, is_module, know, place
+from bookmaker.script.taken import Flatten, belongs_to_ranklab, inline, is_module, know
 
 
 def collect(cells: list[Cell], lab: Lab) -> Imports:
@@ -20,8 +20,8 @@ def collect(cells: list[Cell], lab: Lab) -> Imports:
     if lab.used and any(source.startswith(DRAWING) for source in imports.names.values()):
         lab.taken.setdefault("ranklab.plots", {}).setdefault("STYLE", ["STYLE"])
         sites.setdefault("ranklab.plots", cells[0])
-    done = set()  # what two modules both need stands once, before the first cell that needs it
-    for module in sorted(lab.taken, key=lambda module: place(module, sites[module])):
+    done = set()  # what two modules both need stands once
+    for module in lab.taken:
         inline(module, lab.taken[module], sites[module], imports, done)
     return imports
 

@@ -12,10 +12,11 @@ DRAWING = ("matplotlib.pyplot", "matplotlib.figure", "pylab", "seaborn")
 @dataclass
 class Imports:
     """statements: import statements, one name each, in the order of the notebook.
-    inlined: cell number -> code that stands before this cell."""
+    inlined: blocks of ranklab's own code that the script takes over, in an order that runs, each
+    with its module."""
 
     statements: list[str] = field(default_factory=list)
-    inlined: dict[int, list[str]] = field(default_factory=dict)
+    inlined: list[tuple[str, str]] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
     inlined_names: set[str] = field(default_factory=set)
 

@@ -88,6 +88,8 @@ class Kernel:
 
     def _alone(self, node: ast.stmt, operations: list[Operation], last: bool) -> list[Piece]:
         """A statement for rank 0; a definition that needs nothing of the kernel's for all."""
+        if id(node) in self.step.inherited:
+            return self._for_all(node)
         view = self.display.view(self.cell, node, operations)
         if view:
             return [*self.step.before_kernel(), view]
@@ -100,6 +102,13 @@ class Kernel:
         if last and isinstance(node, ast.Expr):
             return [*wait, self.display.last(self.cell, node, edits, everywhere=False)]
         return [*wait, Piece(self._copy(node, edits), everywhere=False)]
+
+    def _for_all(self, node: ast.stmt) -> list[Piece]:
+        """A setting that the notebook's ranks inherit from the kernel."""
+        wait = []
+        if isinstance(node, ast.Expr):  # rank 0 may first have to make the folder
+            wait = [layout.line(f"{self.step.use('everyone')}()", everywhere=True)]
+        return [*wait, Piece(self._copy(node, []), everywhere=True)]
 
     def _copy(self, node: ast.stmt, edits: list[Edit]):
         if not edits:

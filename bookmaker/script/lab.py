@@ -14,6 +14,8 @@ DEFAULTS = {
     "debug": False,
     "engines": None,
 }
+# A cell with this is left out where ranklab is missing, and so is what needs the cell's values.
+MEASURES = "ranklab.gpu"
 
 
 @dataclass
@@ -21,6 +23,7 @@ class Lab:
     """The names under which a notebook knows the parts of ranklab.
 
     ranks: the variable that holds the Ranks; settings: the arguments it was made with.
+    mpi: whether the notebook's own code uses mpi4py.
     classes: names of ``Ranks``; results: names of ``result``; views: local name -> module and
     name; modules: local name -> module of ranklab's; taken: module -> name there -> local names.
     """
@@ -30,6 +33,7 @@ class Lab:
     has_ranks: bool = False
     made_in: str = ""
     two_streams: bool = False
+    mpi: bool = False
     modules: dict[str, str] = field(default_factory=dict)
     settings: dict = field(default_factory=lambda: dict(DEFAULTS))
     classes: set[str] = field(default_factory=set)
@@ -43,6 +47,15 @@ class Lab:
         """Names that stand for parts of the lab and not for a value of the notebook's."""
         mine = {self.ranks} if self.ranks else set()
         return mine | self.classes | self.results | set(self.views)
+
+    @property
+    def shown(self) -> set[str]:
+        """The views that have a stand-in where ranklab is missing."""
+        return {local for local, (module, _) in self.views.items() if module != MEASURES}
+
+    @property
+    def measures(self) -> set[str]:
+        return set(self.views) - self.shown
 
     def makes_ranks(self, node: ast.AST) -> bool:
         """Whether a statement is ``ranks = Ranks(...)`` or ``Ranks(...)``."""

@@ -6,11 +6,15 @@ import re
 import tokenize
 from pathlib import Path
 
-from bookmaker.script.lab import DEFAULTS, Lab
+from bookmaker.script.lab import DEFAULTS, MEASURES, Lab
 from bookmaker.script.scopes import names_in
 
 _TEMPLATE = Path(__file__).with_name("template.py").read_text()
 FIXED = frozenset({"rank", "world_size", "device", "torch", "dist", "__file__"})
+
+
+# These do something when they run; all others are definitions, and stand where they are needed.
+AT_THE_TOP = frozenset({"one_process", "only_mpi", "never_mpi", "launch", "play", "hide_file"})
 
 
 def _parts() -> dict[str, str]:
@@ -42,6 +46,8 @@ HELPERS = (
 def needed(used: set[str], lab: Lab, plots: bool) -> list[str]:
     """The parts that a script needs, in the order in which they stand in it."""
     parts = {"launch"} if lab.has_ranks else {"one_process"}
+    if lab.mpi and lab.has_ranks:
+        parts.add("only_mpi" if lab.settings["engines"] == "mpi" else "never_mpi")
     parts |= used | ({"play"} if lab.two_streams else set())
     parts |= {"look" if lab.used else "agg"} if plots else set()
     todo = list(parts)
@@ -66,9 +72,14 @@ def _home(name: str) -> str:
     return next(part for part, names in _BINDS.items() if name in names.binds | names.later_binds)
 
 
-def texts(parts: list[str], lab: Lab) -> list[str]:
-    """The parts as they stand in the script, with the notebook's settings."""
-    return [renamed(_filled(PARTS[part], lab), lab.renamed) for part in parts]
+def text(part: str, lab: Lab) -> str:
+    """A part as it stands in the script, with the notebook's settings."""
+    return renamed(_filled(PARTS[part], lab), lab.renamed)
+
+
+def general(part: str) -> str:
+    """The name by which a translation asks for a part, of which there may be two."""
+    return {"may_fail_alone": "may_fail", "show_figure": "show"}.get(part, part)
 
 
 def _filled(text: str, lab: Lab) -> str:
@@ -129,16 +140,27 @@ def imports(parts: list[str], lab: Lab) -> list[str]:
     return statements
 
 
-def stand_ins(lab: Lab, in_with: set[str]) -> str:
+def stand_ins(lab: Lab, in_with: set[str]) -> list[str]:
     """The lab's own views, where ranklab is installed; else what stands in for them."""
     by_module: dict[str, list[str]] = {}
-    for local, (module, name) in sorted(lab.views.items()):
-        by_module.setdefault(module, []).append(name if name == local else f"{name} as {local}")
-    lines = ["try:"]
-    for module, names in sorted(by_module.items()):
-        lines.append(f"    from {module} import {', '.join(sorted(names))}")
-    lines.append("except ImportError:")
-    for local, (_, name) in sorted(lab.views.items()):
+    for local, (module, _) in sorted(lab.views.items()):
+        by_module.setdefault(module, []).append(local)
+    return [_stand_in(lab, module, locals_, in_with) for module, locals_ in by_module.items()]
+
+
+def _stand_in(lab: Lab, module: str, locals_: list[str], in_with: set[str]) -> str:
+    names = {local: lab.views[local][1] for local in locals_}
+    spelled = [name if name == local else f"{name} as {local}" for local, name in names.items()]
+    lines = [
+        "try:",
+        f"    from {module} import {', '.join(sorted(spelled))}",
+        "except ImportError:",
+    ]
+    if module == MEASURES:
+        lines += [f"    {' = '.join(locals_)} = None"]
+        lines += [f'    print("What {module} measures is left out, for it is not installed here")']
+        return "\n".join(lines)
+    for local, name in names.items():
         if local in in_with:
             lines.append(f"    {local} = {lab.helper('untraced')}")
         else:

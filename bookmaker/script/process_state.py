@@ -31,7 +31,25 @@ _SETTERS = {
     "sys.set_int_max_str_digits",
     "signal.signal",
     "socket.setdefaulttimeout",
+    "warnings.simplefilter",
+    "warnings.filterwarnings",
+    "warnings.resetwarnings",
+    "logging.basicConfig",
+    "logging.disable",
+    "logging.captureWarnings",
+    "pandas.set_option",
+    "pandas.reset_option",
+    "sys.setswitchinterval",
+    "faulthandler.enable",
+    "multiprocessing.set_start_method",
+    "torch.multiprocessing.set_start_method",
+    "torch.multiprocessing.set_sharing_strategy",
 }
+# Methods of a logger, which all of a process share by its name.
+_OF_LOGGERS = {"setLevel", "addHandler", "removeHandler", "addFilter"}
+# What the script keeps apart by itself, or what acts on an object that it is given.
+_STREAMS = {"torch.set_num_threads", "torch.set_rng_state", "torch.random.set_rng_state"}
+_STREAMS |= {"torch.cuda.set_rng_state", "numpy.random.set_state", "torch.cuda.set_device"}
 _DICT_CHANGES = {"update", "setdefault", "pop", "popitem", "clear", "__setitem__", "__delitem__"}
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 # The script's own processes are started by these.
@@ -87,10 +105,29 @@ def _is_inherited(node: ast.stmt, imported: dict[str, str]) -> bool:
 def _settings(cells: list[Cell], imported: dict[str, str]) -> Iterator[tuple]:
     """(cell, statement, what it sets) for all that a cell itself, or a function of it, sets."""
     for cell in cells:
+        passing = _undone(cell.tree, imported)
         for node in _statements(cell.tree):
-            what = _sets(node, imported)
+            what = "" if id(node) in passing else _sets(node, imported)
             if what:
                 yield cell, node, what
+
+
+def _undone(tree: ast.AST, imported: dict[str, str]) -> set[int]:
+    """``id`` of what a ``with warnings.catch_warnings():`` undoes at its end."""
+    return {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.With)
+        and isinstance(node.items[0].context_expr, ast.Call)
+        and full_name(node.items[0].context_expr.func, imported) == "warnings.catch_warnings"
+        for inner in ast.walk(node)
+        if _is_of_warnings(inner, imported)
+    }
+
+
+def _is_of_warnings(node: ast.AST, imported: dict[str, str]) -> bool:
+    call = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(call, ast.Call) and full_name(call.func, imported).startswith("warnings.")
 
 
 def _statements(tree: ast.AST) -> Iterator[ast.stmt]:
@@ -145,7 +182,10 @@ def _called(node: ast.AST, imported: dict[str, str]) -> str:
                 return ast.unparse(func)
     if isinstance(node, ast.Call):
         name = full_name(node.func, imported)
-        if name in _SETTERS or name.startswith("torch.set_default_"):
+        method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        last = name.rpartition(".")[2]
+        sets = last.startswith(("set_", "seterr")) and name not in _STREAMS
+        if name in _SETTERS or method in _OF_LOGGERS or (sets and name):
             return ast.unparse(node.func)
     return ""
 

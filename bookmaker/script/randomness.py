@@ -27,6 +27,9 @@ _NN_IS_FIXED |= {"BCEWithLogitsLoss", "HuberLoss", "SmoothL1Loss", "KLDivLoss"}
 _FUNCTIONS_DRAW = ("dropout", "rrelu", "gumbel_softmax", "fractional_max_pool")
 _METHODS = {"normal_", "uniform_", "bernoulli_", "random_", "exponential_", "log_normal_"}
 _METHODS |= {"cauchy_", "geometric_", "bernoulli", "multinomial", "trunc_normal_"}
+_METHODS |= {"reset_parameters", "init_weights"}  # of a module
+# Of any object: pandas' frames draw from NumPy, distributions from torch, estimators from either.
+_ANYBODYS = {"sample", "sample_n", "rsample", "shuffle", "random_split", "fit", "fit_transform"}
 _OWN_GENERATORS = {"default_rng", "Generator", "RandomState", "SeedSequence", "PCG64", "Philox"}
 _OWN_GENERATORS |= {"Random", "SystemRandom", "MT19937", "SFC64", "BitGenerator"}
 _OTHERS = ("sklearn.", "torchvision.", "scipy.stats.", "transformers.", "networkx.")
@@ -89,6 +92,7 @@ class _Own:
         self.imported = imported
         self.functions: dict[str, set[str]] = {}
         self.holding: set[str] = set()
+        self.generators: set[str] = set()
         statements = [node for cell in cells for node in cell.tree.body]
         for _ in range(3):  # what calls what calls what draws
             for node in statements:
@@ -99,6 +103,8 @@ class _Own:
             streams = self._streams(node)
             if streams:
                 self.functions[node.name] = streams | {_UNKNOWN}
+        elif isinstance(node, ast.Assign) and _is_generator(node.value, self.imported):
+            self.generators |= names_in(node).binds
         elif isinstance(node, ast.Assign) and self._makes_what_draws(node.value):
             self.holding |= names_in(node).binds
 
@@ -136,6 +142,8 @@ class _Own:
         name = full_name(call.func, self.imported)
         method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
         own = {"torch"} if method in _METHODS else set()
+        if method in _ANYBODYS and not _own_generator(call.func.value, self.generators):
+            own = {_UNKNOWN}
         used = [call.func, *call.args, *(keyword.value for keyword in call.keywords)]
         return own | _draws(name) | set().union(*(self._of_use(node) for node in used))
 
@@ -144,6 +152,16 @@ class _Own:
             node = node.value
         holds = isinstance(node, ast.Name) and node.id in self.holding
         return {_UNKNOWN} if holds else set()
+
+
+def _is_generator(value: ast.expr, imported: dict[str, str]) -> bool:
+    """Whether a value is a generator of random numbers, with a stream of its own."""
+    made = full_name(value.func, imported) if isinstance(value, ast.Call) else ""
+    return made.rpartition(".")[2] in _OWN_GENERATORS | {"Generator"}
+
+
+def _own_generator(owner: ast.expr, generators: set[str]) -> bool:
+    return isinstance(owner, ast.Name) and owner.id in generators
 
 
 def _has_generator(call: ast.Call) -> bool:

@@ -32,7 +32,9 @@ class Step:
     sendable: those of defined_everywhere that always mean the same on all ranks.
     plain: names that only ever hold what nothing can change.
     checks: number of a cell, or id of a statement -> shared names to compare before it.
-    noted: ids of the pushes whose value such a check needs."""
+    noted: ids of the pushes whose value such a check needs.
+    first_used: part of the preamble -> number of the cell that first asks for it.
+    measured: numbers of the cells that need `ranklab.gpu`, or a value that comes from it."""
 
     lab: Lab
     imports: Imports
@@ -41,6 +43,8 @@ class Step:
     sendable: set[str] = field(default_factory=set)
     draws: set[str] = field(default_factory=set)
     used: set[str] = field(default_factory=set)
+    first_used: dict[str, int] = field(default_factory=dict)
+    measured: set[int] = field(default_factory=set)
     waiting: Waiting = field(default_factory=Waiting)
     two_streams: bool = False
     playing: str = "kernel"

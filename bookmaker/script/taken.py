@@ -14,7 +14,7 @@ from bookmaker.taught.definitions import take
 
 _FOLDER = Path(ranklab.__file__).parent
 # What a script carries along, beside the taught code.
-_CARRIED = frozenset({"plots", "gpu"})
+_CARRIED = frozenset({"plots"})
 
 
 def belongs_to_ranklab(node, alias) -> bool:
@@ -146,12 +146,4 @@ def inline(module: str, wanted: dict, cell: Cell, imports: Imports, done: set) -
         imports.inlined_names |= names_in(*ast.parse(block).body).binds
     imports.inlined_names |= {local for named in wanted.values() for local in named}
     aliases = [f"{a} = {name}" for name, named in wanted.items() for a in named if a != name]
-    pieces = [*code, *aliases]
-    if pieces:  # a package's own file may only name what its modules hold
-        pieces[0] = f"# From {module}:\n\n{pieces[0]}"
-        imports.inlined.setdefault(place(module, cell), []).extend(pieces)
-
-
-def place(module: str, cell: Cell) -> int:
-    """The number of the cell before which a module's definitions stand that `cell` asks for."""
-    return 0 if is_carried(module) else cell.place.number
+    imports.inlined += [(module, block) for block in [*code, *aliases]]

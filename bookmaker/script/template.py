@@ -30,6 +30,19 @@ if any(os.environ.get(name, "0") != "0" for name in ("RANK", "PMI_RANK", "OMPI_C
     sys.exit()  # one process is enough: of several, all but the first end here
 
 
+#: only_mpi
+if not os.environ.keys() & {"PMI_RANK", "OMPI_COMM_WORLD_RANK"}:
+    sys.exit(f"The ranks talk through MPI. Start them with: mpiexec -n N python {sys.argv[0]}")
+
+
+#: never_mpi
+if os.environ.keys() & {"PMI_RANK", "OMPI_COMM_WORLD_RANK"}:
+    sys.exit(
+        "Each rank is an MPI world of its own here, as it was in the notebook. Start this script "
+        "by itself or with torchrun; mpiexec would make one world of all."
+    )
+
+
 #: start_ranks
 def start_ranks():
     """Started by hand: let torchrun start this file once for each rank."""
@@ -167,14 +180,15 @@ def fingerprint(value):
 
 def note(**values):
     """Keep in mind what these held when they were pushed."""
-    notes.update((name, fingerprint(value)) for name, value in values.items())
+    notes.update((name, (value, fingerprint(value))) for name, value in values.items())
 
 
 #: unchanged
 def unchanged(**values):
     """Stop if one of these has changed since it was pushed, for then it is two variables."""
     for name, value in values.items():
-        if name in notes and fingerprint(value) != notes[name]:
+        pushed, held = notes.get(name, (None, None))
+        if value is pushed and held and fingerprint(value) != held:  # not if it was bound anew
             sys.exit(
                 f"`{name}` has changed since it was pushed. In the notebook the kernel and the "
                 "ranks each have their own, here they would share it: push it under another name."

@@ -18,6 +18,7 @@ from bookmaker.script import (
 )
 from bookmaker.script.cells import Cell, Prose
 from bookmaker.script.display import names_that_draw
+from bookmaker.script.first_use import mentioned, placed, without
 from bookmaker.script.fstrings import Unwritable
 from bookmaker.script.hoist import collect
 from bookmaker.script.import_section import grouped, packages
@@ -50,8 +51,7 @@ def script(cells: list[Cell | Prose], title: Title) -> str:
     step = _prepared(lab, imports, code, kept)
     names.check(code, step)
     _check_processes(code, kept, step)
-    body = _body(cells, step)
-    return _verified(_assembled(body, step, title), step)
+    return _verified(_assembled(cells, _cells(kept, step), step, title), step)
 
 
 def _check_processes(code: list[Cell], kept: list[Cell], step: Step) -> None:
@@ -77,6 +77,8 @@ def _prepared(lab: Lab, imports: Imports, code: list[Cell], kept: list[Cell]) ->
     imported = {"torch": "torch", **imports.names}
     step.two_streams = lab.has_ranks and needs_two_streams(kept, imported, lab.ranks)
     lab.two_streams = step.two_streams
+    lab.mpi = any(name.split(".")[0] == "mpi4py" for name in imports.names.values())
+    step.measured = without(kept, lab.measures)
     step.draws = names_that_draw(imports.names)
     step.defined_everywhere = names.defined_everywhere(kept, step)
     return step
@@ -111,17 +113,33 @@ def _moved(cell: Cell, lab: Lab) -> set[str]:
     return {op.name for op in operations if op.name}
 
 
-def _body(cells: list[Cell | Prose], step: Step) -> list[str]:
-    """The lines of the script behind its preamble."""
-    out: list[str] = []
+def _cells(cells: list[Cell], step: Step) -> dict[int, list[str]]:
+    """Number of a cell -> its lines. What it needs of the preamble is noted on the way."""
+    lines = {}
+    for cell in cells:
+        before, step.used = step.used, set()
+        lines[cell.place.number] = _cell_lines(cell, step)
+        step.first_used.update((part, cell.place.number) for part in step.used - before)
+        step.used |= before
+    return lines
+
+
+def _body(cells: list[Cell | Prose], lines: dict, above: dict[int, list[str]]) -> list[str]:
+    """The script behind its preamble; above: what stands above a cell and its text."""
+    out, text, begun = [], [], False
     for cell in cells:
         if isinstance(cell, Prose):
-            _append(out, prose.comments(cell.text))
+            text.append(prose.comments(cell.text))
         elif not cell.notebook_only:
-            for code in step.imports.inlined.get(cell.place.number, []):
+            number = cell.place.number
+            for code in above.get(number, []) if begun else []:
                 _append(out, code.split("\n"))
-            _append(out, _cell_lines(cell, step))
-    return [*out, *_end(step)]
+            for lines_ in [*text, lines[number]]:
+                _append(out, lines_)
+            text, begun = [], begun or bool(lines[number])
+    for lines_ in text:
+        _append(out, lines_)
+    return out
 
 
 def _cell_lines(cell: Cell, step: Step) -> list[str]:
@@ -139,32 +157,15 @@ def _pieces(cell: Cell, step: Step) -> list[Piece]:
     """The translation of a cell; any error in it becomes a sentence about the cell."""
     try:
         pieces = on_ranks.pieces(cell, step) if cell.on_ranks else Kernel(cell, step).pieces()
-        return _inherited(pieces, cell, step)
+        if pieces and cell.place.number in step.measured:
+            return [layout.block(f"if {min(step.lab.measures)}:", pieces)]
+        return pieces
     except Unwritable as error:
         raise cell.refuse(str(error)) from None
     except FormError:
         raise
     except Exception as error:
         raise cell.refuse(mistake(error)) from error
-
-
-def _inherited(pieces: list[Piece], cell: Cell, step: Step) -> list[Piece]:
-    """The pieces, with those for all ranks that the notebook's ranks inherit from the kernel."""
-    source, nodes = Source(cell.body), [n for n in cell.tree.body if id(n) in step.inherited]
-    texts = {source.statement(node, 0): node for node in nodes}
-    texts |= {f"{step.lab.helper('show')}({text})": node for text, node in texts.items()}
-    found: list[Piece] = []
-    for piece in pieces:
-        node = texts.get(piece.render(0)) if texts else None
-        if node is None:
-            found.append(piece)
-            continue
-        if isinstance(node, ast.Expr):  # rank 0 may first have to make the folder
-            found.append(layout.line(f"{step.use('everyone')}()", everywhere=True))
-        text = source.statement(node, 0)
-        found.append(layout.line(text, everywhere=True, above=piece.above))
-        found[-1].behind = piece.behind
-    return found
 
 
 def mistake(error: Exception) -> str:
@@ -186,30 +187,68 @@ def _end(step: Step) -> list[str]:
     return ["", f"{step.use('leave_group')}()"]
 
 
-def _assembled(body: list[str], step: Step, title: Title) -> str:
-    lab, imports = step.lab, step.imports
-    in_with = step.traced
+def _assembled(cells, lines: dict[int, list[str]], step: Step, title: Title) -> str:
+    end = _end(step)
+    top, above = _helpers(lines, step)
+    if not step.lab.has_ranks:
+        code = [*top, *(text for texts in above.values() for text in texts)]
+        builtin_names.check(step.cells, step.lab, builtin_names.read_in(code))
+    sections = [_header(step, title), grouped(step.imports.statements), "\n\n\n".join(top)]
+    text = "\n\n".join(section for section in sections if section)
+    return _spaced([*text.split("\n"), "", "", *_body(cells, lines, above), *end])
+
+
+def _helpers(lines: dict[int, list[str]], step: Step) -> tuple[list[str], dict[int, list[str]]]:
+    """What stands at the top, and what stands above cells: number -> blocks of code."""
+    lab, imports, in_with, uses = step.lab, step.imports, step.traced, step.first_used
+    plots, numbers = bool(step.draws), list(lines)
+    first = next((number for number in numbers if lines[number]), 0)
+    mentions = {cell.place.number: mentioned(cell) for cell in step.cells}
     if lab.views:
-        step.used |= {"untraced" if name in in_with else "left_out" for name in lab.views}
-    if lab.results:
+        step.used |= {"untraced" if name in in_with else "left_out" for name in lab.shown}
+    if any(names & lab.results for names in mentions.values()):
         step.used.add("result")
-    plots = bool(step.draws)
     if starts_processes(imports.names):
         step.used.add("hide_file")
     parts = preamble.needed(step.used, lab, plots)
     for statement in preamble.imports(parts, lab):
         imports.add(statement)
-    code = preamble.texts(parts, lab)
-    if 0 in imports.inlined:
-        at = parts.index("look") if "look" in parts else len(code)
-        code.insert(at, "\n\n\n".join(imports.inlined[0]))
-    code += [f"{name} = {lab.helper('result')}" for name in sorted(lab.results - {"result"})]
-    code += [preamble.stand_ins(lab, in_with)] if lab.views else []
-    sections = [_header(step, title), grouped(imports.statements), "\n\n\n".join(code)]
-    if not lab.has_ranks:
-        builtin_names.check(step.cells, lab, builtin_names.read_in(code))
-    text = "\n\n".join(section for section in sections if section)
-    return _spaced([*text.split("\n"), "", "", *body])
+    # A part, or a block of ranklab's: its text, and the first cell that is known to use it.
+    blocks = [(preamble.text(part, lab), _first(part, parts, uses, step, first)) for part in parts]
+    taken = [(code, None) for _, code in imports.inlined]
+    modules = {code: module for module, code in imports.inlined}
+    at = next((i for i, part in enumerate(parts) if part in ("look", "agg")), len(blocks))
+    blocks[at:at] = taken
+    blocks += [(f"{name} = {lab.helper('result')}", None) for name in lab.results - {"result"}]
+    blocks += [(stand_in, None) for stand_in in preamble.stand_ins(lab, in_with)]
+    forced = {index: number for index, (_, number) in enumerate(blocks) if number is not None}
+    texts = [text for text, _ in blocks]
+    top, above = [], {}
+    for text, number in zip(texts, placed(texts, mentions, forced)):
+        (top if number <= first else above.setdefault(number, [])).append(text)
+    _name_modules([top, *above.values()], modules)
+    return top, above
+
+
+def _first(part: str, parts: list[str], uses: dict[str, int], step: Step, first: int) -> int | None:
+    """The number of the first cell that uses a part; None if only other parts tell."""
+    if part in preamble.AT_THE_TOP or (part == "file_beside" and "hide_file" in parts):
+        return first
+    if part in ("look", "agg"):
+        draws = (c.place.number for c in step.cells if mentioned(c) & step.draws)
+        return min(draws, default=None)
+    return uses.get(preamble.general(part))
+
+
+def _name_modules(places: list[list[str]], modules: dict[str, str]) -> None:
+    """Say where code comes from, once for what stands together."""
+    for texts in places:
+        before = ""
+        for index, text in enumerate(texts):
+            module = modules.get(text, "")
+            if module and module != before:
+                texts[index] = f"# From {module}:\n\n{text}"
+            before = module
 
 
 def _header(step: Step, title: Title) -> str:
@@ -217,18 +256,21 @@ def _header(step: Step, title: Title) -> str:
     lines = [title.origin, ""] if title.origin else []
     if lab.has_ranks:
         n = lab.settings["n"]
-        lines += [
-            f"Run it on {n} ranks, or on another number of them, in one of these ways:",
-            f"    python {name}",
-            f"    torchrun --standalone --nproc-per-node {n} {name}",
-            f"    torchrun --nnodes 2 --nproc-per-node {n} --rdzv-backend c10d "
+        ways = [
+            f"python {name}",
+            f"torchrun --standalone --nproc-per-node {n} {name}",
+            f"torchrun --nnodes 2 --nproc-per-node {n} --rdzv-backend c10d "
             f"--rdzv-endpoint HOST:29500 {name}",
-            f"    mpiexec -n {n} python {name}",
+            f"mpiexec -n {n} python {name}",
         ]
+        if lab.mpi:  # a launcher of the other kind makes other MPI worlds
+            ways = ways[3:] if lab.settings["engines"] == "mpi" else ways[:3]
+        one = "this way" if len(ways) == 1 else "one of these ways"
+        lines += [f"Run it on {n} ranks, or on another number of them, in {one}:"]
+        lines += [f"    {way}" for way in ways]
     else:
         lines += [f"Run it: python {name}"]
-    code = [code for codes in step.imports.inlined.values() for code in codes]
-    code += [cell.body for cell in step.cells]
+    code = [code for _, code in step.imports.inlined] + [cell.body for cell in step.cells]
     needed = packages(step.imports.statements, code)
     if lab.has_ranks:
         lines += ["", f"pip install {' '.join(needed)}  (for mpiexec also: mpich mpi4py)"]

@@ -6,7 +6,7 @@
     utilization_plot({"training": s})
     save({"training": s}, "training.json")
 
-The scripts that are made of the chapters carry these definitions along.
+A script that is made of a notebook leaves out what needs this where ranklab is missing.
 """
 
 from ranklab.gpu.plot import utilization_plot

@@ -66,6 +66,7 @@ def join(my_rank, size, backend, devices, meeting_point, seconds, loopback, limi
     import torch.distributed as dist
 
     rank, world_size, device = my_rank, size, torch.device(devices[my_rank])
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(size))  # as every launcher does
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if loopback:

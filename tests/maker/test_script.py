@@ -6,10 +6,11 @@ import subprocess
 import sys
 import tokenize
 from pathlib import Path
+from statistics import median
 
 import pytest
 from nbformat import v4
-from small_notebooks import RANKS, body, notebook, same, whole, with_ranks
+from small_notebooks import IMPORTS, RANKS, body, notebook, same, whole, with_ranks
 from tiers import few
 
 from bookmaker.folders import HERE
@@ -283,6 +284,36 @@ def test_ruff_finds_nothing_in_the_chapters_scripts():
     ruff = [Path(sys.executable).with_name("ruff"), "check", "--isolated", "--select", "E9,F"]
     checked = subprocess.run([*ruff, *SCRIPTS], capture_output=True, text=True, timeout=60)
     assert checked.returncode == 0, checked.stdout
+
+
+def test_a_chapter_is_soon_in_sight():
+    """What stands above a script's first heading is not the chapter's own."""
+    above = [path.read_text().partition("\n# === ")[0].count("\n") for path in SCRIPTS]
+    assert median(above) <= 150 and max(above) <= 300, above
+
+
+def test_helpers_stand_before_the_section_that_needs_them():
+    nb = notebook(IMPORTS, "x = 1", 'result("x", x)')
+    nb.cells.insert(2, v4.new_markdown_cell("## Results"))
+    text = to_script(nb)
+    assert text.index("x = 1") < text.index("def result(") < text.index("--- Results")
+
+
+def test_what_measures_is_left_out_where_ranklab_is_missing(capsys):
+    text = whole(
+        "from ranklab.gpu import sampled\nx = y = 1",
+        "with sampled() as s:\n    y = 2\nz = s.mean",
+        "print(z)",
+        "y = 3",
+        "print('x', x, 'y', y)",
+    )
+    assert "if sampled:\n    with sampled() as s:" in text and "if sampled:\n    print(z)" in text
+    exec(text.replace("from ranklab.gpu", "from nowhere"), {"__name__": "__main__"})
+    said = capsys.readouterr().out.splitlines()
+    assert said == [
+        "What ranklab.gpu measures is left out, for it is not installed here",
+        "x 1 y 3",
+    ]
 
 
 def test_ranks_cell_is_no_comment():

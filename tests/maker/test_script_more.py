@@ -11,7 +11,10 @@ from bookmaker.errors import FormError
 from bookmaker.script import to_script
 
 X = "%%px\nx = 1"
-TORCH = "import torch, os, random\nimport numpy as np\nimport torch.nn as nn"
+TORCH = (
+    "import torch, os, random, warnings, logging\nimport pandas as pd\nimport numpy as np\n"
+    "import torch.nn as nn"
+)
 
 
 def refused(*cells):
@@ -133,6 +136,10 @@ SETTINGS = [
     "torch.pi, y = 3, 4",
     'old = np.seterr(all="raise")',
     'old = os.environ.pop("A", None)',
+    'warnings.simplefilter("error")',
+    "logging.getLogger().setLevel(10)",
+    "log.setLevel(10)",
+    'pd.set_option("display.precision", 2)',
 ]
 
 
@@ -140,7 +147,7 @@ SETTINGS = [
 def test_settings_of_a_process(setting):
     words = "is a setting of the whole process"
     assert words in refused(f"{setting};")
-    px = f"%%px\nimport torch, os\nimport numpy as np\n{setting};"
+    px = f"%%px\n{TORCH}\n{setting};"
     assert words in refused(px)
 
 
@@ -171,6 +178,40 @@ def test_ranks_inherit_what_is_set_before_they_are_made():
         whole(IMPORTS, 'import os\nos.environ["A"] = str(3)', RANKS, X)
     with pytest.raises(FormError, match="changes what the ranks inherit"):
         whole(IMPORTS, 'import os\nos.environ["RANKLAB_RANKS"] = "2"', RANKS, X)
+
+
+def test_warnings_that_are_caught_are_no_settings():
+    cell = "with warnings.catch_warnings():\n    warnings.simplefilter('ignore')\n    y = 1"
+    assert "simplefilter" in body("import warnings", cell)
+
+
+@pytest.mark.parametrize("own", ["type(self)", "self.__class__"])
+def test_a_class_that_changes_itself_does_not_go_to_the_ranks(own):
+    model = f"class Model:\n    built = 0\n    def __init__(self):\n        {own}.built += 1"
+    words = "a value is worked out when it is defined, or changed later"
+    assert words in refused(model, "Model(); Model();", 'ranks["Model"] = Model')
+
+
+# ---- MPI ---------------------------------------------------------------------------------
+
+MPI = "%%px\nfrom mpi4py import MPI\nn = MPI.COMM_WORLD.size"
+
+
+def test_a_script_that_talks_mpi_says_its_launcher():
+    text = whole(IMPORTS, 'ranks = Ranks(2, engines="mpi")', MPI)
+    assert "in this way:\n#     mpiexec -n 2 python x.py\n" in text and "# torchrun" not in text
+    assert text.index("The ranks talk through MPI") < text.index("\n    start_ranks()\n")
+    text = whole(IMPORTS, RANKS, MPI)
+    assert "\n#     mpiexec" not in text and "\n#     torchrun" in text
+    assert text.index("Each rank is an MPI world") < text.index("\n    start_ranks()\n")
+    assert "MPI world" not in with_ranks("x = 1")
+
+
+def test_a_wrong_launcher_stops_with_a_sentence(tmp_path):
+    script = tmp_path / "x.py"
+    script.write_text(whole(IMPORTS, 'ranks = Ranks(2, engines="mpi")', MPI))
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "Start them with: mpiexec -n N python" in done.stderr
 
 
 # ---- who am I ----------------------------------------------------------------------------
@@ -218,6 +259,8 @@ def test_functions_for_the_ranks_may_ask():
         ("y = nn.Dropout(0.5)(torch.ones(4))", "x = torch.rand(1)"),
         ("def f():\n    return torch.rand(1)\n\nf()\ntorch.manual_seed(0);", "x = torch.rand(1)"),
         ("y = list(map(torch.rand, [1, 2]))", "x = torch.rand(1)"),
+        ("lin = nn.Linear(2, 2)\nlin.reset_parameters()", "torch.manual_seed(1)"),
+        ("df = pd.DataFrame([1])\ny = df.sample()", "import numpy as np\nnp.random.seed(3)"),
         ("y = random.gauss(0, 1)", "import random\nx = random.expovariate(1)"),
     ],
 )

@@ -138,6 +138,11 @@ LOOPS = (
     'left = 2\nwhile left:\n    ranks["left_now"] = left\n    left -= 1\n'
     'if left:\n    ranks["never"] = 1\nelse:\n    result("left", ranks["left_now"])',
 )
+ITERATION = (
+    'v = 1.0\nfor it in range(3):\n    ranks["v"] = v\n'
+    "    parts = ranks.run(lambda: v * (rank + 1))\n    v = sum(parts) / 10\n"
+    'result("iterated", round(v, 6))',
+)
 FAILURES = (
     ("%%px\nif rank == 1:\n    raise ValueError\nx = 1", "raises-exception"),
     'ranks["d"] = 2\nresult("d", ranks["d"])',
@@ -153,7 +158,7 @@ PICTURES = (
 def test_what_the_preamble_promises(tmp_path):
     """Values are copies, loops go in step, each part has its random numbers, failures go on."""
     script = tmp_path / "x.py"
-    script.write_text(with_ranks(*RANDOM, *COPIES, *LOOPS, *FAILURES, *PICTURES))
+    script.write_text(with_ranks(*RANDOM, *COPIES, *LOOPS, *ITERATION, *FAILURES, *PICTURES))
     text = run_script(script, "torchrun", 2, tmp_path, limit=100)
     wanted = {
         "not_pushed_to": "[1]",
@@ -162,6 +167,7 @@ def test_what_the_preamble_promises(tmp_path):
         "lengths": "[1, 1]",
         "seen": "[[0, 0], [1, 1]]",
         "left": "[1, 1]",
+        "iterated": "0.027",
         "d": "[2, 2]",
     }
     for name, seed in (("kernel", 0), ("rank_0", 1)):

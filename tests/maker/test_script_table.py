@@ -303,7 +303,8 @@ def test_two_empty_lines_around_definitions_and_none_inside():
 
 def test_reset_and_close():
     text = with_ranks("ranks.reset()", "ranks.close()", "x = ranks.world_size")
-    assert text.endswith("fresh_group()\n\nleave_group()\n\nif rank == 0:\n    x = world_size\n")
+    assert text.index("\nfresh_group()\n") < text.index("\nleave_group()\n")
+    assert text.endswith("\nleave_group()\n\nif rank == 0:\n    x = world_size\n")
 
 
 def test_the_world_size():
