@@ -19,7 +19,7 @@ LINES, WIDTH = 8, 100  # that are shown of what an answer printed
 # After which the next case may be tried:
 OF_RESULTS = ("type", "shape", "dtype", "value", "judge", "time")
 # What Python says to an answer that is called otherwise than it can be:
-NOT_SO = re.compile(r"TypeError: (?:[\w.<>]+\.)?(\w+?)(?:\.__init__)?\(\) (?:takes|missing) ")
+NOT_SO = re.compile(r"TypeError: (?:[\w.<>]+\.)?([\w<>]+?)(?:\.__init__)?\(\) (?:takes|missing) ")
 
 
 def try_answer(bench, request, say):
