@@ -26,6 +26,7 @@ class Recognizer:
     def __init__(self, exercise, bench):
         self.exercise, self.bench = exercise, bench
         self._until = None  # the clock begins with the first look
+        self._together = True  # until one of them takes its rank along, and all that had come
         if _known and next(iter(_known))[0] != exercise.name:
             _known.clear()  # a reader stays with one exercise for a while
 
@@ -64,10 +65,12 @@ class Recognizer:
         keys = [(self.exercise.name, case, *way) for way in ways]
         self._until = self._until or time.monotonic() + PATIENCE
         while (missing := [key for key in keys if key not in _known]) and not self.time_is_up():
-            results = self._run(missing, packed)
-            _known.update(zip(missing, results))
-            if len(results) < len(missing) and not self.time_is_up():  # the next one failed
-                _known[missing[len(results)]] = NONE
+            asked = missing if self._together else missing[:1]
+            results = self._run(asked, packed)
+            _known.update(zip(asked, results))
+            blamed = self._together or len(asked) == 1
+            if len(results) < len(asked) and blamed and not self.time_is_up():
+                _known[asked[len(results)]] = NONE
         return [_known.get(key, NONE) for key in keys]
 
     def _run(self, keys, packed):
@@ -92,6 +95,7 @@ class Recognizer:
         self.bench.make_ready(len(packed), exercise.trains)
         arguments = [cloudpickle.dumps((args, how)) for args in packed]
         outcome = self.bench.run(order, arguments, self._until - time.monotonic())
+        self._together = self._together and outcome.ended != "died"
         said = [outcome.returned.get(rank, {}).get("result", []) for rank in range(len(packed))]
         return [[pickle.loads(one) for one in ranks] for ranks in zip(*said)]
 

@@ -68,6 +68,7 @@ class Bench:
         self.ranks = Ranks(size, backend="gloo", device="cpu", timeout=TIMEOUT)
         self._cases = itertools.count()
         self._lost = False
+        self._group = 0  # how many ranks have a process group in which a case ended well
 
     def run(self, order, inputs, limit):
         """Run one case on ranks that are ready; return its Outcome.
@@ -81,12 +82,14 @@ class Bench:
             self.ranks.client[r].apply_async(on_rank.run, packed, args, file)
             for r, (args, file) in enumerate(zip(inputs, files))
         ]
-        outcome = Outcome()
+        outcome, self._group = Outcome(), 0
         self.ranks.watched += 1  # whoever waits for a dead one is freed here, after a look at them
         try:
             self._watch(ipyparallel.AsyncResult.join(*parts), outcome, limit)
         finally:
             self.ranks.watched -= 1
+        if outcome.ended == "returned" and not outcome.errors:
+            self._group = len(inputs)
         outcome.printed = {r: text for r, file in enumerate(files) if (text := _taken(file))}
         return outcome
 
@@ -158,9 +161,14 @@ class Bench:
         """The folder of the ranks, which goes when they do."""
         return self.ranks.folder
 
-    def make_ready(self, size, training=False):
-        """Have ranks 0 to size-1 in a process group of their own, on fresh ground."""
+    def make_ready(self, size, training=False, fresh=True):
+        """Have ranks 0 to size-1 in a process group of their own; is it a fresh one?
+
+        fresh=False: the one in which a case of as many ranks ended well will do, if it is there.
+        """
         training = training or self._training
+        if not fresh and size == self._group and training == self._training:
+            return False
         if size > len(self.ranks) or training != self._training:
             self.ranks.close()
             self._start(max(size, len(self.ranks)), training)
@@ -170,6 +178,7 @@ class Bench:
         except RankError:  # the last answer left more behind than could be seen
             self.ranks.restart()
             self.ranks._regroup(size)
+        return True
 
     def repair(self):
         """Have fresh processes where a rank died, or cannot be relied on any more."""

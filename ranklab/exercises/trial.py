@@ -19,7 +19,7 @@ LINES, WIDTH = 8, 100  # that are shown of what an answer printed
 # After which the next case may be tried:
 OF_RESULTS = ("type", "shape", "dtype", "value", "judge", "time")
 # What Python says to an answer that is called otherwise than it can be:
-NOT_SO = re.compile(r"TypeError: (?:[\w.<>]+\.)?(\w+?)(?:\.__init__)?\(\) (?:takes|missing) ")
+NOT_SO = re.compile(r"TypeError: (?:[\w.<>]+\.)?([\w<>]+?)(?:\.__init__)?\(\) (?:takes|missing) ")
 
 
 def try_answer(bench, request, say):
@@ -50,7 +50,7 @@ class _Trial:
         """Go through the cases; the others, too, where the first one is right and another wrong."""
         wrong = {}  # {number of the case: Finding}
         for i in range(len(self.exercise.cases)):
-            finding = self._case(i)
+            finding = self._case(i, fresh=i == 0)
             if finding:
                 wrong[i] = finding
             if 0 in wrong or (finding and finding.of not in OF_RESULTS):
@@ -59,21 +59,26 @@ class _Trial:
             return "right", "\n\n".join([self._right(), *self._output()])
         return "wrong", "\n\n".join(self._wrong(wrong))
 
-    def _case(self, i):
-        """Run case i; return what is wrong, or None."""
-        finding, came = self._run(i)
-        if finding and finding.of == "time":  # of the answer, or of a machine that was busy?
-            finding, came = self._run(i)
+    def _case(self, i, fresh=False):
+        """Run case i; return what is wrong, or None.
+
+        fresh: in a process group of its own. Else it may be that of the case before, and what is
+        wrong in there counts for nothing: a message may be left over.
+        """
+        finding, came, first_of_its_group = self._run(i, fresh)
+        # Too slow may be the answer, or a machine that was busy.
+        if finding and (finding.of == "time" or not first_of_its_group):
+            finding, came, _ = self._run(i, fresh=True)
         if finding:
             self.printed = came.printed or self.printed
         self.results[i] = [said.get("result") for _, said in sorted(came.returned.items())]
         return finding
 
-    def _run(self, i):
-        """Run case i once; return (what is wrong or None, its Outcome)."""
+    def _run(self, i, fresh):
+        """Run case i once; return (what is wrong or None, its Outcome, was the group fresh?)."""
         case, exercise = self.exercise.cases[i], self.exercise
         self.say(preparing=i)
-        self.bench.make_ready(case.ranks, exercise.trains)
+        fresh = self.bench.make_ready(case.ranks, exercise.trains, fresh)
         # What a case puts on disk goes where the ranks' end removes it.
         with mock.patch.object(tempfile, "tempdir", self.bench.folder):
             packed = [cloudpickle.dumps(case.make(r, case.ranks)) for r in range(case.ranks)]
@@ -88,7 +93,7 @@ class _Trial:
         if i == 0 or (outcome.printed and not self.printed):
             self.printed = outcome.printed
         inputs = [pickle.loads(args) for args in packed]
-        return judge(exercise, case, inputs, expected, outcome, self.order), outcome
+        return judge(exercise, case, inputs, expected, outcome, self.order), outcome, fresh
 
     def _right(self):
         cases = self.exercise.cases
@@ -183,7 +188,7 @@ class _Trial:
 
     def _returns(self, j):
         """Run case j for its results alone; does the answer return any?"""
-        finding = self._case(j)
+        finding = self._case(j, fresh=True)
         return finding is None or finding.of in OF_RESULTS
 
     def _output(self):

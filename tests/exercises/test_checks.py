@@ -20,10 +20,10 @@ CHOICES = {name: one for name, one in EXERCISES.items() if isinstance(one, Choic
 ANSWERED = {name: one for name, one in EXERCISES.items() if name not in CHOICES}
 
 
-def of_each(found, chapter_of=lambda name: checks.files()[name].parent.name):
-    """Parametrize a test with (name of an exercise, number, what it is): a tester to a chapter."""
+def of_each(found):
+    """Parametrize a test with (name of an exercise, one of what it has of a kind)."""
     params = [
-        pytest.param(name, what, id=f"{name}-{i}", marks=pytest.mark.xdist_group(chapter_of(name)))
+        pytest.param(name, what, id=f"{name}-{i}")
         for name, all_of_it in found.items()
         for i, what in enumerate(all_of_it)
     ]

@@ -101,15 +101,15 @@ def test_what_is_no_answer_is_told(arguments, says):
 
 def test_an_exercise_that_is_not_one_is_refused():
     with pytest.raises(ValueError, match="has no cases"):
-        Exercise("none", [], None, hint="")
-    with pytest.raises(ValueError, match="neither an expected result nor a judge"):
-        Exercise("none", [Case("a", tuple)], None, hint="")
+        Exercise([], None, hint="")
+    with pytest.raises(ValueError, match="neither a twin nor a judge"):
+        Exercise([Case("a", tuple)], None, hint="")
     with pytest.raises(TypeError, match="make is a function"):
         Case("a", 3)
     with pytest.raises(ValueError, match="not a number of ranks"):
         Case("a", tuple, ranks=0)
     with pytest.raises(ValueError, match="is right, and yet"):
-        Choice("none", right="a", why={"a": "no"}, because="")
+        Choice(right="a", why={"a": "no"}, because="")
 
 
 # Choices

@@ -17,29 +17,38 @@ SAMPLE = HERE.root / "tests" / "maker" / "manuscripts" / "93_exercises.md"
 TWICE = "scripts/exercises/93_twice.py"
 NOTEBOOK = "notebooks/93_exercises.ipynb"
 ANSWER = "def twice(x):\n    return 2 * x\n"
-CHECKS = """
-from ranklab.exercises import Case, Choice, Exercise
+CHECKS = {
+    "twice_two": """
+from ranklab.exercises import Choice
+
+exercise = Choice(right="a", why={"b": "That is a string."}, because="2 + 2")
+""",
+    "twice": """
+from ranklab.exercises import Case, Exercise
 
 def number(x):
     return Case(f"the number {x}", lambda rank, world_size: (x,), ranks=1)
+
+exercise = Exercise(
+    [number(3), number(0), number(-1)], lambda inputs: [2 * x for x, in inputs], hint="+"
+)
+""",
+    "pair_of_answers": """
+from ranklab.exercises import Case, Exercise
 
 def values(answers):
     first, Second = answers
     return first(), Second().value()
 
-twice_two = Choice("twice_two", right="a", why={"b": "That is a string."}, because="2 + 2")
-twice = Exercise(
-    "twice", [number(3), number(0), number(-1)], lambda inputs: [2 * x for x, in inputs], hint="+"
-)
-pair_of_answers = Exercise(
-    "pair_of_answers",
+exercise = Exercise(
     [Case("both", lambda rank, world_size: (), ranks=1)],
     lambda inputs: [(1, 2)],
     drive=values,
     answers=2,
     hint="Count.",
 )
-"""
+""",
+}
 
 
 def sample():
@@ -61,7 +70,8 @@ def make_book(folder):
         (folder / name).mkdir(parents=True)
     shutil.copy(SAMPLE, folder / "book")
     (folder / "_config.yml").write_text("repository:\n  url: https://host.example/me/mine\n")
-    (folder / "checks" / "sums.py").write_text(CHECKS)
+    for name, text in CHECKS.items():
+        (folder / "checks" / f"{name}.py").write_text(text)
     return folder
 
 

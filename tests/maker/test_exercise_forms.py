@@ -190,7 +190,7 @@ def test_a_script_has_the_exercises_when_asked(book):
     )
     assert "def twice(x):" in text and "# YOUR CODE HERE" in text and "x + x" not in text
     assert "# --- Exercises" in text and "# Fill in, about 2 minutes. Write `twice(x)`" in text
-    path = book / "with.py"
+    path = book / "scripts" / "with.py"
     path.write_text(text)
     run = run_file(book, path)
     assert (run.returncode, run.stderr) == (0, "")
