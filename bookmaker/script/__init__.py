@@ -5,9 +5,10 @@ The idea: every process of the script is a rank, and rank 0 plays the notebook's
 pulls, pushes or calls a function on the ranks, all ranks take part in a gather or a broadcast.
 What cannot be translated faithfully is refused (`FormError`).
 
-`cells` parses, `imports` and `lab` find what is used of ranklab, `names` checks that one
-namespace can do the work of two, `kernel` and `on_ranks` translate, `layout` sets out,
-`preamble` copies from `template`, and `translate` puts it all together.
+`cells` parses, `imports` and `lab` find what is used of ranklab, `names` checks that one namespace
+can do the work of two, `plain_cells` and `px_cells` translate (a pull becomes a gather in
+`gather_and_broadcast`), `layout` sets out, `preamble` copies from `template`, and `translate` puts
+it all together.
 """
 
 import sys

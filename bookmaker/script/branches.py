@@ -14,7 +14,7 @@ from bookmaker.script.operations import (
 
 
 class Branches:
-    """Translates compound statements for a `kernel.Kernel`, which translates their bodies."""
+    """Translates compound statements for a `plain_cells.Kernel`, which translates their bodies."""
 
     def __init__(self, kernel):
         self.kernel, self.cell, self.step = kernel, kernel.cell, kernel.step

@@ -11,26 +11,26 @@ from bookmaker.script import (
     layout,
     left_out,
     names,
-    on_ranks,
     preamble,
     process_state,
     prose,
+    px_cells,
 )
 from bookmaker.script.cells import Cell, Prose
+from bookmaker.script.comments import comments_at_end
 from bookmaker.script.display import names_that_draw
 from bookmaker.script.first_use import mentioned, placed, without
 from bookmaker.script.fstrings import Unwritable
 from bookmaker.script.hoist import collect
 from bookmaker.script.import_section import grouped, packages
 from bookmaker.script.imports import Imports, is_import, origin, starts_processes
-from bookmaker.script.kernel import Kernel
 from bookmaker.script.lab import Lab, find_ranks
 from bookmaker.script.layout import Piece
 from bookmaker.script.operations import Finder
+from bookmaker.script.plain_cells import Kernel
 from bookmaker.script.randomness import needs_two_streams
 from bookmaker.script.scopes import names_in
 from bookmaker.script.source import Source, rows_inside_strings
-from bookmaker.script.statements import comments_at_end
 from bookmaker.script.step import Step
 
 
@@ -156,7 +156,7 @@ def _cell_lines(cell: Cell, step: Step) -> list[str]:
 def _pieces(cell: Cell, step: Step) -> list[Piece]:
     """The translation of a cell; any error in it becomes a sentence about the cell."""
     try:
-        pieces = on_ranks.pieces(cell, step) if cell.on_ranks else Kernel(cell, step).pieces()
+        pieces = px_cells.pieces(cell, step) if cell.on_ranks else Kernel(cell, step).pieces()
         if pieces and cell.place.number in step.measured:
             return [layout.block(f"if {min(step.lab.measures)}:", pieces)]
         return pieces

@@ -328,7 +328,7 @@ def test_a_mistake_in_the_exporter_is_a_sentence(monkeypatch):
     def broken(*args):
         raise KeyError("oops")
 
-    monkeypatch.setattr("bookmaker.script.on_ranks.pieces", broken)
+    monkeypatch.setattr("bookmaker.script.px_cells.pieces", broken)
     with pytest.raises(FormError, match=r"x, cell 3 .*mistake in the exporter \(KeyError"):
         with_ranks(X)
     monkeypatch.setattr("bookmaker.script.translate.collect", broken)

@@ -1,4 +1,4 @@
-"""Kernel expressions as texts of the script: what ranks work out, and what rank 0 sends."""
+"""In a script, pulls and runs are gathers, and values of the kernel broadcasts: their texts."""
 
 import ast
 

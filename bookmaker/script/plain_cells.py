@@ -5,8 +5,9 @@ import ast
 from bookmaker.script import layout
 from bookmaker.script.branches import Branches
 from bookmaker.script.cells import Cell
+from bookmaker.script.comments import comments_around
 from bookmaker.script.display import Display
-from bookmaker.script.expressions import Expressions
+from bookmaker.script.gather_and_broadcast import Expressions
 from bookmaker.script.imports import is_import
 from bookmaker.script.layout import Piece
 from bookmaker.script.operations import (
@@ -20,7 +21,6 @@ from bookmaker.script.operations import (
 from bookmaker.script.scopes import names_in
 from bookmaker.script.sharing import checks
 from bookmaker.script.source import Edit, Source, edits_for
-from bookmaker.script.statements import comments_around
 from bookmaker.script.step import Step
 
 

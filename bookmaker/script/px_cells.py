@@ -4,12 +4,12 @@ import ast
 
 from bookmaker.script import layout
 from bookmaker.script.cells import Cell
+from bookmaker.script.comments import comments_around
 from bookmaker.script.display import Display
 from bookmaker.script.imports import is_import
 from bookmaker.script.layout import Piece
 from bookmaker.script.sharing import checks
 from bookmaker.script.source import Source, edits_for
-from bookmaker.script.statements import comments_around
 from bookmaker.script.step import Step
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
