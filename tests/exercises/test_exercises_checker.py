@@ -76,13 +76,13 @@ def test_getting_ranks_ready_is_no_part_of_a_case(monkeypatch):
     log = []
     bench = SimpleNamespace(
         folder=None,
-        make_ready=lambda size, trains: log.append(("ready", size, trains)),
+        make_ready=lambda size, trains, fresh: log.append(("ready", size, trains)),
         run=lambda order, packed, limit: log.append("run") or Outcome(),
     )
     monkeypatch.setattr(trial, "judge", lambda *about: None)
     request = parcel.pack(checks.find("on_disk"), [broadcast])
     one = trial._Trial(bench, request, lambda **what: log.append(what))
-    one._run(0)
+    one._run(0, fresh=True)
     case = {"case": 0, "limit": one.exercise.limit}
     assert log == [{"preparing": 0}, ("ready", 1, False), case, "run"]
 

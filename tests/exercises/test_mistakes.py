@@ -1,6 +1,9 @@
 """What a check makes of mistakes: it runs them, whatever they do, and says the one that fits."""
 
+import sys
+
 import pytest
+import torch
 import torch.distributed as dist
 from exercises_made_up import made_up_exercises
 
@@ -72,3 +75,18 @@ def test_results_are_compared_to_the_last_rank():
         return sums + 5 if dist.get_rank() else sums
 
     assert "Hint: Add." in str(check("summed", wrong_on_the_last))
+
+
+def leaves_a_message_behind(x):
+    box = torch.empty(1)
+    if dist.get_rank():
+        dist.recv(box, 0)
+        dist.send(x, 0)
+    else:
+        sys.sent = [dist.isend(x.clone(), 1) for _ in range(2)]
+        dist.recv(box, 1)
+    return x + box
+
+
+def test_what_a_case_leaves_in_its_process_group_does_not_make_the_next_one_wrong():
+    assert check("summed", leaves_a_message_behind)
