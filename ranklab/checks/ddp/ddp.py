@@ -17,6 +17,7 @@ SAMPLER, SHARE = "DistributedSampler(dataset)", "// dist.get_world_size()\n    l
 WRAPPED = "replica = DistributedDataParallel(model)"
 SUMMED, DIVIDED = "        dist.all_reduce(mean)\n", "        mean /= dist.get_world_size()\n"
 STEP = "            optimizer.step()\n"
+STEPS, LINES = "samples of each step", "lines printed"
 EVERY_GRADIENT = "            for p in model.parameters():\n                "
 
 
@@ -30,7 +31,9 @@ def case(samples, batch_size, *, epochs, ranks):
 
 def drive(answer, kind, seed, data, epochs, batch_size):
     model = replicas.model(kind, seed)
-    return replicas.watch(answer, model, TensorDataset(*data), epochs, batch_size, replicas.RATE)
+    dataset = TensorDataset(*data)
+    came = replicas.watch(answer, model, dataset, epochs, batch_size, replicas.RATE)
+    return {STEPS: came.pop("steps"), LINES: came.pop("lines"), **came}
 
 
 def twin(inputs):
@@ -47,24 +50,25 @@ def twin(inputs):
         steps += dealt
     trained = {"weights": replicas.weights(model), "losses": losses}
     return [
-        {"steps": [shares[rank] for shares in steps], **trained, "lines": 0 if rank else epochs}
+        {STEPS: [shares[rank] for shares in steps], **trained, LINES: 0 if rank else epochs}
         for rank in range(len(inputs))
     ]
 
 
 def judge(seen):
-    if any(isinstance(loss, torch.Tensor) for loss in seen.results[0]["losses"]):
-        return "A loss should be a float, and is a tensor."
+    for loss in replicas.chained(replicas.of(seen, "losses")):
+        if not isinstance(loss, float):
+            return f"A loss should be a float, and one of them is {loss!r:.60}."
     return replicas.about_last_bits(seen.results)
 
 
 def taken(seen):
     """How many samples rank 0 took, and how many it should have taken."""
-    return [sum(map(len, one[0]["steps"])) for one in (seen.results, seen.expected)]
+    return [sum(map(len, one[0][STEPS])) for one in (seen.results, seen.expected)]
 
 
 def first_step(seen):
-    return len(seen.results[0]["steps"][0])
+    return len(seen.results[0][STEPS][0])
 
 
 def trained_right(seen):
@@ -134,7 +138,7 @@ exercise = Exercise(
         Mistake(
             "The share of a rank is the batch size by world size, rounded down.",
             {SHARE: "// dist.get_world_size() + 1\n    loader"},
-            test=lambda seen: first_step(seen) != len(seen.expected[0]["steps"][0]),
+            test=lambda seen: first_step(seen) != len(seen.expected[0][STEPS][0]),
         ),
         Mistake(
             "Some samples are never used. Does the sampler drop the last ones?",
@@ -145,7 +149,7 @@ exercise = Exercise(
             "The samples are dealt out, but not as `DistributedSampler` does it with the seed that "
             "it has and the number of the epoch.",
             {SAMPLER: "DistributedSampler(dataset, seed=1)"},
-            test=lambda seen: replicas.of(seen, "steps") != [one["steps"] for one in seen.expected],
+            test=lambda seen: replicas.of(seen, STEPS) != [one[STEPS] for one in seen.expected],
         ),
         Mistake(
             "All ranks start with the weights of rank 0, and then each of them trains alone: the "
@@ -189,12 +193,12 @@ exercise = Exercise(
         Mistake(
             "One rank is enough.",
             {"dist.get_rank() == 0": "True"},
-            test=lambda seen: len(seen.results) > 1 and all(replicas.of(seen, "lines")),
+            test=lambda seen: len(seen.results) > 1 and all(replicas.of(seen, LINES)),
         ),
         Mistake(
             "Which rank prints the line?",
             {"            print(line)": "            pass"},
-            test=lambda seen: trained_right(seen) and not any(replicas.of(seen, "lines")),
+            test=lambda seen: trained_right(seen) and not any(replicas.of(seen, LINES)),
         ),
         Mistake(
             "The training is right in this case, and every rank has the same weights. Look at the "
