@@ -1,7 +1,5 @@
 """A mean over the ranks now and then, by hooks on the parameters."""
 
-import itertools
-
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -73,25 +71,6 @@ def judge(seen):
             )
 
 
-def one_hook_for_each(model, every):
-    """Counts down; the mean comes from an all-gather."""
-
-    def give(parameter):
-        left = itertools.cycle(range(every - 1, -1, -1))
-
-        def hook(parameter):
-            if next(left) == 0:
-                everyones = [torch.empty_like(parameter) for _ in range(dist.get_world_size())]
-                dist.all_gather(everyones, parameter.grad)
-                parameter.grad.copy_(torch.stack(everyones).mean(0))
-
-        parameter.register_post_accumulate_grad_hook(hook)
-
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            give(parameter)
-
-
 def all_at_the_end(model, every):
     """The last gradient of a backward sends them all, as one tensor."""
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -153,7 +132,7 @@ exercise = Exercise(
     trace=True,
     tolerance=(1e-9, 1e-11),
     hint="Count, for each parameter by itself, how often its gradient was complete.",
-    also_right=[one_hook_for_each, all_at_the_end],
+    also_right=[all_at_the_end],
     mistakes=[
         Mistake(
             "A parameter that is not trained has no gradient, and takes no hook.",

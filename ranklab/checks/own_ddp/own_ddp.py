@@ -1,6 +1,5 @@
 """Data parallel training by hand: the weights of one process that is given the whole batches."""
 
-import functools
 import math
 from dataclasses import dataclass
 
@@ -120,33 +119,6 @@ def in_parts_of_two_samples(model, batches, learning_rate):
     return losses
 
 
-def without_writing_into_the_model(model, batches, learning_rate):
-    """A functional style: the weights are a dict, and go into the model at the end."""
-    rank, n = dist.get_rank(), dist.get_world_size()
-    box = [{name: p.detach() for name, p in model.named_parameters()}]
-    dist.broadcast_object_list(box, src=0)
-    (weights,) = box
-    frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
-
-    def loss_of(weights, x, y, whole):
-        outputs = torch.func.functional_call(model, weights, (x,))
-        return nn.functional.cross_entropy(outputs, y, reduction="sum") / whole
-
-    losses = []
-    for inputs, labels in batches:
-        part = functools.partial(loss_of, whole=len(labels))
-        gradients, loss = torch.func.grad_and_value(part)(weights, inputs[rank::n], labels[rank::n])
-        for summand in (loss, *gradients.values()):
-            dist.all_reduce(summand)
-        weights = {
-            name: value if name in frozen else value - learning_rate * gradients[name]
-            for name, value in weights.items()
-        }
-        losses.append(loss.item())
-    model.load_state_dict(weights)
-    return losses
-
-
 ROUNDED = "many = len(labels) // world_size\n        mine = slice(rank * many, (rank + 1) * many)"
 IN_ITS_OWN_ORDER = """of_all = [torch.empty_like(parameter.grad) for _ in range(world_size)]
                     dist.all_gather(of_all, parameter.grad)
@@ -173,16 +145,8 @@ exercise = Exercise(
     judge=judge,
     tolerance=(1e-9, 1e-11),
     hint="Write down the gradient of the mean over the whole batch as a sum over the ranks.",
-    also_right=[
-        in_parts_of_two_samples,
-        without_writing_into_the_model,
-        {
-            "loss.backward()": "if len(labels[mine]):\n            loss.backward()\n        else:\n"
-            "            [setattr(p, 'grad', 0 * p.detach()) for p in model.parameters()]"
-        },
-    ],
+    also_right=[in_parts_of_two_samples],
     mistakes=[
-        # It did not return
         Mistake(
             "A rank without samples must still take part in every collective.",
             {SHARE: f"if rank >= len(labels):\n            continue\n        {SHARE}"},
@@ -238,7 +202,6 @@ exercise = Exercise(
             happened="error",
             test=lambda seen: "leaf" in seen.error,
         ),
-        # Who computes on what
         Mistake(
             "Every rank computes on the whole batch. That is no faster than one process.",
             {SHARE: "mine = slice(None)", PART: ") / world_size"},
@@ -257,7 +220,6 @@ exercise = Exercise(
             {SHARE: ROUNDED},
             test=about_shares,
         ),
-        # The weights
         Mistake(
             "Parameters that have no gradient are parts of the model, too: those of rank 0 count.",
             {"dist.broadcast(": "parameter.requires_grad and dist.broadcast("},
@@ -315,7 +277,6 @@ exercise = Exercise(
             {"dist.all_reduce(parameter.grad)": IN_ITS_OWN_ORDER},
             test=lambda seen: replicas.about_last_bits(seen.results),
         ),
-        # The losses
         Mistake(
             "Rank 0 returns the right losses, and another rank does not. Which collective gives "
             "its result to all?",
