@@ -3,7 +3,6 @@
 import gc
 import os
 import sys
-from pathlib import Path
 
 import pytest
 from places import ANSWER, places
@@ -36,33 +35,26 @@ def pytest_collection():
     gc.enable()
 
 
-IN_SMALL_PARTS = ("test_checks.py", "test_old_checks.py", "test_old_right_answers.py")
-
-
 def pytest_collection_modifyitems(items):
-    """First the chapters, as the site waits for their pages; last the many small ones.
+    """First the chapters, as the site waits for their pages; last the exercises, which are many.
 
     So no tester is left alone with a long file at the end.
     """
-    items.sort(key=lambda item: (item.path.name != "test_chapters.py", in_small_parts(item.nodeid)))
-
-
-def in_small_parts(nodeid):
-    """Is this a test that shares nothing with its neighbors but one checking process a tester?"""
-    return Path(nodeid.partition("::")[0]).name in IN_SMALL_PARTS
+    turns = {"test_chapters.py": 0, "test_checks.py": 2}
+    items.sort(key=lambda item: turns.get(item.path.name, 1))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Give each tester a file, a chapter with its script, or one of the small tests at a time."""
+    """Give each tester a file, a chapter with its script, or an exercise with its mistakes."""
     from xdist.scheduler import LoadFileScheduling
 
     class Parts(LoadFileScheduling):
         def _split_scope(self, nodeid):
             file, _, test = nodeid.partition("::")
-            if "test_chapters.py" in file:
-                return test.partition("[")[2].partition("-")[0]
-            return nodeid if in_small_parts(nodeid) else file
+            if file.endswith(("test_chapters.py", "test_checks.py")):
+                return test.partition("[")[2].strip("]").partition("-")[0]
+            return file
 
     return Parts(config, log)
 

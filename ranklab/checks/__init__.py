@@ -12,7 +12,6 @@ import importlib
 import os
 from pathlib import Path
 
-from ranklab import old_checks
 from ranklab.errors import ArgumentError
 
 SOLUTIONS = "solutions.py"
@@ -24,7 +23,7 @@ def find(name):
     """Return the exercise called `name`, or None. No other file is imported."""
     file = files().get(name)
     if file is None:
-        return old_checks.find(name)
+        return None
     module = ".".join([__name__, *[file.parent.name] * (file.parent not in _roots()), name])
     return dataclasses.replace(importlib.import_module(module).exercise, name=name)
 
@@ -47,8 +46,7 @@ def files():
 
 def close_to(name):
     """Return up to three names of exercises that are spelled much like `name`."""
-    old = [known for module in old_checks.modules() for known in old_checks.exercises(module)]
-    return difflib.get_close_matches(name, [*files(), *old], n=3)
+    return difflib.get_close_matches(name, files(), n=3)
 
 
 def _roots():

@@ -5,7 +5,6 @@ which. Everything is in float64.
 """
 
 import contextlib
-import functools
 import gc
 import io
 import itertools
@@ -13,8 +12,6 @@ import itertools
 import torch
 from torch import nn
 from torch.utils.data import DistributedSampler
-
-from ranklab.old_checks._model import Hint
 
 RATE = 0.3
 CLOSE = {"rtol": 1e-9, "atol": 1e-11}  # of weights and losses: the order of additions is free
@@ -209,84 +206,14 @@ def of(seen, key):
     return [result[key] for result in seen.results]
 
 
-def several(seen):
-    return len(seen.results) > 1
-
-
 def got_weights(seen):
     """Return the weights of all ranks: (ranks, numbers)."""
     return flat(of(seen, "weights"))
 
 
-def starts(seen):
-    """Return the weights that the ranks came with: (ranks, numbers)."""
-    return flat([weights(model(*args[:2])) for args in seen.inputs])
-
-
 def weights_differ(seen):
     got = got_weights(seen)
     return not close(got, got[:1].expand_as(got))
-
-
-def _trained_right(seen, twin):
-    return bool(seen.results) and about_weights(seen.results, twin(seen)["weights"]) is None
-
-
-def _losses_differ(seen, twin):
-    first, *others = map(_numbers_of, of(seen, "losses"))
-    return _trained_right(seen, twin) and any(not close(other, first) for other in others)
-
-
-def _only_rank_0_has_losses(seen, twin):
-    first, *others = seen.results
-    right = twin(seen)["losses"]
-    return not about_losses([first], right) and any(about_losses([one], right) for one in others)
-
-
-def _losses_summed(seen, twin):
-    got, expected = _numbers_of(seen.results[0]["losses"]), _numbers_of(twin(seen)["losses"])
-    return several(seen) and torch.allclose(got, expected * len(seen.results))
-
-
-RETURNS_NOTHING = Hint(
-    lambda seen: "NoneType" in seen.error,
-    "`dist.all_reduce` writes into the tensor that it is given, and returns nothing.",
-    when=("error",),
-)
-
-
-def hints_on_losses(twin):
-    """Return the hints on losses; twin(seen) is what one process comes to."""
-    return [
-        Hint(
-            lambda seen: (
-                _trained_right(seen, twin)
-                and any(isinstance(loss, torch.Tensor) for loss in seen.results[0]["losses"])
-            ),
-            "The training is right in this case. `.item()` makes a float of a tensor.",
-        ),
-        Hint(
-            functools.partial(_only_rank_0_has_losses, twin=twin),
-            "Rank 0 returns the right losses, and another rank does not. Which collective gives "
-            "its result to all?",
-        ),
-        Hint(
-            functools.partial(_losses_differ, twin=twin),
-            "The training is right in this case, but each rank returns a loss of its own: the "
-            "mean over all ranks needs a collective.",
-        ),
-        Hint(
-            functools.partial(_losses_summed, twin=twin),
-            "That is the sum of the ranks' losses. What makes a mean of it?",
-        ),
-        Hint(
-            lambda seen: (
-                _trained_right(seen, twin) and about_losses(seen.results, twin(seen)["losses"])
-            ),
-            "The training is right in this case, and every rank has the same weights. Look at the "
-            "losses only.",
-        ),
-    ]
 
 
 def listed(numbers, most=8):

@@ -40,9 +40,7 @@ def wrong_of(exercise):
 
 def test_every_exercise_has_its_file_and_every_file_its_exercise():
     told = [one.name for path in HERE.chapters() for one in exercises.find(manuscript.read(path))]
-    from test_old_checks import known  # until all have moved
-
-    assert sorted(told) == sorted([*EXERCISES, *known()])
+    assert sorted(told) == sorted(EXERCISES)
 
 
 @pytest.mark.parametrize("name", ANSWERED)
