@@ -7,51 +7,41 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from ranklab.checks.graphs._tensors import (
-    TENSOR,
-    differs,
-    gradient,
-    no_rule,
-    no_tensor,
-    random,
-    what,
-)
+from ranklab.checks.graphs import _tensors as tensors
 from ranklab.exercises import Case, Exercise, Mistake
-from ranklab.taught.graphs import Tensor, add, backward, in_order, matmul, mul, relu
+from ranklab.taught.graphs import Tensor, backward, in_order, matmul, mul, relu
 
 RUNS = "runs of f"
 BEHIND, KEPT = "Tensors behind the output", "Tensors of f's first run still there"
 PASSES = "times that backward passed a"
-PARTS = ("what came", RUNS, BEHIND, KEPT, PASSES, "value", "gradient of x", "other gradients")
+WEIGHTS = "gradients of the weights"
+PARTS = ("what came", RUNS, BEHIND, KEPT, PASSES, "value", "gradient of x", WEIGHTS)
 # In the solution
 AGAIN, END = "mul(f(leaf), Tensor(grad))", "return Tensor(f(Tensor(a.data)).data, (a,), rule)"
 
 
 def case(batch, *widths):
     def make(rank, world_size):
-        x, scale = random((batch, widths[0]), (batch, widths[0]), seed=sum(widths))
-        weights = random(*pairwise(widths), seed=1)
-        biases = random(*((n_out,) for n_out in widths[1:]), seed=2)
-        return x, scale, weights, biases
+        x, scale = tensors.random((batch, widths[0]), (batch, widths[0]), seed=sum(widths))
+        return x, scale, tensors.random(*pairwise(widths), seed=1)
 
     return Case(f"a batch of {batch}, widths {'-'.join(map(str, widths))}", make, ranks=1)
 
 
 class Network:
-    """Layers x -> relu(x @ w + b), which count their runs, and know what the first one made."""
+    """Layers x -> relu(x @ w), which count their runs, and know what the first one made."""
 
-    def __init__(self, weights, biases):
-        self.layers = [(Tensor(w.numpy()), Tensor(b.numpy())) for w, b in zip(weights, biases)]
+    def __init__(self, weights):
+        self.weights = [Tensor(w.numpy()) for w in weights]
         self.runs, self.made = 0, []
 
     def __call__(self, x):
         self.runs += 1
-        for w, b in self.layers:
+        for w in self.weights:
             product = matmul(x, w)
-            total = add(product, b)
-            x = relu(total)
+            x = relu(product)
             if self.runs == 1:
-                self.made += map(weakref.ref, (product, total, x))
+                self.made += map(weakref.ref, (product, x))
         return x
 
     def kept(self):
@@ -60,9 +50,9 @@ class Network:
         return sum(made() is not None for made in self.made[:-1])
 
 
-def drive(checkpoint, x, scale, weights, biases):
+def drive(checkpoint, x, scale, weights):
     """A scaled batch through a checkpointed network; what is kept, and what backward gives."""
-    network, leaf = Network(weights, biases), Tensor(x.numpy())
+    network, leaf = Network(weights), Tensor(x.numpy())
     scaled, passes = mul(leaf, Tensor(scale.numpy())), []
     rule = scaled.rule
 
@@ -72,8 +62,8 @@ def drive(checkpoint, x, scale, weights, biases):
 
     scaled.rule = counted
     out = checkpoint(network, scaled)
-    came = dict.fromkeys(PARTS) | {"what came": what(out)}
-    if came["what came"] != TENSOR:
+    came = dict.fromkeys(PARTS) | {"what came": tensors.what(out)}
+    if came["what came"] != tensors.TENSOR:
         return came
     came |= {
         BEHIND: len(in_order(out)),
@@ -85,21 +75,20 @@ def drive(checkpoint, x, scale, weights, biases):
     return came | {
         RUNS: [runs, network.runs],
         PASSES: len(passes),
-        "gradient of x": gradient(leaf),
-        "other gradients": [gradient(one) for layer in network.layers for one in layer],
+        "gradient of x": tensors.gradient(leaf),
+        WEIGHTS: [tensors.gradient(w) for w in network.weights],
     }
 
 
 def twin(inputs):
-    (x, scale, weights, biases) = inputs[0]
-    layers = [(w.requires_grad_(), b.requires_grad_()) for w, b in zip(weights, biases)]
+    (x, scale, weights) = inputs[0]
     out = x.requires_grad_() * scale
-    for w, b in layers:
-        out = torch.relu(out @ w + b)
+    for w in weights:
+        out = torch.relu(out @ w.requires_grad_())
     (out * (torch.arange(out.numel()).reshape(out.shape) + 1.0)).sum().backward()
     behind = 4  # x, the scale, their product, and the output
-    others = [one.grad for layer in layers for one in layer]
-    parts = TENSOR, [1, 2], behind, 0, 1, out.detach(), x.grad, others
+    gradients = [w.grad for w in weights]
+    parts = tensors.TENSOR, [1, 2], behind, 0, 1, out.detach(), x.grad, gradients
     return [dict(zip(PARTS, parts, strict=True))]
 
 
@@ -134,7 +123,7 @@ exercise = Exercise(
             happened="error",
             test=lambda seen: "RecursionError" in seen.error,
         ),
-        *no_rule(
+        *tensors.no_rule(
             {"(a,), rule": "(a,)"},
             {"        return (leaf.grad,)": ""},
             {"(leaf.grad,)": "leaf.grad"},
@@ -159,7 +148,7 @@ exercise = Exercise(
             happened="error",
             test=lambda seen: "NoneType" in seen.error,
         ),
-        *no_tensor({"return Tensor": "Tensor"}, {END: "return f(Tensor(a.data)).data"}),
+        *tensors.no_tensor({"return Tensor": "Tensor"}, {END: "return f(Tensor(a.data)).data"}),
         Mistake(
             "Nothing leads from the output back to `a`: give it a source and the rule.",
             {", (a,), rule": ""},
@@ -215,7 +204,7 @@ exercise = Exercise(
         Mistake(
             "The gradient that the fresh leaf got is the one to hand on to `a`.",
             {"(leaf.grad,)": "(0 * leaf.grad,)"},
-            test=lambda seen: differs(seen, "gradient of x"),
+            test=lambda seen: tensors.differs(seen, "gradient of x"),
         ),
     ],
 )

@@ -11,26 +11,17 @@ FORMULA = {
     "k": (operator.mul, "a", "b"),
     "t": (operator.add, "u", "k"),
 }
+LAYERS = (  # of a training step: each operation, and what it needs
+    "F1 x W1, F2 F1 W2, F3 F2 W3, G F3 target, dW3 G F3 F2, dX3 G F3 W3, dW2 dX3 F2 F1, "
+    "dX2 dX3 F2 W2, dW1 dX2 F1 x"
+)
+STEP = {name: (None, *sources) for name, *sources in map(str.split, LAYERS.split(", "))}
 LADDER = "a ladder of 60 operations"
 LOOP, STARTS = "        for name in names:\n", "            start = max(("  # in the solution
 
 
 def case(what, graph, seconds):
     return Case(what, lambda rank, world_size: (dict(graph), dict(seconds)), ranks=1)
-
-
-def step(number):
-    """The graph of a training step of some layers, with no function in its nodes."""
-    outputs = ["x", *(f"F{i}" for i in range(1, number + 1))]
-    graph = {f"F{i}": (None, outputs[i - 1], f"W{i}") for i in range(1, number + 1)}
-    graph["G"] = (None, outputs[-1], "target")
-    grad = "G"
-    for i in range(number, 0, -1):
-        graph[f"dW{i}"] = (None, grad, outputs[i], outputs[i - 1])
-        if i > 1:
-            graph[f"dX{i}"] = (None, grad, outputs[i], f"W{i}")
-            grad = f"dX{i}"
-    return graph
 
 
 def ladder(rungs):
@@ -81,8 +72,8 @@ exercise = Exercise(
         case("the formula of the chapter", FORMULA, {"z": 1.0, "u": 1.0, "k": 5.0, "t": 1.0}),
         case("the formula, all operations alike", FORMULA, dict.fromkeys(FORMULA, 2.0)),
         case("a single operation", {"z": FORMULA["z"]}, {"z": 3.0}),
-        uneven("a training step of 3 layers", step(3)),
-        uneven("the same, written down in the opposite order", dict(reversed(step(3).items()))),
+        uneven("a training step of 3 layers", STEP),
+        uneven("the same, written down in the opposite order", dict(reversed(STEP.items()))),
         uneven(LADDER, ladder(30)),
         case("no operation at all", {}, {}),
     ],

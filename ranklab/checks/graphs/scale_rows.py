@@ -2,15 +2,7 @@
 
 import torch
 
-from ranklab.checks.graphs._tensors import (
-    TENSOR,
-    differs,
-    gradient,
-    no_rule,
-    no_tensor,
-    random,
-    what,
-)
+from ranklab.checks.graphs import _tensors as tensors
 from ranklab.exercises import Case, Exercise, Mistake
 from ranklab.taught.graphs import Tensor, backward, mul
 
@@ -19,7 +11,7 @@ RULE = "lambda grad: (grad * column, (grad * a.data).sum(axis=1))"  # in the sol
 
 def case(m, n, times=1):
     def make(rank, world_size):
-        return (*random((m, n), (m,), (m, n), seed=10 * m + n), times)
+        return (*tensors.random((m, n), (m,), (m, n), seed=10 * m + n), times)
 
     twice = ", applied twice" if times > 1 else ""
     return Case(f"{m} row{'s' if m > 1 else ''} of {n}{twice}", make, ranks=1)
@@ -32,12 +24,15 @@ def drive(scale_rows, a, s, weights, times):
     came = dict.fromkeys(("what came", "value", "gradient of a", "gradient of s"))
     for _ in range(times):
         out = scale_rows(out, scales)
-        came["what came"] = what(out)
-        if came["what came"] != TENSOR:
+        came["what came"] = tensors.what(out)
+        if came["what came"] != tensors.TENSOR:
             return came
     came["value"] = torch.as_tensor(out.data.copy())
     backward(mul(out, Tensor(weights.numpy())))
-    return came | {"gradient of a": gradient(leaf), "gradient of s": gradient(scales)}
+    return came | {
+        "gradient of a": tensors.gradient(leaf),
+        "gradient of s": tensors.gradient(scales),
+    }
 
 
 def twin(inputs):
@@ -47,7 +42,7 @@ def twin(inputs):
         out = out * s[:, None]
     (out * weights).sum().backward()
     gradients = {"gradient of a": a.grad, "gradient of s": s.grad}
-    return [{"what came": TENSOR, "value": out.detach(), **gradients}]
+    return [{"what came": tensors.TENSOR, "value": out.detach(), **gradients}]
 
 
 exercise = Exercise(
@@ -79,7 +74,7 @@ exercise = Exercise(
             {"        a.data * column": "        a.data.__imul__(column)"},
             happened="changed",
         ),
-        *no_rule(
+        *tensors.no_rule(
             {f"        {RULE},\n": ""},
             {RULE: "lambda grad: None"},
             {RULE: "lambda grad: (grad * column,)"},
@@ -92,11 +87,11 @@ exercise = Exercise(
             happened="error",
             test=lambda seen: "broadcast" in seen.error,
         ),
-        *no_tensor({"return Tensor": "Tensor"}, {"return Tensor(": "return ("}),
+        *tensors.no_tensor({"return Tensor": "Tensor"}, {"return Tensor(": "return ("}),
         Mistake(
             "The value comes first: row i of a, times s[i]. For NumPy that is s as a column.",
             {"        a.data * column": "        a.data + column"},
-            test=lambda seen: differs(seen, "value"),
+            test=lambda seen: tensors.differs(seen, "value"),
         ),
         Mistake(
             "No gradient came there: are both `a` and `s` among the sources?",
@@ -117,7 +112,7 @@ exercise = Exercise(
             "The gradient of a: each of its entries was multiplied by the scale of its row, so the "
             "incoming gradient is, too.",
             {"(grad * column": "(grad"},
-            test=lambda seen: differs(seen, "gradient of a"),
+            test=lambda seen: tensors.differs(seen, "gradient of a"),
         ),
         Mistake(
             "The sums over the rows are a column here; `s` has one dimension.",
@@ -133,7 +128,7 @@ exercise = Exercise(
             "gradient came in?",
             {"grad * a.data": "grad"},
             {"grad * a.data": "a.data"},
-            test=lambda seen: differs(seen, "gradient of s"),
+            test=lambda seen: tensors.differs(seen, "gradient of s"),
         ),
     ],
 )

@@ -15,18 +15,64 @@ from ranklab.exercises import Exercise, Mistake
 ORDER = ("MLP", "split", "rate_at", "train_step", "evaluate", "train")
 
 
-def weights_of(model):
-    return [parameter.detach().clone() for parameter in model.parameters()]
+# The same program otherwise, for the twin; for an optimizer, which takes its time, it has the rate.
 
 
-def descend(model, x, y, rate):
+def as_a_sequence(n_layers, dim_in, dim_hidden, n_classes):
+    return model_of([dim_in, *[dim_hidden] * (n_layers - 1), n_classes])
+
+
+def by_a_mask(X, y):
+    mask = torch.zeros(len(X), dtype=torch.bool)
+    mask[torch.randperm(len(X))[: len(X) // 10]] = True
+    return (X[~mask], y[~mask]), (X[mask], y[mask])
+
+
+def in_two_summands(step, niters, first):
+    return first + (0.3 * first - first) * step / niters
+
+
+def by_hand(model, rate, x, y):
     gradients = torch.autograd.grad(F.cross_entropy(model(x), y), list(model.parameters()))
     with torch.no_grad():
         for parameter, gradient in zip(model.parameters(), gradients, strict=True):
             parameter -= rate * gradient
 
 
-# What runs with each part, and beside it what should come out
+@torch.no_grad()
+def one_by_one(model, X, y, batch_size=64):
+    return sum(F.cross_entropy(model(x), c).item() for x, c in zip(X.split(1), y.split(1))) / len(X)
+
+
+def step_by_step(model, train_set, test_set, batches, rate, every=100):
+    (X, y), history = train_set, []
+    for step, chosen in enumerate(batches):
+        if step % every == 0:
+            history.append((step, one_by_one(model, *train_set), one_by_one(model, *test_set)))
+            print("a line")
+        by_hand(model, in_two_summands(step, len(batches), rate), X[chosen], y[chosen])
+    return history
+
+
+TWINS = as_a_sequence, by_a_mask, in_two_summands, by_hand, one_by_one, step_by_step
+
+
+def twin(inputs):
+    part, *args = inputs[0]
+    parts = dict(zip(ORDER, TWINS), SGD=lambda parameters, lr: lr)
+    with contextlib.redirect_stdout(io.StringIO()):
+        return [PARTS[part](parts, *args)]
+
+
+def drive(answers, part, *args):
+    return PARTS[part](dict(zip(ORDER, answers), SGD=torch.optim.SGD), *args)
+
+
+# What runs with each part
+
+
+def weights_of(model):
+    return [parameter.detach().clone() for parameter in model.parameters()]
 
 
 def drive_shapes(parts, *sizes):
@@ -37,13 +83,7 @@ def drive_shapes(parts, *sizes):
     return {"weights": [list(w.shape) for w in weights], "Kaiming-uniform": kaiming}
 
 
-def twin_shapes(n_layers, dim_in, dim_hidden, n_classes):
-    sizes = [dim_in, *[dim_hidden] * (n_layers - 1), n_classes]
-    shapes = [[n_out, n_in] for n_in, n_out in pairwise(sizes)]
-    return {"weights": shapes, "Kaiming-uniform": True}
-
-
-def drive_forward(parts, sizes, x):
+def drive_forward(parts, x, sizes):
     hidden = sizes[1] if len(sizes) > 2 else 7
     model = parts["MLP"](len(sizes) - 1, sizes[0], hidden, sizes[-1]).double()
     with torch.no_grad():
@@ -68,31 +108,15 @@ def drive_split(parts, n):
     }
 
 
-def twin_split(n):
-    sizes = {"for training": n - n // 10, "for testing": n // 10}
-    return sizes | {"in both": 0, "in neither": 0, "each with its class": True, "by chance": True}
-
-
 def drive_rate(parts, steps, niters, first):
     return [parts["rate_at"](step, niters, first) for step in steps]
 
 
-def twin_rate(steps, niters, first):
-    return [first * (1 - 0.7 * step / niters) for step in steps]
-
-
-def drive_step(parts, sizes, x, y, many):
-    model = model_of(sizes)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+def drive_step(parts, X, y, many):
+    model = model_of([5, 4, 3])
+    optimizer = parts["SGD"](model.parameters(), lr=0.5)
     for _ in range(many):
-        parts["train_step"](model, optimizer, x, y)
-    return weights_of(model)
-
-
-def twin_step(sizes, x, y, many):
-    model = model_of(sizes)
-    for _ in range(many):
-        descend(model, x, y, 0.5)
+        parts["train_step"](model, optimizer, X, y)
     return weights_of(model)
 
 
@@ -111,10 +135,10 @@ class Watched(nn.Module):
         return out
 
 
-def drive_evaluate(parts, sizes, x, y, batch_size):
-    model = Watched(model_of(sizes))
+def drive_evaluate(parts, X, y, batch_size):
+    model = Watched(model_of([5, 4, 3]))
     before = weights_of(model)
-    loss = parts["evaluate"](model, x, y, batch_size)
+    loss = parts["evaluate"](model, X, y, batch_size)
     kept = all(torch.equal(a, b) for a, b in zip(before, weights_of(model), strict=True))
     kept &= all(parameter.grad is None for parameter in model.parameters())
     return {
@@ -126,18 +150,8 @@ def drive_evaluate(parts, sizes, x, y, batch_size):
     }
 
 
-def twin_evaluate(sizes, x, y, batch_size):
-    return {
-        "loss": F.cross_entropy(model_of(sizes)(x), y).item(),
-        "a plain number": True,
-        "weights and gradients as before": True,
-        "a graph was recorded": False,
-        "at most batch_size at a time": True,
-    }
-
-
-def drive_train(parts, sizes, *args):
-    model = model_of(sizes)
+def drive_train(parts, *args):
+    model = model_of([5, 4, 4, 3])
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         history = parts["train"](model, *args)
     print(printed.getvalue(), end="")  # as without this, where the reader looks for it
@@ -145,100 +159,24 @@ def drive_train(parts, sizes, *args):
     return {"losses": history, "weights": weights_of(model), "lines printed": len(lines)}
 
 
-def twin_train(sizes, train_set, test_set, batches, rate, every):
-    model, history = model_of(sizes), []
-    for step, chosen in enumerate(batches):
-        if step % every == 0:
-            sets = train_set, test_set
-            history.append((step, *(F.cross_entropy(model(X), y).item() for X, y in sets)))
-        X, y = train_set
-        descend(model, X[chosen], y[chosen], rate * (1 - 0.7 * step / len(batches)))
-    return {"losses": history, "weights": weights_of(model), "lines printed": len(history)}
-
-
 PARTS = {
-    "shapes": (drive_shapes, twin_shapes),
-    "forward": (drive_forward, lambda sizes, x: model_of(sizes)(x).detach()),
-    "split": (drive_split, twin_split),
-    "rate": (drive_rate, twin_rate),
-    "step": (drive_step, twin_step),
-    "evaluate": (drive_evaluate, twin_evaluate),
-    "train": (drive_train, twin_train),
+    "shapes": drive_shapes,
+    "forward": drive_forward,
+    "split": drive_split,
+    "rate": drive_rate,
+    "step": drive_step,
+    "evaluate": drive_evaluate,
+    "train": drive_train,
 }
 
 
 def training(niters, every):
     X, y = samples(40, seed=3)
     batches = [torch.arange(7 * step, 7 * step + 7) % 30 for step in range(niters)]
-    return [5, 4, 4, 3], (X[:30], y[:30]), (X[30:], y[30:]), batches, 0.4, every
+    return (X[:30], y[:30]), (X[30:], y[30:]), batches, 0.4, every
 
 
-def too_many_weights(seen):
-    got, right = seen.results[0], seen.expected[0]
-    return seen.inputs[0][0] == "shapes" and len(got["weights"]) > len(right["weights"])
-
-
-# Right in another way
-
-
-class BareWeights(nn.Module):
-    def __init__(self, n_layers, dim_in, dim_hidden, n_classes):
-        super().__init__()
-        n_in, self.weights = dim_in, nn.ParameterList()
-        for left in reversed(range(n_layers)):
-            n_out = dim_hidden if left else n_classes
-            bound = (6 / n_in) ** 0.5
-            self.weights.append(nn.Parameter(torch.empty(n_out, n_in).uniform_(-bound, bound)))
-            n_in = n_out
-
-    def forward(self, x):
-        for w in self.weights[:-1]:
-            x = (x @ w.T).tanh()
-        return x @ self.weights[-1].T
-
-
-def by_a_mask(X, y):
-    mask = torch.zeros(len(X), dtype=torch.bool)
-    mask[torch.randperm(len(X))[: len(X) // 10]] = True
-    return [X[~mask], y[~mask]], [X[mask], y[mask]]
-
-
-def in_two_summands(step, niters, first):
-    return first + (0.3 * first - first) * step / niters
-
-
-def with_a_closure(model, optimizer, x, y):
-    def closure():
-        optimizer.zero_grad(set_to_none=False)
-        loss = F.nll_loss(model(x).log_softmax(dim=-1), y)
-        loss.backward()
-        return loss
-
-    optimizer.step(closure)
-
-
-@torch.inference_mode()
-def in_inference_mode(model, X, y, batch_size=64):
-    losses, model = [], model.eval()
-    for at in range(0, len(y), batch_size):
-        outputs = model(X[at : at + batch_size])
-        losses += F.cross_entropy(outputs, y[at : at + batch_size], reduction="none").tolist()
-    return sum(losses) / len(losses)
-
-
-def with_a_scheduler(model, train_set, test_set, batches, learning_rate, every=100):
-    optimizer = torch.optim.SGD(model.parameters(), learning_rate)
-    n, (X, y), history = len(batches), train_set, []
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: in_two_summands(s, n, 1.0))
-    for step in range(n):
-        if not step % every:
-            history += [[step, *(in_inference_mode(model, *s) for s in (train_set, test_set))]]
-            print(*history[-1])
-        with_a_closure(model, optimizer, X[batches[step]], y[batches[step]])
-        scheduler.step()
-    return history
-
-
+X, y = samples(8)
 LAYERS = "n_layers counts the linear layers, the first and the last included."
 BETWEEN = "Each layer in turn, and torch.tanh between them."
 PAIRS = "Return (train X, train y), (test X, test y): two pairs of tensors."
@@ -257,6 +195,15 @@ STEPS = (
     "then a step on the chosen samples of train_set alone? An entry and a line are due where "
     "step % every == 0."
 )
+# In the solution
+LAYER = """layer = nn.Linear(n_in, n_out, bias=False)
+            nn.init.kaiming_uniform_(layer.weight)
+            self.layers.append(layer)
+"""
+LEARN = """nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+"""
+SET = 'optimizer.param_groups[0]["lr"] = rate_at(step, len(batches), learning_rate)\n'
 EVALUATED = "    total = 0.0\n    with torch.no_grad():"
 MEASURED = "history.append((step, evaluate(model, *train_set), evaluate(model, *test_set)))"
 PRINTED = "print(line(*history[-1], time.perf_counter() - start))"
@@ -266,53 +213,48 @@ exercise = Exercise(
         case("MLP(4, 1024, 256, 32): its weights", "shapes", 4, 1024, 256, 32, hint=LAYERS),
         case("MLP(1, 30, 20, 10): its weights", "shapes", 1, 30, 20, 10, hint=LAYERS),
         case("MLP(3, 50, 20, 7): its weights", "shapes", 3, 50, 20, 7, hint=LAYERS),
-        case(
-            "an MLP of 4 layers with known weights",
-            "forward",
-            [5, 4, 4, 4, 3],
-            samples(6)[0],
-            hint=BETWEEN,
-        ),
-        case(
-            "an MLP of 1 layer with known weights", "forward", [5, 3], samples(2)[0], hint=BETWEEN
-        ),
+        case("an MLP of 4 layers with known weights", "forward", X, [5, 4, 4, 4, 3], hint=BETWEEN),
+        case("an MLP of 1 layer with known weights", "forward", X, [5, 3], hint=BETWEEN),
         case("split of 200 samples", "split", 200, hint=PAIRS),
         case("split of 57 samples", "split", 57, hint=PAIRS),
         case("rate_at, 1000 steps from 0.1", "rate", [0, 1, 500, 999, 1000], 1000, 0.1, hint=RATE),
         case("rate_at, 7 steps from 2", "rate", [0, 3, 6], 7, 2.0, hint=RATE),
-        case("one train_step", "step", [5, 4, 3], *samples(8), 1, hint=ONCE),
-        case("three times train_step", "step", [5, 4, 3], *samples(8), 3, hint=ZERO_GRAD),
-        case("evaluate, 20 samples, 5 at a time", "evaluate", [5, 4, 3], *samples(20), 5),
-        case(
-            "evaluate, 21 samples, 5 at a time", "evaluate", [5, 4, 3], *samples(21), 5, hint=MEANS
-        ),
-        case("evaluate, 3 samples, 64 at a time", "evaluate", [5, 4, 3], *samples(3), 64),
+        case("one train_step", "step", X, y, 1, hint=ONCE),
+        case("three times train_step", "step", X, y, 3, hint=ZERO_GRAD),
+        case("evaluate, 20 samples, 5 at a time", "evaluate", *samples(20), 5),
+        case("evaluate, 21 samples, 5 at a time", "evaluate", *samples(21), 5, hint=MEANS),
+        case("evaluate, 3 samples, 64 at a time", "evaluate", *samples(3), 64),
         case("train, 5 steps, a line for each second", "train", *training(5, 2), hint=STEPS),
         case("train, 8 steps, one line", "train", *training(8, 100), hint=STEPS),
     ],
-    twin=lambda inputs: [PARTS[inputs[0][0]][1](*inputs[0][1:])],
-    drive=lambda answers, part, *args: PARTS[part][0](dict(zip(ORDER, answers)), *args),
+    twin=twin,
+    drive=drive,
     trains=True,
     answers=len(ORDER),
     gaps=len(ORDER) + 1,  # two of them in the model
     tolerance=(1e-6, 1e-9),
     hint="The parts above this one are right. Compare this one with its docstring.",
     also_right=[
-        (
-            BareWeights,
-            by_a_mask,
-            in_two_summands,
-            with_a_closure,
-            in_inference_mode,
-            with_a_scheduler,
-        )
+        {  # bare weights, a closure, inference mode, a scheduler
+            "nn.ModuleList()": "nn.ParameterList()",
+            LAYER: "bound = (6 / n_in) ** 0.5\n"
+            "            self.layers.append(torch.empty(n_out, n_in).uniform_(-bound, bound))\n",
+            "(layer(x))": "(x @ layer.T)",
+            "last(x)": "x @ last.T",
+            LEARN: "def closure():\n"
+            "        loss = nn.functional.nll_loss(model(x).log_softmax(dim=-1), y)\n"
+            "        loss.backward()\n        return loss\n\n    optimizer.step(closure)\n",
+            "torch.no_grad()": "torch.inference_mode()",
+            SET: "scheduler = torch.optim.lr_scheduler.LambdaLR(\n            optimizer, "
+            "lambda _: rate_at(step, len(batches), 1.0)\n        )\n",
+        },
     ],
     mistakes=[
         Mistake(
             "There are more weights than layers: a bias=True somewhere, or a layer too many?",
             {"bias=False": "bias=True"},
             {"(n_layers - 1)": "n_layers"},
-            test=too_many_weights,
+            test=lambda seen: len(seen.results[0]["weights"]) > len(seen.expected[0]["weights"]),
         ),
         Mistake(
             "nn.Linear has drawn its weights by its own rule. Draw them again with "
