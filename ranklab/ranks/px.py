@@ -61,8 +61,7 @@ class RankMagics(ParallelMagics):
             try:
                 outcome.values(self.ranks, result, first_line, signal=signal)
             finally:
-                # The end of the output may come after the result; of a stuck rank, there is none.
-                result.wait_for_output(1 if result.ready() else 0.1)
+                replies.wait_for_output(result)
                 if not stream:
                     replies.display(result, groupby)
                 if not save_name:

@@ -246,13 +246,17 @@ class Ranks:
         self._values(pushed)
 
     def run(self, function, *args, **kwargs):
-        """Call `function(*args, **kwargs)` on every rank; return the results in rank order."""
+        """Call `function(*args, **kwargs)` on every rank; return the results in rank order.
+
+        What the ranks print comes below the cell at the end, in rank order.
+        """
         if not callable(function):
             raise ArgumentError(
                 f"ranks.run calls a function on every rank; {function!r} is not one."
             )
         self.check_alive()
-        return self._values(self.client[:].apply_async(function, *args, **kwargs))
+        result = self.client[:].apply_async(function, *args, **kwargs)
+        return self._values(result, shown_by="engine")
 
     def where(self):
         """Return a Diagnosis, which says where each rank is and what it waits for.
@@ -268,10 +272,14 @@ class Ranks:
             diagnosis.advice = what_next({"died" if self.gone() else "waited"}, self.name)
         return diagnosis
 
-    def _values(self, result, limit=None):
+    def _values(self, result, limit=None, shown_by=None):
+        """Wait for the values; shown_by: show what was printed, ordered as `display` does."""
         try:
             return outcome.values(self, result, limit=limit)
         finally:
+            if shown_by:
+                replies.wait_for_output(result)
+                replies.display(result, shown_by)
             replies.forget(self, result)
 
     def _on_all(self, function, *args, limit):

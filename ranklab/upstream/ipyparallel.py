@@ -98,10 +98,20 @@ def call_it(result, name):
     result._fname = name
 
 
+def wait_for_output(result):
+    """Wait a moment for what the ranks printed: its end may come after the result.
+
+    Of a stuck rank, there is none.
+
+    Without it: `ranks.run` and `%%px` lose the end of what the ranks print.
+    """
+    result.wait_for_output(1 if result.ready() else 0.1)
+
+
 def display(result, groupby):
     """Show what the ranks printed, as far as it has come; some may be stuck.
 
-    Without it: `%%px --no-stream` shows nothing.
+    Without it: `ranks.run` and `%%px --no-stream` show nothing.
     """
     finished = [part for _, part in parts(result) if part.ready() and part.wait_for_output(0)]
     if finished:

@@ -200,6 +200,19 @@ def test_a_group_of_an_ended_process_group_is_told_so(working):
     assert "This group was made before ranks.reset() or ranks.restart(), which ended it" in error
 
 
+def test_what_run_prints_is_shown_in_rank_order(working):
+    working.run(
+        "def late():\n    import time\n    time.sleep(0.5 * (world_size - rank))\n"
+        "    print('rank', rank)\n    return rank"
+    )
+    shown, error = working.run("print(ranks.run(late))", timeout=20)
+    assert error is None
+    assert shown.split() == "[stdout:0] rank 0 [stdout:1] rank 1 [0, 1]".split()
+    shown, error = working.run("ranks.run(lambda: print('before') or 1 / 0)", timeout=20)
+    assert shown.count("before") == 2
+    assert "ZeroDivisionError" in error
+
+
 def test_an_object_of_a_class_that_only_the_ranks_have(working):
     working.run("%%px\nclass Net:\n    pass\nnet = Net()")
     _, error = working.run("ranks['net']", timeout=20)
