@@ -3,9 +3,7 @@
 import hashlib
 from pathlib import Path
 
-import jupytext
 import nbformat
-from jupytext.config import load_jupytext_configuration_file
 from nbformat import NotebookNode
 
 from bookmaker.errors import FormError
@@ -49,6 +47,8 @@ def text_at(path: Path) -> str:
 
 def parse(text: str, manuscript: str) -> NotebookNode:
     """The notebook that the manuscript's ``text`` describes; see ``read``."""
+    import jupytext  # here, and in `write`: who has a notebook exports a script without it
+
     name = Path(manuscript).stem
     try:
         nb = jupytext.reads(text, fmt="md:myst")
@@ -77,6 +77,9 @@ def write(nb: NotebookNode) -> str:
 
     It is what jupytext writes, so that saving a manuscript in JupyterLab changes nothing else.
     """
+    import jupytext
+    from jupytext.config import load_jupytext_configuration_file
+
     head = {key: nb.metadata[key] for key in ("chapter",) if key in nb.metadata} | _HEAD
     lexer = {"language_info": {"name": "python", "pygments_lexer": "ipython3"}}
     form = nbformat.v4.new_notebook(cells=nb.cells, metadata=nbformat.from_dict(head | lexer))
