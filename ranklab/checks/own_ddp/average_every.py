@@ -89,25 +89,6 @@ def all_at_the_end(model, every):
         p.register_post_accumulate_grad_hook(hook)
 
 
-def sees_only_the_new_part(model, every):
-    """A tensor's hook is called before .grad is written."""
-    counts = {}
-
-    def watch(p):
-        def hook(new):
-            counts[p] = counts.get(p, 0) + 1
-            if counts[p] % every == 0:
-                new = new / dist.get_world_size()
-                dist.all_reduce(new)
-            return new
-
-        p.register_hook(hook)
-
-    for p in model.parameters():
-        if p.requires_grad:
-            watch(p)
-
-
 def case(what, every, backwards, ranks):
     return Case(what, lambda rank, world_size: (every, backwards), ranks=ranks)
 
@@ -184,7 +165,13 @@ exercise = Exercise(
         Mistake(
             "Only what the last backward brought is averaged. A hook of which kind sees .grad, and "
             "not only what comes in new?",
-            sees_only_the_new_part,
+            {
+                "def hook(p):": "def hook(p, new):",
+                AVERAGES: "new = new / dist.get_world_size()\n            dist.all_reduce(new)\n"
+                "        return new",
+                "p.register_post_accumulate_grad_hook(hook)": "p.register_hook("
+                "lambda new, p=p: hook(p, new))",
+            },
         ),
         Mistake(
             "The last of so many backwards must leave the mean of what *all* of them added up.",
