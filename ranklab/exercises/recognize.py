@@ -14,7 +14,9 @@ from ranklab.exercises.on_rank import fresh, packed_result
 from ranklab.exercises.parcel import Order
 from ranklab.exercises.solution import answers_of
 
-PATIENCE = 3.0  # seconds that may go by, in all cases of one answer together
+# Seconds that may go by, in all cases of one answer together: on quiet processors one or two are
+# enough, and on busy ones a late sentence is better than a general one.
+PATIENCE = 10.0
 
 _known = {}  # {(exercise, number of a case, number of a mistake, of its way): results by rank}
 NONE = object()  # a mistake that gave no result there
