@@ -17,6 +17,7 @@ SAYS = {  # causes before consequences
     "unreadable": "sent something that cannot be rebuilt here",
     "aborted": "did not start on this, because an earlier cell failed there",
 }
+OF_EACH_RANK = ("rank", "world_size", "device", "torch", "dist")
 FIRST_CONSEQUENCE = "waited"
 TOLD_BY_PLACE = ("waited", "mismatch")  # each rank has words of its own for the same thing
 CONSEQUENCES = ("waited", "interrupted", "busy")
@@ -154,15 +155,15 @@ def elsewhere(failures, name, names_in_kernel, restarted=False):
                 "make it again with dist.new_group."
             )
         what = failure.lacks
-        if not what:
+        if not what or failure.kind == "unreadable":
             continue
         if what == name:
             return f"`{name}` lives in this notebook: call it in a cell without %%px."
-        if failure.kind == "unreadable":
+        if what in OF_EACH_RANK:  # there in each %%px cell, so it is no cell that lacks it
             return (
-                f"`{what}` is defined on the ranks and not in this notebook, which is another "
-                "process. Pull what the object holds (numbers, tensors, a state_dict()), or define "
-                f"`{what}` in a cell without %%px, too."
+                f"`{what}` is a name of the %%px cells. A function that a module defines knows the "
+                f"names of that module alone, on the ranks, too: give it what `{what}` is as an "
+                "argument, or define the function in a cell."
             )
         if what in names_in_kernel:
             return (

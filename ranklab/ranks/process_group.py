@@ -6,7 +6,7 @@ does not have to have ranklab, and its start does not wait for `import ranklab`.
 """
 
 # What they need of the lab, for processes that are forked from one that imports.
-PRELOAD = ["ranklab.doctor.witness", "ranklab.traces.recording"]
+PRELOAD = ["ranklab.doctor.witness", "ranklab.traces.recording", "ranklab.upstream.packing"]
 
 
 def runs_on_rank(function):
@@ -31,7 +31,9 @@ def prepare(folder):
 
     with contextlib.suppress(ImportError):  # another host, without ranklab
         from ranklab.doctor import witness
+        from ranklab.upstream import packing
 
+        packing.by_value()
         witness.testify(folder if os.path.isdir(folder) else None)
 
     gc.freeze()  # what stays loaded for good need not be searched by `leave`

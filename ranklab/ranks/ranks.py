@@ -27,16 +27,16 @@ import ipyparallel
 from IPython import get_ipython
 
 from ranklab.doctor import places, rounds, vigil
-from ranklab.doctor.telling import what_next
+from ranklab.doctor.telling import OF_EACH_RANK, what_next
 from ranklab.errors import ArgumentError, MissingOnRanks, RankError, named
 from ranklab.ranks import current, outcome, process_group, px
 from ranklab.start import arguments, cluster, importer_process
 from ranklab.start.guardian import Guardian
 from ranklab.upstream import ipyparallel as replies
+from ranklab.upstream import packing
 from ranklab.upstream import torch as upstream
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
-IN_NAMESPACE = ("rank", "world_size", "device", "torch", "dist")
 
 
 class Ranks:
@@ -131,6 +131,7 @@ class Ranks:
     def _start_processes(self):
         self.cluster, self.client = cluster.start(self._plan, self.folder, process_group.PRELOAD)
         replies.keep_unreadable(self.client)
+        packing.by_value()
         rounds.free_when_one_dies(self)
         self.view = self.client[:]
         self.view.block = True
@@ -236,7 +237,7 @@ class Ranks:
     def __setitem__(self, name, value):
         """Give every rank `value` under `name`."""
         _check_name(name)
-        if name in IN_NAMESPACE:
+        if name in OF_EACH_RANK:
             raise ArgumentError(f"`{name}` is what each rank calls its own; take another name.")
         self.check_alive()
         try:

@@ -112,6 +112,21 @@ def test_a_name_that_only_the_kernel_has(working):
     assert "in this notebook" not in error
 
 
+def test_a_function_of_a_module_that_asks_for_a_name_of_the_cells(working, tmp_path):
+    (tmp_path / "of_mine.py").write_text("def twice():\n    return 2 * rank\n")
+    look = f"import sys; sys.path.append({str(tmp_path)!r})"
+    working.run(f"{look}\nranks.run(lambda: exec({look!r}))\nimport of_mine")
+    _, error = working.run("ranks.run(of_mine.twice)")
+    assert "NameError: name 'rank' is not defined" in error
+    assert "A function that a module defines knows the names of that module alone" in error
+    assert "as an argument, or define the function in a cell" in error
+
+
+def test_ranks_have_the_environment_that_every_launcher_gives(working):
+    asked = "ranks.run(lambda: [__import__('os').environ[n] for n in ('RANK', 'WORLD_SIZE')])"
+    assert working.value(asked) == [["0", "2"], ["1", "2"]]
+
+
 def test_a_syntax_error(working):
     _, error = working.run("%%px\nx = 1\nx = = 1")
     assert "ranks 0 and 1 failed:\n    line 3: x = = 1\nSyntaxError: invalid syntax" in error
@@ -207,24 +222,68 @@ def test_what_run_prints_is_shown_in_rank_order(working):
     )
     shown, error = working.run("print(ranks.run(late))", timeout=20)
     assert error is None
-    assert shown.split() == "[stdout:0] rank 0 [stdout:1] rank 1 [0, 1]".split()
+    assert shown.split() == ["[stdout:0]", "rank", "0", "[stdout:1]", "rank", "1", "[0,", "1]"]
     shown, error = working.run("ranks.run(lambda: print('before') or 1 / 0)", timeout=20)
     assert shown.count("before") == 2
     assert "ZeroDivisionError" in error
 
 
-def test_an_object_of_a_class_that_only_the_ranks_have(working):
-    working.run("%%px\nclass Net:\n    pass\nnet = Net()")
+def test_an_object_of_a_class_that_only_the_ranks_have_comes_with_it(working):
+    working.run("%%px\nclass Net:\n    def of(self):\n        return here\nnet = Net()")
+    assert working.value("(here := 3) and [one.of() for one in ranks['net']]") == [3, 3]
+
+
+def test_what_cannot_be_rebuilt_here_is_told(working):
+    working.run(
+        "%%px\nimport sys, types\nsys.modules['there'] = types.ModuleType('there')\n"
+        "class Net:\n    pass\nNet.__module__, sys.modules['there'].Net = 'there', Net\nnet = Net()"
+    )
     _, error = working.run("ranks['net']", timeout=20)
     assert "ranks 0 and 1 sent something that cannot be rebuilt here" in error
-    assert "`Net` is defined on the ranks and not in this notebook" in error
     assert working.value("ranks['rank']") == [0, 1]  # and the ranks are there
 
 
-def test_an_object_of_a_class_that_only_the_kernel_has(working):
-    working.run("class Here:\n    pass")
-    _, error = working.run("ranks['here'] = Here()", timeout=20)
-    assert "`Here` is there in this notebook, but not on the ranks" in error
+DATACLASS = """
+from dataclasses import dataclass
+
+@dataclass
+class Size:
+    n: int
+
+    def on_rank(self):
+        return rank * self.n
+"""
+
+
+def test_instances_of_the_notebooks_classes_go_to_the_ranks_and_back(working):
+    working.run(DATACLASS)
+    assert working.run("ranks['size'] = Size(3)\nranks['Size'] = Size")[1] is None
+    shown, error = working.run("%%px\nprint(size, size == Size(3), size.on_rank())\nsize.n = rank")
+    assert error is None
+    assert "Size(n=3) True 3" in shown
+    assert working.value("ranks['size'] == [Size(0), Size(1)]")
+    assert working.value("ranks.run(lambda one: one.on_rank(), Size(5))") == [0, 5]
+    assert working.value("ranks.run(Size(5).on_rank)") == [0, 5]
+
+
+def test_a_class_of_the_notebook_stays_as_it_is_when_an_instance_comes_back(working):
+    working.run("class Counted:\n    made = 0\none = Counted()\nranks['one'] = one")
+    working.run("%%px\ntype(one).made = 5")
+    assert working.value("[type(had) is Counted for had in ranks['one']]") == [True, True]
+    assert working.value("Counted.made") == 0
+
+
+@pytest.mark.parametrize("length", [3, 200_000])  # packed with the rest, and apart from it
+def test_arrays_can_be_written_to(working, length):
+    working.run(f"import numpy\na = numpy.zeros({length})\nranks['a'] = a")
+    assert working.run("%%px\na += 1 + rank")[1] is None
+    assert working.value("[float(one.sum()) for one in ranks['a']]") == [
+        length,
+        2 * length,
+    ]
+    working.run("def add(x):\n    x += 1\n    return float(x[0])")
+    assert working.value("ranks.run(add, a)") == [1.0, 1.0]
+    assert working.run("back = ranks['a'][0]\nback += 1")[1] is None
 
 
 def test_what_cannot_be_sent(working):

@@ -4,6 +4,7 @@ A failure says what stops working. Two ranks answer for all of it, and one proce
 (gloo_told.py) for what a healthy one does not say.
 """
 
+import dataclasses
 import functools
 import inspect
 import io
@@ -22,6 +23,7 @@ from pathlib import Path
 from types import FunctionType
 
 import ipyparallel as ipp
+import numpy
 import psutil
 import pytest
 import torch
@@ -32,7 +34,7 @@ from ranklab import Ranks
 from ranklab.doctor import REQUEST, rounds
 from ranklab.ranks.px import RankMagics
 from ranklab.start.forked_engine import ForkedEngine, Nanny
-from ranklab.upstream import cpython, ipyparallel, ipython, profiler, torch_says
+from ranklab.upstream import cpython, ipyparallel, ipython, packing, profiler, torch_says
 from ranklab.upstream import torch as ours
 
 pytestmark = pytest.mark.timeout(60)
@@ -64,7 +66,7 @@ def borrowed_of(module):
 
 BORROWED = [
     one
-    for module in (cpython, ipython, ipyparallel, ours, torch_says, profiler)
+    for module in (cpython, ipython, ipyparallel, packing, ours, torch_says, profiler)
     for one in borrowed_of(module)
 ]
 BORROWED += [ipyparallel.OneProcessLauncher, ForkedEngine, Nanny, RankMagics]
@@ -389,9 +391,29 @@ class Printed:
         self.text, sys.stdout = sys.stdout.getvalue(), self._before
 
 
+@tries(packing.by_value)
+def _(ranks):
+    sized = dataclasses.make_dataclass("Sized", ["n"])
+    sized.__module__ = "__main__"
+    ranks["array"], ranks["sized"] = numpy.zeros(3), sized(2)
+    array, back = ranks["array"][0], ranks["sized"][0]
+    array += 1
+    assert type(back) is sized
+    assert back.n == 2
+
+
+@tries(ipyparallel.wait_for_output)
+def _(ranks):
+    result = cell(ranks, "print(6 * 7)")
+    result.wait(5)
+    ipyparallel.wait_for_output(result)
+    assert result.stdout == "42\n"
+
+
 @tries(ipyparallel.keep_unreadable)
 def _(ranks):
-    cell(ranks, "class OnlyThere:\n    pass\n\nonly_there = OnlyThere()").wait(5)
+    source = "class OnlyThere:\n    def __reduce__(self):\n        return eval, ('not_here',)\n\n"
+    cell(ranks, source + "only_there = OnlyThere()").wait(5)
     result = ranks.client[0].pull("only_there", block=False)
     assert result.wait(5)
     assert ipyparallel.answers(result)[0][1].ename == ipyparallel.UNREADABLE

@@ -1,0 +1,96 @@
+"""How ipyparallel packs the values that travel between the notebook and the ranks.
+
+Left alone, it packs classes of the notebook in a way of its own, which fails for many (dataclasses,
+those with `super()`), packs their instances by the mere name of the class, and hands out arrays
+that cannot be written to. Here cloudpickle packs classes with all that is in them.
+"""
+
+import builtins
+import copyreg
+import io
+import pickle
+import sys
+from collections import ChainMap
+from types import CodeType, FunctionType, SimpleNamespace
+from typing import ClassVar
+from weakref import WeakSet
+
+import cloudpickle
+from ipyparallel.serialize import canning, serialize
+
+_own, _received = WeakSet(), WeakSet()  # classes that were packed, and unpacked, in this process
+
+
+def by_value():
+    """Pack by value what the notebook or a rank defines; unpack arrays that can be written to.
+
+    To be called in each of the processes.
+
+    Without it: no instance of a reader's class gets to the ranks, and arrays there are read-only.
+    """
+    serialize.pickle = SimpleNamespace(dumps=_dumps, loads=pickle.loads)
+    canning.can_map.pop(type, None)  # leaves classes to the pickler
+    canning.CannedArray.get_object = _writable
+
+
+def _dumps(value, protocol):
+    file = io.BytesIO()
+    _Pickler(file, protocol).dump(value)
+    return file.getvalue()
+
+
+AS_BEFORE = {
+    # As ipyparallel packs it: a rank on another host may be without cloudpickle.
+    CodeType: copyreg.dispatch_table[CodeType],
+    # Not at all: cloudpickle would send the text of a file in its place.
+    io.TextIOWrapper: lambda file: file.__reduce_ex__(serialize.PICKLE_PROTOCOL),
+}
+
+
+class _Pickler(cloudpickle.Pickler):
+    """cloudpickle's, where functions use the names of the place that they come to.
+
+    So a method may use `rank`, just as a function given to `ranks.run` may.
+    """
+
+    dispatch_table: ClassVar = ChainMap(AS_BEFORE, cloudpickle.Pickler.dispatch_table)
+
+    def reducer_override(self, thing):
+        reduced = super().reducer_override(thing)
+        if not isinstance(reduced, tuple) or len(reduced) != 6:  # goes by its name
+            return reduced
+        make, arguments, state, _, _, set_state = reduced
+        if isinstance(thing, FunctionType):
+            if thing.__globals__ is not vars(sys.modules["__main__"]):  # made by dataclasses, say
+                return reduced
+            code, _, *rest = arguments
+            attributes, slots = state
+            arguments = (code, *rest)
+            state = attributes, {**slots, "__globals__": {}}
+            return _function, arguments, state, None, None, set_state
+        if thing not in _received:
+            _own.add(thing)
+        return make, arguments, (set_state, state), None, None, _complete
+
+
+def _function(code, name, defaults, closure):
+    names = vars(sys.modules["__main__"])
+    names.setdefault("__builtins__", builtins)
+    return FunctionType(code, names, name or code.co_name, defaults, closure)
+
+
+def _complete(made, state):
+    """Give a class that came its contents, unless it comes home: there it has its own."""
+    set_state, contents = state
+    if made not in _own:
+        _received.add(made)
+        set_state(made, contents)
+    return made
+
+
+_view = canning.CannedArray.get_object
+
+
+def _writable(canned, g=None):
+    array = _view(canned, g)
+    return array if array.flags.writeable else array.copy()
