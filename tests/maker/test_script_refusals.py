@@ -10,6 +10,11 @@ X = "%%px\nx = 1"
 
 # What is wrong -> (the cells from number 3 on, the cell that is named, words of the sentence).
 WITH_RANKS = {
+    "a function made in a loop": (
+        ["for i in (1, 2):\n    def f(x):\n        return x\n    ranks.run(f, i)"],
+        3,
+        "in a loop or an `if`, or given another value elsewhere. Define it at the left margin",
+    ),
     # the order of a set
     "a set's words numbered": (
         ["%%px\nvocab = {w: i for i, w in enumerate(set(words))}"],
