@@ -66,8 +66,8 @@ def reads_when_made(cell: Cell, name: str) -> FormError:
     return cell.refuse(
         f"`{name}` goes to the ranks, but its definition reads the kernel's variables "
         "when it is made (a default, a decorator, a base class), or it is made in a cell "
-        "that may fail, or given another value elsewhere. Use literals there, one name "
-        "for one thing, or define it in a `%%px` cell."
+        "that may fail, in a loop or an `if`, or given another value elsewhere. Define it at "
+        "the left margin, with literals there and one name for one thing, or in a `%%px` cell."
     )
 
 

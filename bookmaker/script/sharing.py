@@ -19,6 +19,9 @@ _KEEP_PARTS = {"list", "tuple", "dict", "set", "sorted", "zip", "enumerate", "re
 _KEEP_PARTS |= {"next", "min", "max", "memoryview", "deque", "as_tensor", "from_numpy", "asarray"}
 _COPY = {"item", "tolist", "clone", "sum", "mean", "max", "min", "norm", "numel", "size", "dim"}
 _COPY |= {"all", "any", "count", "index", "format", "join", "split", "backward", "std", "round"}
+# Of a generator of random numbers.
+_COPY |= {"normal", "standard_normal", "uniform", "integers", "random", "permutation", "randint"}
+_COPY |= {"randn", "rand", "exponential", "poisson", "binomial", "standard_t", "gamma", "beta"}
 _MODULES = {"math", "time", "torch", "np", "numpy"}
 
 

@@ -15,6 +15,7 @@ from bookmaker.script import (
     process_state,
     prose,
     px_cells,
+    set_order,
 )
 from bookmaker.script.cells import Cell, Prose
 from bookmaker.script.comments import comments_at_end
@@ -60,6 +61,7 @@ def _check_processes(code: list[Cell], kept: list[Cell], step: Step) -> None:
     left_out.check(code, lab)
     process_state.check(kept, lab, imported)
     identity.check(kept, lab, imported)
+    set_order.check(kept)
     if lab.has_ranks:
         builtin_names.check(kept, lab, builtin_names.read_in([*preamble.PARTS.values(), "dict()"]))
 

@@ -30,6 +30,7 @@ def by_value():
     """
     serialize.pickle = SimpleNamespace(dumps=_dumps, loads=pickle.loads)
     canning.can_map.pop(type, None)  # leaves classes to the pickler
+    canning.can_map[FunctionType] = _canned
     canning.CannedArray.get_object = _writable
 
 
@@ -86,6 +87,13 @@ def _complete(made, state):
         _received.add(made)
         set_state(made, contents)
     return made
+
+
+def _canned(function):
+    """As ipyparallel cans it, but for what knows itself, as a decorator's wrapper that counts."""
+    cells = function.__closure__ or ()
+    knows_itself = any(cell.cell_contents is function for cell in cells)
+    return function if knows_itself else canning.CannedFunction(function)
 
 
 _view = canning.CannedArray.get_object

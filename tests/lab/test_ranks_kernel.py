@@ -273,6 +273,25 @@ def test_a_class_of_the_notebook_stays_as_it_is_when_an_instance_comes_back(work
     assert working.value("Counted.made") == 0
 
 
+COUNTED = """
+def counted(f):
+    def inner(*args):
+        inner.calls += 1
+        return f(*args), inner.calls
+    inner.calls = 0
+    return inner
+
+@counted
+def twice(x):
+    return 2 * x + rank
+"""
+
+
+def test_a_function_that_knows_itself_goes_to_the_ranks(working):
+    working.run(COUNTED)
+    assert working.value("ranks.run(twice, 3)") == [(6, 1), (7, 1)]
+
+
 @pytest.mark.parametrize("length", [3, 200_000])  # packed with the rest, and apart from it
 def test_arrays_can_be_written_to(working, length):
     working.run(f"import numpy\na = numpy.zeros({length})\nranks['a'] = a")

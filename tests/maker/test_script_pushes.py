@@ -144,3 +144,11 @@ def test_what_rank_0_keeps_and_the_others_get(tmp_path):
         "z": "[0.2, 0.2]",
         "ys": "[1.0, 1.0]",
     }
+
+
+def test_arrays_drawn_from_one_generator_are_two_objects():
+    body(
+        "import numpy as np\nrng = np.random.default_rng(0)",
+        "a = rng.normal(size=3)\nb = rng.permutation(3)\nranks['a'] = a\nranks['b'] = b",
+        "%%px\nprint(a + b)",
+    )

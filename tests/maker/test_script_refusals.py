@@ -10,6 +10,20 @@ X = "%%px\nx = 1"
 
 # What is wrong -> (the cells from number 3 on, the cell that is named, words of the sentence).
 WITH_RANKS = {
+    "a function made in a loop": (
+        ["for i in (1, 2):\n    def f(x):\n        return x\n    ranks.run(f, i)"],
+        3,
+        "in a loop or an `if`, or given another value elsewhere. Define it at the left margin",
+    ),
+    # the order of a set
+    "a set's words numbered": (
+        ["%%px\nvocab = {w: i for i, w in enumerate(set(words))}"],
+        3,
+        "differs from process to process",
+    ),
+    "a loop over a set": (["%%px\nfor w in {'a', 'b'}:\n    print(w)"], 3, "Sort it first"),
+    "a list of a set": (["%%px\nlist({w[0] for w in ('a', 'b')} | {1})"], 3, "Sort it first"),
+    "an array of a set": (["%%px\ntorch.tensor([len(w) for w in set('ab')])"], 3, "Sort it first"),
     # magics
     "line magic": (["%timeit 1"], 3, "`%timeit` means nothing to Python"),
     "cell magic": (["%%bash\nls"], 3, "`%%bash` means nothing to Python"),
@@ -324,3 +338,17 @@ def test_with_ranks(name):
 def test_alone(name):
     cells, number, words = ALONE[name]
     assert words.lower() in refusal(number - 1, cells, whole).lower()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "{w: i for i, w in enumerate(sorted(set('ab')))}",
+        "sorted(w + 'x' for w in {'a', 'b'})",
+        "len(set('ab')), 'a' in {'a', 'b'}, max({'a', 'b'}), sum(len(w) for w in {'a', 'b'})",
+        "{w + 'x' for w in set('ab')}",
+        "[r for r in {0, 2}]",
+    ],
+)
+def test_a_set_of_which_no_order_comes(code):
+    assert code in body(f"%%px\nx = {code}")
