@@ -1,15 +1,15 @@
 # Generated from book/11_ddp.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 76cce04efe6b).
+# Once this file is changed, `make forms` leaves it alone (as generated: b96b47cf1132).
 #
 # === All or nothing ===================================================================
 #
 # Build, about 15 minutes. Write `save_whole(path, data)`: afterwards the file `path` (a
-# string) holds `data` (bytes). The check kills it at every point: while it writes,
-# before and after each call that reaches the disk. Whenever it dies, `path` must hold
-# all of the old or all of the new. A next call must then work, whatever the one before
-# has left behind, and a call that was not killed leaves no other file in the folder.
-# What you write on the way must lie in the same folder, for a file is renamed in one
-# step only within a disk. And before the new name counts, the bytes must be on the disk
+# string) holds `data` (bytes). The check looks at what a kill would leave, before and
+# after each call that reaches the disk. At each of these points `path` must hold all of
+# the old or all of the new. A next call must then work, whatever the one before has
+# left behind, and a call that was not killed leaves no other file in the folder. What
+# you write on the way must lie in the same folder, for a file is renamed in one step
+# only within a disk. And before the new name counts, the bytes must be on the disk
 # (`os.fsync`), not merely handed to the system.
 #
 #     python scripts/exercises/11_save_whole.py

@@ -10,7 +10,7 @@ import pytest
 import torch.distributed as dist
 from on_ranks import group_of, started
 
-from ranklab.checks._failing_disk import killed_everywhere
+from ranklab.checks.ddp._any_moment import flaw
 from ranklab.taught import ddp
 
 pytestmark = pytest.mark.timeout(120)
@@ -27,7 +27,7 @@ def test_the_file_is_the_old_or_the_new_whenever_the_writer_is_killed(old):
     def save(path, data):
         ddp.write_whole(path, lambda file: file.write(data))
 
-    assert killed_everywhere(save, old, b"the new content" * 9) == ""
+    assert flaw(save, old, b"the new content" * 9) == ""
 
 
 # On return the checkpoint is there for all

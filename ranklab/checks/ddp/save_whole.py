@@ -1,4 +1,4 @@
-"""A file that is whole, or not there. The disk that kills is in _failing_disk.py."""
+"""A file that is whole, or not there."""
 
 import os
 import shutil
@@ -6,11 +6,12 @@ import tempfile
 from os import fsync, replace
 from pathlib import Path
 
-from ranklab.checks._failing_disk import killed_everywhere
+from ranklab.checks.ddp._any_moment import flaw
 from ranklab.exercises import Case, Exercise, Mistake
 
 DRAFT, FLUSHED, SYNCED = 'f"{path}.draft"', "file.flush()", "os.fsync(file.fileno())"
 RENAMED = "    os.replace(draft, path)\n"
+FOLDER_SYNCED = "    os.fsync(os.open(os.path.dirname(path), 0))\n"
 IMPORT = "import os\n"
 
 
@@ -18,62 +19,23 @@ def case(what, old, new):
     return Case(what, lambda *_: (old, new), ranks=1)
 
 
-def drive(answer, old, new):
-    """Call the answer, killing it at one point after the other; say what the file held then."""
-    return killed_everywhere(answer, old, new)
-
-
 def said(*words):
     return lambda seen: any(word in seen.results[0] for word in words)
 
 
-def over_the_old_bytes(path, data):
-    number = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
-    os.write(number, data)
-    os.ftruncate(number, len(data))
-    os.fsync(number)
-    os.close(number)
-
-
-def with_a_name_of_its_own(path, data):
-    Path(f"{path}.draft").write_bytes(data)
-    replace(f"{path}.draft", path)
-
-
-def by_its_number(path, data):
-    draft = path + ".new"
-    number = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+def by_other_names(path, data):
+    """In a folder below; and the bytes reach the disk by another number of the same file."""
+    below = Path(f"{path}.drafts")
+    shutil.rmtree(below, ignore_errors=True)
+    below.mkdir()
+    number, draft = tempfile.mkstemp(dir=below)
     while data:
         data = data[os.write(number, data) :]
-    os.fdatasync(number)
     os.close(number)
-    replace(draft, path)
-
-
-def with_pathlib(path, data):
-    """The bytes reach the disk by another number of the same file; the folder's names, too."""
-    target = Path(path)
-    draft = target.with_suffix(".draft")
-    draft.write_bytes(data)
-    with draft.open("rb") as file:
-        fsync(file.fileno())
-    draft.replace(target)
-    folder = os.open(target.parent, os.O_RDONLY)
-    os.fsync(folder)
-    os.close(folder)
-
-
-def in_a_folder_below(path, data):
-    below = path + ".drafts"
-    shutil.rmtree(below, ignore_errors=True)
-    os.mkdir(below)
-    number, draft = tempfile.mkstemp(dir=below)
-    with os.fdopen(number, "wb") as file:
-        file.write(memoryview(data))
-        file.flush()
-        os.fsync(number)
-    os.replace(draft, path)
-    os.rmdir(below)
+    with Path(draft).open("rb") as file:
+        fsync(file)
+    replace(src=draft, dst=path)
+    below.rmdir()
 
 
 exercise = Exercise(
@@ -83,7 +45,7 @@ exercise = Exercise(
         case("a shorter file than before", b"old " * 1000, b"n"),
     ],
     twin=None,
-    drive=drive,
+    drive=flaw,
     judge=lambda seen: seen.results[0] or None,
     hint="Write a draft, flush it, fsync it, rename it.",
     mistakes=[
@@ -91,7 +53,7 @@ exercise = Exercise(
             "Write into another file, and rename it when it is whole.",
             {DRAFT: "path", RENAMED: ""},
             {RENAMED: f"    if os.path.exists(path):\n        os.remove(path)\n{RENAMED}"},
-            over_the_old_bytes,
+            {DRAFT: "path", RENAMED: "", '"wb"': '"r+b" if os.path.exists(path) else "wb"'},
             test=said("neither the old nor the new", "into the file itself"),
         ),
         Mistake(
@@ -99,7 +61,7 @@ exercise = Exercise(
             {SYNCED: "pass"},
             {FLUSHED: "pass"},
             {SYNCED: f"{RENAMED.strip()}\n        {SYNCED}", RENAMED: ""},
-            with_a_name_of_its_own,
+            {SYNCED: "pass", RENAMED: FOLDER_SYNCED + RENAMED},
             test=said("fsync"),
         ),
         Mistake(
@@ -122,9 +84,7 @@ exercise = Exercise(
         ),
     ],
     also_right=[
-        by_its_number,
-        with_pathlib,
-        in_a_folder_below,
+        by_other_names,
         {'"wb"': '"wb", buffering=0', FLUSHED: "pass"},
     ],
 )
