@@ -34,15 +34,16 @@ sys.meta_path.insert(0, Blocked())
 """
 
 
-def run_script(script, launcher, ranks, folder, limit=180):
+def run_script(script, launcher, ranks, folder, limit=180, with_ranklab=False):
     """Run a copy of `script` in the empty `folder`; return what it printed.
 
+    with_ranklab: as where it is installed, for what a script leaves out without it.
     Fails, with the place of each rank, if it takes more than `limit` seconds, and with its
     output if it exits other than by 0.
     """
     block = folder / "block"
     block.mkdir(parents=True)
-    (block / "sitecustomize.py").write_text(BLOCK)
+    (block / "sitecustomize.py").write_text("" if with_ranklab else BLOCK)
     empty = folder / "empty"
     empty.mkdir()
     shutil.copy(script, empty)
