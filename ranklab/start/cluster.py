@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import time
 
 import ipyparallel
@@ -29,6 +30,7 @@ if os.environ.get({SAFE_PATH!r}) == "ranklab":
 """
 
 CONNECT_AGAIN = 2  # seconds until a client that does not know all engines is replaced
+NEEDED_ON_DISK = 1 << 20  # bytes, plenty for what controller and engines write of themselves
 ASK_AGAIN = 2  # seconds until an engine that has not answered its first message gets another
 
 # What every engine imports, once for all of them where they are forked.
@@ -78,6 +80,11 @@ def start(plan, folder, preload=()):
             cluster.give_up()
         if not isinstance(error, Exception):
             raise
+        if shutil.disk_usage(folder).free < NEEDED_ON_DISK:
+            raise RankError(
+                f"The ranks did not start: the disk that {folder} is on is full. Make room there, "
+                "or set TMPDIR to a folder on another one and restart the kernel."
+            ) from error
         kind = PortsTaken if exits.ports_taken(cluster.engine_set) else RankError
         raise kind(f"The ranks did not start: {error}\n{_last_words(cluster)}") from error
     return cluster, client

@@ -579,6 +579,22 @@ def test_a_start_that_fails_leaves_nothing(monkeypatch):
     assert not os.path.exists(folders[0])
 
 
+def test_a_full_disk_before_the_start_is_told_so(tmp_path):
+    mounted = f"mount -t tmpfs -o size=100k none {tmp_path} || exit 3"
+    fill = f"head -c 98304 /dev/zero > {tmp_path}/fill"
+    start = f"TMPDIR={tmp_path} {sys.executable} -c 'from ranklab import Ranks; Ranks(2)'"
+    disk_of_its_own = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    try:
+        tried = [*disk_of_its_own, f"{mounted}; {fill}; {start}"]
+        ran = subprocess.run(tried, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("needs Linux' unshare")
+    if ran.returncode == 3 or "unshare" in ran.stderr:
+        pytest.skip(f"no disk of its own here: {ran.stderr.splitlines()[-1:]}")
+    assert f"the disk that {tmp_path}/ranklab-" in ran.stderr
+    assert "is full. Make room there" in ran.stderr
+
+
 def test_ctrl_c_takes_the_job_out_of_the_queue(monkeypatch, tmp_path):
     """With a Slurm whose queue is long: the job never starts."""
     monkeypatch.chdir(tmp_path)  # where ipyparallel leaves the script that it submits
