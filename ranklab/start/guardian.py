@@ -142,7 +142,7 @@ class Guardian:
     def __init__(self):
         if fcntl:
             clean_after_the_dead()
-        self.folder = tempfile.mkdtemp(prefix=PREFIX)  # mode 0700: nobody else gets to what is in it
+        self.folder = tempfile.mkdtemp(prefix=PREFIX)  # mode 0700: nobody else gets into it
         try:
             self._lock = hold(self.folder) if fcntl else None
             self._process = self._start()
