@@ -33,17 +33,17 @@ def said_by(function, *args):
 
 def groups(wrapped=False):
     """The two ranks' own process groups."""
-    store, made = dist.HashStore(), [None, None]
+    store, made = dist.HashStore(), {}
+    names = ("group", "checks")[: 1 + wrapped]
 
-    def make(rank):
-        of = [
-            dist.ProcessGroupGloo(dist.PrefixStore(name, store), rank, 2, timedelta(seconds=5))
-            for name in ("first", "second")
+    def make(rank):  # none is dropped before the other rank is connected
+        made[rank] = [
+            dist.ProcessGroupGloo(dist.PrefixStore(name, store), rank, 2, timedelta(seconds=20))
+            for name in names
         ]
-        made[rank] = _ProcessGroupWrapper(*of) if wrapped else of[0]
 
     both(make)
-    return made
+    return [_ProcessGroupWrapper(*made[r]) if wrapped else made[r][0] for r in (0, 1)]
 
 
 def both(function):

@@ -302,14 +302,16 @@ def _(ranks):
     assert report.seconds > 0.5  # it was looked at before
     assert "time.sleep" in report.place
     os.kill(ranks.pids[0], signal.SIGINT)
-    runs.wait(5)
+    assert runs.wait(30)
 
 
 @tries(ipython.wrap_cells, ipyparallel.reply_to_cell)
 def _(ranks):
+    ranks.reset()  # an interrupt of the check before may have come late, or broken the group
     result = ranks.client[:].execute("dist.all_reduce(torch.ones(3))", silent=False, block=False)
-    result.wait(10)
+    assert result.wait(30)
     for _, said in ipyparallel.answers(result):
+        assert not isinstance(said, Exception), said
         (made,) = ipyparallel.reply_to_cell(said)["collectives"]
         assert (made["name"], made["sizes"], made["op"]) == ("all_reduce", [[3]], "SUM")
 
@@ -540,7 +542,8 @@ def _(_):
 def _(_):
     late = torch_says.without_noise(gloo_told()["late"])
     assert late == "Timed out waiting 100ms for recv operation to complete"
-    assert torch_says.without_noise(gloo_told()["closed"]) == "Connection closed by peer."
+    closed = torch_says.without_noise(gloo_told()["closed"])
+    assert closed in ("Connection closed by peer.", "Read error: Connection reset by peer.")
 
 
 @tries(torch_says.has_no_world, torch_says.has_a_world, torch_says.group_is_over)
