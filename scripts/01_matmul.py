@@ -109,6 +109,21 @@ store = next(dist.rendezvous("env://"))[0]
 form_groups()
 
 
+APART = ["A", "B"]  # the kernel and the ranks have one each
+playing, held_by = "kernel", {"ranks": {}}
+
+
+def play(part):
+    """Rank 0 is also the kernel; give each part its own of the names that are apart."""
+    global playing
+    before, playing = playing, part
+    if rank == 0 and part != before:
+        names = globals()
+        held_by[before] = {name: names.pop(name) for name in APART if name in names}
+        names.update(held_by[part])
+    return before
+
+
 SCRIPT = Path(__file__)
 pictures = []
 
@@ -1072,17 +1087,20 @@ if rank == 0:
 
 
 def from_rank_0(make):
-    """What make() returns on rank 0, on every rank: a copy for each."""
+    """What make() returns on rank 0, in the kernel, on every rank: a copy for each."""
+    before = play("kernel")
     box = [pickle.dumps(make()) if rank == 0 else None]
     dist.broadcast_object_list(box, group=driver)
+    play(before)
     return pickle.loads(box[0])
 
 
-def keep_and_send(make):
-    """What make() returns on rank 0: there the object itself, on the other ranks copies."""
-    value = make() if rank == 0 else None
-    received = from_rank_0(lambda: value)
-    return value if rank == 0 else received
+def push(name, make):
+    """Give all ranks what make() returns in the kernel, under this name: a copy for each."""
+    value = from_rank_0(make)
+    before = play("ranks")
+    globals()[name] = value
+    play(before)
 
 
 # The entries are small whole numbers, so all sums are exact in float64 and "equal" can
@@ -1093,9 +1111,10 @@ if rank == 0:
     A, B = torch.randint(-8, 9, (2, 1003, 1003)).double()
     whole = A @ B
 
-A = keep_and_send(lambda: A)
-B = keep_and_send(lambda: B)
+push("A", lambda: A)
+push("B", lambda: B)
 
+play("ranks")
 rows_each = len(A) // world_size
 my_rows = A[rank * rows_each : (rank + 1) * rows_each] @ B
 
@@ -1112,6 +1131,7 @@ def to_rank_0(value):
 
 pieces = to_rank_0(my_rows)
 if rank == 0:
+    play("kernel")
     glued = torch.cat(pieces)
 
 
@@ -1149,10 +1169,12 @@ def everyone():
 # remainder, one extra row each to the first ranks.
 
 everyone()
+play("ranks")
 my_rows = A.tensor_split(world_size)[rank] @ B
 
 pieces = to_rank_0(my_rows)
 if rank == 0:
+    play("kernel")
     assert torch.equal(torch.cat(pieces), whole)
 
 # --- How much faster? -----------------------------------------------------------------
@@ -1172,6 +1194,7 @@ def seconds_for(rows, repeat=7):
 
 
 everyone()
+play("ranks")
 
 
 whole_seconds = seconds_for(A) if rank == 0 else 0.0
@@ -1184,10 +1207,11 @@ part_seconds = seconds_for(A.tensor_split(world_size)[rank])
 
 everyone()
 if rank == 0:
+    play("kernel")
     start = time.perf_counter()
 
-A = keep_and_send(lambda: A)
-B = keep_and_send(lambda: B)
+push("A", lambda: A)
+push("B", lambda: B)
 pieces = to_rank_0(my_rows)
 if rank == 0:
     moving = time.perf_counter() - start

@@ -105,6 +105,21 @@ store = next(dist.rendezvous("env://"))[0]
 form_groups()
 
 
+APART = ["sizes"]  # the kernel and the ranks have one each
+playing, held_by = "kernel", {"ranks": {}}
+
+
+def play(part):
+    """Rank 0 is also the kernel; give each part its own of the names that are apart."""
+    global playing
+    before, playing = playing, part
+    if rank == 0 and part != before:
+        names = globals()
+        held_by[before] = {name: names.pop(name) for name in APART if name in names}
+        names.update(held_by[part])
+    return before
+
+
 # === Send and receive =================================================================
 
 # Two processes share no memory. How does a number get from one to the other, who waits
@@ -663,17 +678,20 @@ def ping(nbytes, repeats=10, a=0, b=1):
 
 
 def from_rank_0(make):
-    """What make() returns on rank 0, on every rank: a copy for each."""
+    """What make() returns on rank 0, in the kernel, on every rank: a copy for each."""
+    before = play("kernel")
     box = [pickle.dumps(make()) if rank == 0 else None]
     dist.broadcast_object_list(box, group=driver)
+    play(before)
     return pickle.loads(box[0])
 
 
-def keep_and_send(make):
-    """What make() returns on rank 0: there the object itself, on the other ranks copies."""
-    value = make() if rank == 0 else None
-    received = from_rank_0(lambda: value)
-    return value if rank == 0 else received
+def push(name, make):
+    """Give all ranks what make() returns in the kernel, under this name: a copy for each."""
+    value = from_rank_0(make)
+    before = play("ranks")
+    globals()[name] = value
+    play(before)
 
 
 # Predict: From 4 bytes to 16 MB, each size four times the one before. Which sizes will
@@ -683,14 +701,16 @@ def keep_and_send(make):
 if rank == 0:
     sizes = [4**k for k in range(1, 13)]
 
-sizes = keep_and_send(lambda: sizes)
+push("sizes", lambda: sizes)
 
 everyone()
+play("ranks")
 rounds = [[ping(nbytes) for nbytes in sizes] for _ in range(3)]
 
 rounds_by_rank = to_rank_0(rounds)
 if rank == 0:
     times = np.min(rounds_by_rank[0], axis=0)  # three rounds, so that one busy moment spoils no size
+    play("kernel")
     for nbytes, seconds in zip(sizes, times):
         print(f"{nbytes:>10,} bytes {1e6 * seconds:8.0f} µs {nbytes / seconds / 1e9:8.3f} GB/s")
 

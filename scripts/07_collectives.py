@@ -113,6 +113,21 @@ store = next(dist.rendezvous("env://"))[0]
 form_groups()
 
 
+APART = ["adjoint"]  # the kernel and the ranks have one each
+playing, held_by = "kernel", {"ranks": {}}
+
+
+def play(part):
+    """Rank 0 is also the kernel; give each part its own of the names that are apart."""
+    global playing
+    before, playing = playing, part
+    if rank == 0 and part != before:
+        names = globals()
+        held_by[before] = {name: names.pop(name) for name in APART if name in names}
+        names.update(held_by[part])
+    return before
+
+
 # === What everybody does together =====================================================
 
 # A training step gives every rank the start, shares out the batch, adds everybody's
@@ -1092,41 +1107,20 @@ if rank == 0:
 
 
 def from_rank_0(make):
-    """What make() returns on rank 0, on every rank: a copy for each."""
+    """What make() returns on rank 0, in the kernel, on every rank: a copy for each."""
+    before = play("kernel")
     box = [pickle.dumps(make()) if rank == 0 else None]
     dist.broadcast_object_list(box, group=driver)
+    play(before)
     return pickle.loads(box[0])
 
 
-def keep_and_send(make):
-    """What make() returns on rank 0: there the object itself, on the other ranks copies."""
-    value = make() if rank == 0 else None
-    received = from_rank_0(lambda: value)
-    return value if rank == 0 else received
-
-
-notes = {}
-
-
-class Fingerprint(pickle.Pickler):
-    """Writes what a value holds; of a tensor also the gradient, which pickle leaves out."""
-
-    def reducer_override(self, value):
-        if isinstance(value, torch.Tensor):
-            return tuple, ((value.__reduce_ex__(2), value.grad, value.requires_grad),)
-        return NotImplemented
-
-
-def fingerprint(value):
-    """Bytes that differ if the value has changed."""
-    with io.BytesIO() as file:
-        Fingerprint(file).dump(value)
-        return file.getvalue()
-
-
-def note(**values):
-    """Keep in mind what these held when they were pushed."""
-    notes.update((name, (value, fingerprint(value))) for name, value in values.items())
+def push(name, make):
+    """Give all ranks what make() returns in the kernel, under this name: a copy for each."""
+    value = from_rank_0(make)
+    before = play("ranks")
+    globals()[name] = value
+    play(before)
 
 
 # The broadcast's ones are the first column, the reduce's the first row. All
@@ -1139,9 +1133,7 @@ def note(**values):
 # the form in which you will want it as a test. An inner product of two vectors that are
 # spread over the ranks is one all-reduce.
 
-adjoint = keep_and_send(lambda: adjoint)
-if rank == 0:
-    note(adjoint=adjoint)
+push("adjoint", lambda: adjoint)
 
 
 def inner(a, b):
@@ -1152,6 +1144,7 @@ def inner(a, b):
 
 
 everyone()
+play("ranks")
 
 generator = torch.Generator().manual_seed(rank)
 gaps = []
@@ -1164,18 +1157,6 @@ for name, other in adjoint.items():
 gaps_by_rank = to_rank_0(gaps)
 if rank == 0:
     assert np.max(gaps_by_rank) < 1e-12
-
-
-def unchanged(**values):
-    """Stop if one of these has changed since it was pushed, for then it is two variables."""
-    for name, value in values.items():
-        pushed, held = notes.get(name, (None, None))
-        if value is pushed and held and fingerprint(value) != held:  # not if it was bound anew
-            sys.exit(
-                f"`{name}` has changed since it was pushed. In the notebook the kernel and the "
-                "ranks each have their own, here they would share it: push it under another name."
-            )
-
 
 # Why does it matter? The chain rule multiplies by transposes. If $y = A x$ is a step of
 # the forward pass and $\partial l/\partial y$ the gradient that comes back, then
@@ -1205,7 +1186,7 @@ def unchanged(**values):
 # itself. What does a reduce after a broadcast give?
 
 if rank == 0:
-    unchanged(adjoint=adjoint)
+    play("kernel")
     there_and_back = {name: matrices[other] @ matrices[name] for name, other in adjoint.items()}
     assert np.array_equal(there_and_back["all_to_all"], np.eye(n * n))
     assert np.array_equal(there_and_back["scatter"][:n, :n], np.eye(n))  # what the root had

@@ -121,7 +121,7 @@ form_groups()
 
 
 def from_rank_0(make):
-    """What make() returns on rank 0, on every rank: a copy for each."""
+    """What make() returns on rank 0, in the kernel, on every rank: a copy for each."""
     before = play("kernel")
     box = [pickle.dumps(make()) if rank == 0 else None]
     dist.broadcast_object_list(box, group=driver)
@@ -129,7 +129,8 @@ def from_rank_0(make):
     return pickle.loads(box[0])
 
 
-playing = "kernel"
+APART = ["place"]  # the kernel and the ranks have one each
+playing, held_by = "kernel", {"ranks": {}}
 streams = {"ranks": (torch.get_rng_state(), np.random.get_state(), random.getstate())}
 torch.seed()  # the kernel's streams begin somewhere else
 np.random.seed()
@@ -137,17 +138,19 @@ random.seed()
 
 
 def play(part):
-    """Rank 0 is also the kernel; give each part a stream of random numbers of its own."""
+    """Rank 0 is also the kernel; give each part its own of the names that are apart, and a stream
+    of random numbers of its own."""
     global playing
-    before = playing
+    before, playing = playing, part
     if rank == 0 and part != before:
+        names = globals()
+        held_by[before] = {name: names.pop(name) for name in APART if name in names}
+        names.update(held_by[part])
         streams[before] = torch.get_rng_state(), np.random.get_state(), random.getstate()
-        if part in streams:
-            ours, numpys, pythons = streams[part]
-            torch.set_rng_state(ours)
-            np.random.set_state(numpys)
-            random.setstate(pythons)
-        playing = part
+        ours, numpys, pythons = streams[part]
+        torch.set_rng_state(ours)
+        np.random.set_state(numpys)
+        random.setstate(pythons)
     return before
 
 
@@ -1247,35 +1250,12 @@ if rank == 0:
     assert after == {"plain": "0 old, 500 new", "whole": "1000 old, 0 new"}
 
 
-def keep_and_send(make):
-    """What make() returns on rank 0: there the object itself, on the other ranks copies."""
-    value = make() if rank == 0 else None
-    received = from_rank_0(lambda: value)
-    return value if rank == 0 else received
-
-
-notes = {}
-
-
-class Fingerprint(pickle.Pickler):
-    """Writes what a value holds; of a tensor also the gradient, which pickle leaves out."""
-
-    def reducer_override(self, value):
-        if isinstance(value, torch.Tensor):
-            return tuple, ((value.__reduce_ex__(2), value.grad, value.requires_grad),)
-        return NotImplemented
-
-
-def fingerprint(value):
-    """Bytes that differ if the value has changed."""
-    with io.BytesIO() as file:
-        Fingerprint(file).dump(value)
-        return file.getvalue()
-
-
-def note(**values):
-    """Keep in mind what these held when they were pushed."""
-    notes.update((name, (value, fingerprint(value))) for name, value in values.items())
+def push(name, make):
+    """Give all ranks what make() returns in the kernel, under this name: a copy for each."""
+    value = from_rank_0(make)
+    before = play("ranks")
+    globals()[name] = value
+    play(before)
 
 
 # Plain writing leaves (after_a_kill_plain): neither the one nor the other. With
@@ -1296,9 +1276,8 @@ def note(**values):
 if rank == 0:
     place = str(folder)
 
-place = keep_and_send(lambda: place)
+push("place", lambda: place)
 if rank == 0:
-    note(place=place)
     save_figures()
 
 
@@ -1716,22 +1695,7 @@ if rank == 0:
     print(*said, sep="\n")
     assert said == ["rank 1 dies before step 14", "resumed at step 12"], "\n".join(log)
 
-
-def unchanged(**values):
-    """Stop if one of these has changed since it was pushed, for then it is two variables."""
-    for name, value in values.items():
-        pushed, held = notes.get(name, (None, None))
-        if value is pushed and held and fingerprint(value) != held:  # not if it was bound anew
-            sys.exit(
-                f"`{name}` has changed since it was pushed. In the notebook the kernel and the "
-                "ranks each have their own, here they would share it: push it under another name."
-            )
-
-
 # And the engines of this notebook, ranks 0 and 1 of them:
-
-if rank == 0:
-    unchanged(place=place)
 
 everyone()
 play("ranks")
@@ -1785,9 +1749,6 @@ if rank == 0:
 
 # Predict: A checkpoint of all ranks is taken up by half as many, with the same global
 # batch. What is the same, what is close, and what is gone?
-
-if rank == 0:
-    unchanged(place=place)
 
 everyone()
 play("ranks")

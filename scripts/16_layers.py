@@ -123,15 +123,13 @@ random.seed()
 def play(part):
     """Rank 0 is also the kernel; give each part a stream of random numbers of its own."""
     global playing
-    before = playing
+    before, playing = playing, part
     if rank == 0 and part != before:
         streams[before] = torch.get_rng_state(), np.random.get_state(), random.getstate()
-        if part in streams:
-            ours, numpys, pythons = streams[part]
-            torch.set_rng_state(ours)
-            np.random.set_state(numpys)
-            random.setstate(pythons)
-        playing = part
+        ours, numpys, pythons = streams[part]
+        torch.set_rng_state(ours)
+        np.random.set_state(numpys)
+        random.setstate(pythons)
     return before
 
 
@@ -1269,7 +1267,7 @@ if rank == 0:
 
 
 def from_rank_0(make):
-    """What make() returns on rank 0, on every rank: a copy for each."""
+    """What make() returns on rank 0, in the kernel, on every rank: a copy for each."""
     before = play("kernel")
     box = [pickle.dumps(make()) if rank == 0 else None]
     dist.broadcast_object_list(box, group=driver)

@@ -8,7 +8,6 @@
 #
 # pip install matplotlib numpy torch  (for mpiexec also: mpich mpi4py)
 
-import io
 import itertools
 import os
 import pickle
@@ -852,46 +851,6 @@ enough = from_rank_0(lambda: 1.15 * end_of(plans["gpipe"]))
 one_batch = from_rank_0(lambda: with_messages(gpipe(n, 1)))
 
 
-def everyone():
-    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
-    dist.barrier(group=driver)
-
-
-notes = {}
-
-
-class Fingerprint(pickle.Pickler):
-    """Writes what a value holds; of a tensor also the gradient, which pickle leaves out."""
-
-    def reducer_override(self, value):
-        if isinstance(value, torch.Tensor):
-            return tuple, ((value.__reduce_ex__(2), value.grad, value.requires_grad),)
-        return NotImplemented
-
-
-def fingerprint(value):
-    """Bytes that differ if the value has changed."""
-    with io.BytesIO() as file:
-        Fingerprint(file).dump(value)
-        return file.getvalue()
-
-
-def note(**values):
-    """Keep in mind what these held when they were pushed."""
-    notes.update((name, (value, fingerprint(value))) for name, value in values.items())
-
-
-def unchanged(**values):
-    """Stop if one of these has changed since it was pushed, for then it is two variables."""
-    for name, value in values.items():
-        pushed, held = notes.get(name, (None, None))
-        if value is pushed and held and fingerprint(value) != held:  # not if it was bound anew
-            sys.exit(
-                f"`{name}` has changed since it was pushed. In the notebook the kernel and the "
-                "ranks each have their own, here they would share it: push it under another name."
-            )
-
-
 @contextmanager
 def untraced(*args, **kwargs):
     """A stand-in for ranklab's trace: it records nothing."""
@@ -903,10 +862,6 @@ try:
 except ImportError:
     trace = untraced
 
-if rank == 0:
-    unchanged(name=name)
-
-everyone()
 with trace() as t:
     warm_log = napped(one_batch[rank])  # warms up
 ran = shortest(programs[rank], enough)
@@ -917,10 +872,6 @@ def to_rank_0(value):
     values = [None] * world_size if rank == 0 else None
     dist.gather_object(value, values, group=driver)
     return values
-
-
-if rank == 0:
-    unchanged(name=name)
 
 
 def compare(num, planned, ran, *words):
@@ -1002,14 +953,14 @@ enough = from_rank_0(lambda: 1.15 * end_of(plans["one_f_one_b"]))
 if rank == 0:
     print("stage 0:", *map(name, schedules["one_f_one_b"][0]))
 
-if rank == 0:
-    unchanged(name=name)
+
+def everyone():
+    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
+    dist.barrier(group=driver)
+
 
 everyone()
 ran = shortest(programs[rank], enough)
-
-if rank == 0:
-    unchanged(name=name)
 
 ran_by_rank = to_rank_0(ran)
 if rank == 0:
@@ -1198,14 +1149,8 @@ if rank == 0:
 programs = from_rank_0(lambda: full)
 enough = from_rank_0(lambda: 1.15 * end_of(planned))
 
-if rank == 0:
-    unchanged(name=name)
-
 everyone()
 ran = shortest(programs[rank], enough)
-
-if rank == 0:
-    unchanged(name=name)
 
 ran_by_rank = to_rank_0(ran)
 if rank == 0:
@@ -1265,14 +1210,8 @@ enough = from_rank_0(lambda: 1.15 * end_of(plans["interleaved"]))
 if rank == 0:
     print("stage 0:", *map(name, schedules["interleaved"][0][: 5 * n // 2]), "...")
 
-if rank == 0:
-    unchanged(name=name)
-
 everyone()
 ran = shortest(programs[rank], enough)
-
-if rank == 0:
-    unchanged(name=name)
 
 ran_by_rank = to_rank_0(ran)
 if rank == 0:
@@ -1427,14 +1366,8 @@ enough = from_rank_0(lambda: 1.15 * end_of(plans["zero_bubble"]))
 if rank == 0:
     print("stage 1:", *map(name, schedules["zero_bubble"][1]))
 
-if rank == 0:
-    unchanged(name=name)
-
 everyone()
 ran = shortest(programs[rank], enough)
-
-if rank == 0:
-    unchanged(name=name)
 
 ran_by_rank = to_rank_0(ran)
 if rank == 0:
@@ -1795,11 +1728,6 @@ def largest_gaps(trained, whole):
     return max(of_losses, default=0.0), max(of_weights)
 
 
-if rank == 0:
-    unchanged(name=name)
-
-everyone()
-
 whole = train_whole(gpt(small, dtype=torch.float64))
 gaps = {}
 for order, programs_of in all_programs.items():
@@ -1949,9 +1877,6 @@ most_bytes = {
     for order, lists in all_programs.items()
 }
 
-if rank == 0:
-    unchanged(name=name)
-
 most_bytes_by_rank = to_rank_0(most_bytes)
 unit_bytes_by_rank = to_rank_0(unit_bytes)
 if rank == 0:
@@ -2003,9 +1928,6 @@ def seconds_alone(repeats=5):
 
 alone_seconds = seconds_alone()
 
-if rank == 0:
-    unchanged(name=name)
-
 alone_seconds_by_rank = to_rank_0(alone_seconds)
 if rank == 0:
     forward_alone, backward_alone = np.max(alone_seconds_by_rank, axis=0)  # the slowest stage
@@ -2013,9 +1935,6 @@ if rank == 0:
     planned = simulate(full, forward_alone, backward_input=0.0, backward_weight=backward_alone)  # B
 
 programs = from_rank_0(lambda: full)
-
-if rank == 0:
-    unchanged(name=name)
 
 everyone()
 worker = Worker(real_pieces, real_like, language_loss)
@@ -2028,16 +1947,10 @@ ends = torch.tensor([log[-1][2] for log in real_logs])
 dist.all_reduce(ends, dist.ReduceOp.MAX)
 real_ran = real_logs[ends.argmin()]
 
-if rank == 0:
-    unchanged(name=name)
-
 real_ran_by_rank = to_rank_0(real_ran)
 if rank == 0:
     show(draw_both("real", ("planned, with a core for each rank", "ran"), (planned, real_ran_by_rank)))
     save_figures()
-
-if rank == 0:
-    unchanged(name=name)
 
 real_ran_by_rank = to_rank_0(real_ran)
 if rank == 0:
@@ -2121,14 +2034,8 @@ if rank == 0:
 
 programs = from_rank_0(lambda: good)
 
-if rank == 0:
-    unchanged(name=name)
-
 everyone()
 ran = napped(programs[rank])
-
-if rank == 0:
-    unchanged(name=name)
 
 ran_by_rank = to_rank_0(ran)
 if rank == 0:
@@ -2202,9 +2109,6 @@ def leave_group():
     everyone()
     dist.destroy_process_group()
 
-
-if rank == 0:
-    unchanged(name=name)
 
 of_ranks = to_rank_0(beside)
 if rank == 0:

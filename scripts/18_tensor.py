@@ -138,15 +138,13 @@ random.seed()
 def play(part):
     """Rank 0 is also the kernel; give each part a stream of random numbers of its own."""
     global playing
-    before = playing
+    before, playing = playing, part
     if rank == 0 and part != before:
         streams[before] = torch.get_rng_state(), np.random.get_state(), random.getstate()
-        if part in streams:
-            ours, numpys, pythons = streams[part]
-            torch.set_rng_state(ours)
-            np.random.set_state(numpys)
-            random.setstate(pythons)
-        playing = part
+        ours, numpys, pythons = streams[part]
+        torch.set_rng_state(ours)
+        np.random.set_state(numpys)
+        random.setstate(pythons)
     return before
 
 

@@ -66,18 +66,23 @@ class Branches:
         names_only = not any(
             isinstance(n, ast.Attribute | ast.Subscript) for n in ast.walk(node.target)
         )
-        if self.write.is_plain(node.iter) and names_only:
+        if self.write.is_plain(node.iter) and names_only and not self._is_apart(node.target):
             text = self.write.standing(node.iter, replaced)
             return pieces + self._loop(f"for {target} in {text}:", [], node)
         share, text = self.step.use("in_step"), self.write.argument(node.iter, replaced)
-        pieces += self.step.before_kernel()
-        if isinstance(node.target, ast.Name):
+        pieces += self.step.before_kernel(node.iter)
+        if isinstance(node.target, ast.Name) and not self._is_apart(node.target):
             return pieces + self._loop(f"for {target} in {share}(lambda: {text}):", [], node)
-        item = "item"
-        while item in self.step.all_names:
-            item += "_"
-        unpack = layout.line(f"{target} = {item}", everywhere=False)
-        return pieces + self._loop(f"for {item} in {share}(lambda: {text}):", [unpack], node)
+        item = self.write.free("item")
+        self.step.unknown()
+        unpack = [*self.step.play("kernel", node.target), layout.line(f"{target} = {item}", False)]
+        return pieces + self._loop(f"for {item} in {share}(lambda: {text}):", unpack, node)
+
+    def _is_apart(self, target: ast.expr) -> bool:
+        """Whether only the kernel's variable may take what a loop goes over."""
+        return any(
+            isinstance(n, ast.Name) and n.id in self.step.lab.apart for n in ast.walk(target)
+        )
 
     def _while(self, node: ast.While) -> list[Piece]:
         for op in self.finder.within(node.test):
@@ -104,7 +109,7 @@ class Branches:
         refuse_inside(self.cell, head)
         pieces, replaced = self.kernel.hoisted(head)
         if not self.write.is_plain(node.test):
-            pieces += self.step.before_kernel()
+            pieces += self.step.before_kernel(node.test)
         pieces.append(layout.block(f"{word} {self._test(node.test, replaced)}:", []))
         state = self.step.state()
         pieces[-1].body = self.kernel.statements(node.body)

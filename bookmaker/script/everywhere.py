@@ -2,10 +2,10 @@
 
 import ast
 
-from bookmaker.script.bindings import DEFINITIONS
 from bookmaker.script.cells import Cell
+from bookmaker.script.imports import Imports
 from bookmaker.script.scopes import BUILTINS, changed_in, names_in
-from bookmaker.script.step import Step
+from bookmaker.script.sides import DEFINITIONS
 
 _SEEN = BUILTINS & {"print", "input", "open", "next", "exec", "eval", "setattr"}
 _DRAWS = {"torch", "random", "numpy", "secrets", "uuid", "time", "nn"}
@@ -14,18 +14,21 @@ _OWN_CLASS = {"cls", "type(self)", "self.__class__", "__class__"}
 _FIXED = {"field", "dataclass", "tuple", "frozenset", "int", "float", "str", "len", "range"}
 
 
-def defined_everywhere(cells: list[Cell], step: Step) -> set[str]:
-    """Those that need nothing of the kernel's to be defined, and that nothing else binds."""
+def defined_everywhere(cells: list[Cell], imports: Imports, apart: set[str]) -> set[str]:
+    """Those that need nothing of the kernel's to be defined, and that nothing else binds.
+
+    apart: names that the ranks use for something else.
+    """
     definitions = _definitions(cells)
-    known = set(step.imports.names) | set(step.imports.inlined_names)
+    known = set(imports.names) | set(imports.inlined_names)
     later = {name: _runs(nodes) for name, nodes in definitions.items()}
-    found = set(definitions) - _bound_otherwise(cells)
+    found = set(definitions) - _bound_otherwise(cells) - apart
     while True:
         bad = {
             name
             for name in found
             for node in definitions[name]
-            if not _qualifies(node, known | (found & _before(definitions, name)), later, step)
+            if not _qualifies(node, known | (found & _before(definitions, name)), later, imports)
         }
         if not bad:
             return found
@@ -86,9 +89,9 @@ def _bound_otherwise(cells: list[Cell]) -> set[str]:
     return found
 
 
-def _qualifies(node: ast.stmt, known: set[str], later: dict, step: Step) -> bool:
+def _qualifies(node: ast.stmt, known: set[str], later: dict, imports: Imports) -> bool:
     read = names_in(node).reads
-    if not read <= known | {node.name} or _acts(node, set(later), step):
+    if not read <= known | {node.name} or _acts(node, set(later), imports):
         return False
     used = _used_at_once(node) & set(later)  # a decorator, a base: these run now
     return all(later[name] <= known | set(later) for name in _closed(used, later))
@@ -132,7 +135,7 @@ def _calls(node: ast.stmt) -> list[ast.Call]:
     return [n for n in inner if isinstance(n, ast.Call)]
 
 
-def _acts(node: ast.stmt, own: set[str], step: Step) -> bool:
+def _acts(node: ast.stmt, own: set[str], imports: Imports) -> bool:
     """Whether something is seen when it is made: a decorator that registers it, a print, a
     random number drawn. own: functions of the notebook's, of which one cannot know."""
     if any(ast.unparse(made).split("(")[0].endswith("register") for made in node.decorator_list):
@@ -142,7 +145,7 @@ def _acts(node: ast.stmt, own: set[str], step: Step) -> bool:
         while isinstance(root, ast.Attribute):
             root = root.value
         name = root.id if isinstance(root, ast.Name) else ""
-        if name in _SEEN or name in own or step.imports.names.get(name, "").split(".")[0] in _DRAWS:
+        if name in _SEEN or name in own or imports.names.get(name, "").split(".")[0] in _DRAWS:
             return True
     return False
 

@@ -86,11 +86,15 @@ class Expressions:
     def temporary(self, op: Operation, counts: dict[str, int]) -> str:
         """A name for the values that an operation gives; ``counts``: those of this statement."""
         base = op.name if op.kind == "pull" else _function_name(op.node.args[0])
-        name = f"{base}_by_rank"
-        while name in self.step.all_names:
-            name += "_"
+        name = self.free(f"{base}_by_rank")
         count = counts[name] = counts.get(name, 0) + 1
         return name if count == 1 else f"{name}_{count}"
+
+    def free(self, name: str) -> str:
+        """A name that the notebook does not use."""
+        while name in self.step.all_names:
+            name += "_"
+        return name
 
     def text(self, node: ast.expr, replaced) -> str:
         """An expression as its author wrote it, with ``replaced`` nodes and the world size."""

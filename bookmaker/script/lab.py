@@ -23,6 +23,8 @@ class Lab:
     """The names under which a notebook knows the parts of ranklab.
 
     ranks: the variable that holds the Ranks; settings: the arguments it was made with.
+    two_streams, apart: whether rank 0 has two streams of random numbers, and the names of which it
+    has two values: the kernel's and the ranks'.
     mpi: whether the notebook's own code uses mpi4py.
     classes: names of ``Ranks``; results: names of ``result``; views: local name -> module and
     name; modules: local name -> module of ranklab's; taken: module -> name there -> local names.
@@ -33,6 +35,7 @@ class Lab:
     has_ranks: bool = False
     made_in: str = ""
     two_streams: bool = False
+    apart: set[str] = field(default_factory=set)
     mpi: bool = False
     modules: dict[str, str] = field(default_factory=dict)
     settings: dict = field(default_factory=lambda: dict(DEFAULTS))

@@ -2,11 +2,11 @@
 
 import ast
 
-from bookmaker.script.bindings import DEFINITIONS
 from bookmaker.script.cells import Cell
 from bookmaker.script.lab import Lab
 from bookmaker.script.operations import Finder
 from bookmaker.script.scopes import changed_in, names_in
+from bookmaker.script.sides import DEFINITIONS
 
 
 def check(cells: list[Cell], lab: Lab) -> None:

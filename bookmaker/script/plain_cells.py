@@ -19,7 +19,6 @@ from bookmaker.script.operations import (
     refuse_sometimes,
 )
 from bookmaker.script.scopes import names_in
-from bookmaker.script.sharing import checks
 from bookmaker.script.source import Edit, Source, edits_for
 from bookmaker.script.step import Step
 
@@ -37,11 +36,9 @@ class Kernel:
 
     def pieces(self) -> list[Piece]:
         body = self.cell.tree.body
-        first = checks(self.step, self.cell.place.number)
         if self.cell.may_fail:
-            return first + self._failing(body)
-        pieces = first + self.statements(body, top=True)
-        return pieces + self.display.after(self.cell)
+            return self._failing(body)
+        return self.statements(body, top=True) + self.display.after(self.cell)
 
     # ---- statements -------------------------------------------------------------------
 
@@ -54,7 +51,7 @@ class Kernel:
             if top and is_import(node):
                 continue
             last = top and index == len(body) - 1
-            new = checks(self.step, id(node)) + self._statement(node, last)
+            new = self._statement(node, last)
             if new:
                 while not pieces and pending and not pending[0]:
                     pending.pop(0)
@@ -92,13 +89,13 @@ class Kernel:
             return self._for_all(node)
         view = self.display.view(self.cell, node, operations)
         if view:
-            return [*self.step.before_kernel(), view]
+            return [*self.step.before_kernel(node), view]
         edits = self._edits(node, operations)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             everywhere = node.name in self.step.defined_everywhere
             piece = Piece(self._copy(node, edits), everywhere, defines=True)
-            return [piece] if everywhere else [*self.step.before_kernel(), piece]
-        wait = self.step.before_kernel()
+            return [piece] if everywhere else [*self.step.before_kernel(node), piece]
+        wait = self.step.before_kernel(node)
         if last and isinstance(node, ast.Expr):
             return [*wait, self.display.last(self.cell, node, edits, everywhere=False)]
         return [*wait, Piece(self._copy(node, edits), everywhere=False)]
@@ -140,7 +137,7 @@ class Kernel:
             return [*pieces, Piece(self._copy(node, edits), everywhere=True)]
         edits = edits_for(node, self.source, replaced + self.display.replaced(self.cell, node))
         view = self.display.view(self.cell, node, operations, edits)
-        pieces += self.step.before_kernel()
+        pieces += self.step.before_kernel(node)
         if view:
             return [*pieces, view]
         if last and isinstance(node, ast.Expr):
@@ -158,7 +155,7 @@ class Kernel:
         if hint and not names_in(hint).reads <= self.step.known_everywhere:
             return False
         return isinstance(node, ast.Assign | ast.AnnAssign) and all(
-            isinstance(target, ast.Name) for target in targets
+            isinstance(target, ast.Name) and target.id not in self.lab.apart for target in targets
         )
 
     def hoisted(self, operations: list[Operation], whole=None):
@@ -179,9 +176,9 @@ class Kernel:
     def _wait_before(self, op: Operation) -> list[Piece]:
         if op.kind == "pull":
             self.step.pulled()
-            return []
+            return self.step.play("ranks", ast.Name(op.name)) if op.name in self.lab.apart else []
         pushed = self.write.sends_arguments(op)
-        wait = self.step.before_run(pushed)
+        wait = self.step.before_run(pushed, op.node)
         self.step.pulled()
         return wait
 
@@ -199,23 +196,21 @@ class Kernel:
         if isinstance(value, ast.Name) and value.id == name and name in everywhere:
             return []  # all ranks have it already
         pieces, replaced = self.hoisted(others)
-        if self.write.is_plain(value):
+        if self.write.is_plain(value) and name not in self.lab.apart:
             text = self.write.standing(value, replaced)
             return [*pieces, layout.line(f"{name} = {text}", everywhere=True)]
-        pieces += self.step.before_kernel()
-        same = isinstance(value, ast.Name) and value.id == name and name not in self.step.plain
-        share = self.step.use("keep_and_send" if same else "from_rank_0")
+        pieces += self.step.before_kernel(value)
+        text = self.write.argument(value, replaced)
         if any(isinstance(n, ast.NamedExpr) for n in ast.walk(value)):
-            own = layout.line(f"{name} = {self.write.argument(value, replaced)}", everywhere=False)
-            pieces, value_text = [*pieces, own], name
-        else:
-            value_text = self.write.argument(value, replaced)
+            kept = self.write.free("pushed")
+            pieces.append(layout.line(f"{kept} = {text}", everywhere=False))
+            text = kept
         self.step.pushed()
-        pieces.append(layout.line(f"{name} = {share}(lambda: {value_text})", everywhere=True))
-        if id(node) in self.step.noted:
-            text = f"{self.step.use('note')}({name}={name})"
-            pieces.append(layout.line(text, everywhere=False))
-        return pieces
+        if name in self.lab.apart:
+            give = f'{self.step.use("push")}("{name}", lambda: {text})'
+        else:
+            give = f"{name} = {self.step.use('from_rank_0')}(lambda: {text})"
+        return [*pieces, layout.line(give, everywhere=True)]
 
     def _group(self, node: ast.stmt, op: Operation) -> list[Piece]:
         if not isinstance(node, ast.Expr):
@@ -240,7 +235,7 @@ class Kernel:
                         "stopped, the others would wait for ever. Fail in a %%px cell, or tag "
                         "this cell `notebook-only`."
                     )
-        pieces = self.step.before_kernel()
+        pieces = self.step.before_kernel(*body)
         inner = []
         for index, node in enumerate(body):
             above, behind = comments_around(self.source, body, index)

@@ -14,7 +14,24 @@ FIXED = frozenset({"rank", "world_size", "device", "torch", "dist", "__file__"})
 
 
 # These do something when they run; all others are definitions, and stand where they are needed.
-AT_THE_TOP = frozenset({"one_process", "only_mpi", "never_mpi", "launch", "play", "hide_file"})
+AT_THE_TOP = frozenset(
+    {
+        "one_process",
+        "only_mpi",
+        "never_mpi",
+        "launch",
+        "play_streams",
+        "play_apart",
+        "play_both",
+        "hide_file",
+    }
+)
+
+
+_AS_KERNEL = {"from_rank_0": "from_rank_0_as_kernel", "in_step": "in_step_as_kernel"}
+_GENERAL = {"may_fail_alone": "may_fail", "show_figure": "show"}
+_GENERAL |= {special: part for part, special in _AS_KERNEL.items()}
+_GENERAL |= dict.fromkeys(("play_streams", "play_apart", "play_both"), "play")
 
 
 def _parts() -> dict[str, str]:
@@ -48,12 +65,12 @@ def needed(used: set[str], lab: Lab, plots: bool) -> list[str]:
     parts = {"launch"} if lab.has_ranks else {"one_process"}
     if lab.mpi and lab.has_ranks:
         parts.add("only_mpi" if lab.settings["engines"] == "mpi" else "never_mpi")
-    parts |= used | ({"play"} if lab.two_streams else set())
+    parts |= used - {"play"} | ({"play_streams"} if lab.two_streams or lab.apart else set())
     parts |= {"look" if lab.used else "agg"} if plots else set()
     todo = list(parts)
     while todo:
         names = _BINDS[_variant(todo.pop(), lab, plots)]
-        for name in (names.reads | names.later) & HELPERS:
+        for name in (names.reads | names.later) & HELPERS - names.binds:
             home = _home(name)
             if home not in parts:
                 parts.add(home)
@@ -62,8 +79,13 @@ def needed(used: set[str], lab: Lab, plots: bool) -> list[str]:
 
 
 def _variant(part: str, lab: Lab, plots: bool) -> str:
+    """Which of the parts that bind the same name a script needs."""
     if part == "may_fail" and not lab.has_ranks:
         return "may_fail_alone"
+    if part in _AS_KERNEL and (lab.two_streams or lab.apart):
+        return _AS_KERNEL[part]
+    if part == "play_streams" and lab.apart:
+        return "play_both" if lab.two_streams else "play_apart"
     return "show_figure" if part == "show" and plots else part
 
 
@@ -79,7 +101,7 @@ def text(part: str, lab: Lab) -> str:
 
 def general(part: str) -> str:
     """The name by which a translation asks for a part, of which there may be two."""
-    return {"may_fail_alone": "may_fail", "show_figure": "show"}.get(part, part)
+    return _GENERAL.get(part, part)
 
 
 def _filled(text: str, lab: Lab) -> str:
@@ -88,12 +110,8 @@ def _filled(text: str, lab: Lab) -> str:
     text = text.replace("seconds=TIMEOUT", f"seconds={settings['timeout']:g}")
     wishes = [f"{key}={settings[key]!r}" for key in ("device", "backend") if settings[key]]
     text = text.replace("choose_device(DEVICE, BACKEND)", f"choose_device({', '.join(wishes)})")
-    if lab.two_streams:
-        text = text.replace("    box = [", '    before = play("kernel")\n    box = [', 1).replace(
-            "    return pickle", "    play(before)\n    return pickle", 1
-        )
-        again = "            yield item\n"
-        text = text.replace(again, again + '            play("kernel")\n')
+    names = ", ".join(f'"{name}"' for name in sorted(lab.apart))
+    text = text.replace("APART = NAMES", f"APART = [{names}]")
     if settings["debug"]:
         text = text.replace(
             "device, backend = choose",

@@ -8,7 +8,7 @@ from bookmaker.script.comments import comments_around
 from bookmaker.script.display import Display
 from bookmaker.script.imports import is_import
 from bookmaker.script.layout import Piece
-from bookmaker.script.sharing import checks
+from bookmaker.script.scopes import names_in
 from bookmaker.script.source import Source, edits_for
 from bookmaker.script.step import Step
 
@@ -25,18 +25,21 @@ def pieces(cell: Cell, step: Step) -> list[Piece]:
     chosen = cell.targets.chosen is not None
     if not body:
         return []
-    if not chosen and not cell.may_fail and all(piece.defines for piece in body):
-        return body
-    compared = checks(step, cell.place.number)
-    wait = compared + step.before_cell_on_ranks()
-    first = next((i for i, piece in enumerate(body) if not piece.defines), len(body))
     if not chosen and not cell.may_fail:
+        first = _definitions(body)
+        wait = step.before_cell_on_ranks(cell.tree) if first < len(body) else []
         return [*body[:first], *wait, *body[first:]]
+    wait = step.before_cell_on_ranks(cell.tree)
     if cell.may_fail:
         body = [layout.block(f"with {step.use('may_fail')}():", body)]
     if chosen:
         body = [layout.block(f"if {cell.targets.condition()}:", body)]
     return [*wait, *body]
+
+
+def _definitions(body: list[Piece]) -> int:
+    """How many definitions a cell begins with: nobody needs to wait before them."""
+    return next((i for i, piece in enumerate(body) if not piece.defines), len(body))
 
 
 def _body(cell: Cell, step: Step) -> list[Piece]:
@@ -53,10 +56,16 @@ def _body(cell: Cell, step: Step) -> list[Piece]:
             piece = display.last(cell, node, edits, everywhere=True)
         else:
             step.copied += [] if edits else [(cell, node)]
-            piece = Piece(_copy(source, node, edits), True, defines=isinstance(node, _DEFINITIONS))
+            piece = Piece(_copy(source, node, edits), True, defines=_only_defines(node, step))
         piece.above, piece.behind, pending = pending, behind, []
         out.append(piece)
     return out
+
+
+def _only_defines(node: ast.stmt, step: Step) -> bool:
+    """Whether a statement is a definition that has to do with no other code, now."""
+    names = names_in(node)
+    return isinstance(node, _DEFINITIONS) and not (names.binds | names.reads) & step.lab.apart
 
 
 def _copy(source: Source, node: ast.stmt, edits):

@@ -42,7 +42,7 @@ def names_in(*nodes: ast.stmt | ast.expr) -> Names:
 @lru_cache(maxsize=8192)  # each check of a script asks for the same statements again
 def _names_in(source: str) -> Names:
     names = _names_of(symbols.table(source), top=True, later=False)
-    outer = _outer_nodes(ast.parse(source).body)
+    outer = outer_nodes(ast.parse(source).body)
     binds = names.binds | {n.target.id for n in outer if _adds_to_a_name(n)}
     builtin = BUILTINS - binds
     return Names(binds, names.reads - builtin, names.later - builtin, names.later_binds)
@@ -63,7 +63,7 @@ def _adds_to_a_name(node: ast.AST) -> bool:
     return isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name)
 
 
-def _outer_nodes(statements):
+def outer_nodes(statements):
     """All nodes that run in the module's own scope."""
     todo = list(statements)
     while todo:

@@ -29,10 +29,7 @@ class Step:
     cells that all ranks define. draws: names that stand for something that draws. cells: those
     of the script. inherited: ``id`` of kernel statements that hold for the ranks, too.
 
-    sendable: those of defined_everywhere that always mean the same on all ranks.
-    plain: names that only ever hold what nothing can change.
-    checks: number of a cell, or id of a statement -> shared names to compare before it.
-    noted: ids of the pushes whose value such a check needs.
+    apart_in_code: whether functions, which may run anywhere, use names that are apart.
     first_used: part of the preamble -> number of the cell that first asks for it.
     measured: numbers of the cells that need `ranklab.gpu`, or a value that comes from it."""
 
@@ -40,22 +37,18 @@ class Step:
     imports: Imports
     all_names: set[str]
     defined_everywhere: set[str] = field(default_factory=set)
-    sendable: set[str] = field(default_factory=set)
     draws: set[str] = field(default_factory=set)
     used: set[str] = field(default_factory=set)
     first_used: dict[str, int] = field(default_factory=dict)
     measured: set[int] = field(default_factory=set)
     waiting: Waiting = field(default_factory=Waiting)
-    two_streams: bool = False
     playing: str = "kernel"
     loops: int = 0
     nested: int = 0
     closed: bool = False
     copied: list[tuple[Cell, ast.stmt]] = field(default_factory=list)
     traced: set[str] = field(default_factory=set)
-    plain: set[str] = field(default_factory=set)
-    checks: dict[int, set[str]] = field(default_factory=dict)
-    noted: set[int] = field(default_factory=set)
+    apart_in_code: bool = False
     cells: list[Cell] = field(default_factory=list)
     inherited: set[int] = field(default_factory=set)
 
@@ -70,25 +63,28 @@ class Step:
         self.used.add(helper)
         return self.lab.helper(helper)
 
-    def before_kernel(self) -> list[Piece]:
-        """Let rank 0 wait until the others are done with the last cell on the ranks."""
+    def before_kernel(self, *code: ast.AST) -> list[Piece]:
+        """Let rank 0 wait until the others are done with the last cell on the ranks.
+
+        code: what it is going to run.
+        """
         wait = self._wait() if self.waiting.unseen else []
         self.waiting.kernel_ran = self.lab.has_ranks and not self.closed
-        return wait + self._play("kernel", everywhere=False)
+        return wait + self.play("kernel", *code)
 
-    def before_cell_on_ranks(self) -> list[Piece]:
+    def before_cell_on_ranks(self, *code: ast.AST) -> list[Piece]:
         """Let all ranks begin a cell together."""
         ahead = self.waiting
         wait = self._wait() if ahead.kernel_ran or ahead.ranks_ran or ahead.unseen else []
         self.waiting = Waiting(ranks_ran=True, unseen=True)
-        return wait + self._play("ranks", everywhere=True)
+        return wait + self.play("ranks", *code)
 
-    def before_run(self, pushed: bool) -> list[Piece]:
+    def before_run(self, pushed: bool, *code: ast.AST) -> list[Piece]:
         """The same for ranks.run(), which may bring rank 0's arguments along."""
         if pushed and not self.waiting.ranks_ran and not self.waiting.unseen:
             self.waiting = Waiting(ranks_ran=True, unseen=True)
-            return self._play("ranks", everywhere=True)
-        return self.before_cell_on_ranks()
+            return self.play("ranks", *code)
+        return self.before_cell_on_ranks(*code)
 
     def pulled(self) -> None:
         self.waiting.unseen = False
@@ -130,15 +126,32 @@ class Step:
         self.closed = True
         self.waiting = Waiting()
 
-    def _play(self, part: str, everywhere: bool) -> list[Piece]:
-        """Give rank 0 the random numbers of its other part, if that could matter."""
-        if not self.two_streams or self.playing == part or self.closed:
+    def play(self, part: str, *code: ast.AST) -> list[Piece]:
+        """Let rank 0 go on as the kernel, or as a rank: with the random numbers of that part, and
+        its own of the names that are apart; if any of this could matter to the code."""
+        if self.playing == part or not (self.lab.two_streams or self.apart_in(*code)):
             return []
         self.playing = part
-        return [layout.line(f'{self.use("play")}("{part}")', everywhere)]
+        return [layout.line(f'{self.use("play")}("{part}")', everywhere=part == "ranks")]
+
+    def apart_in(self, *code: ast.AST) -> bool:
+        """Whether code may have to do with a name that is apart."""
+        used = set().union(*(_all_names(node) for node in code), set())
+        return bool(self.lab.apart) and (self.apart_in_code or bool(used & self.lab.apart))
 
     def _wait(self) -> list[Piece]:
         self.waiting = Waiting()
         if not self.lab.has_ranks or self.closed:
             return []
         return [layout.line(f"{self.use('everyone')}()", everywhere=True)]
+
+
+def _all_names(code: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(code) if isinstance(node, ast.Name)} | _bound_by_word(code)
+
+
+def _bound_by_word(code: ast.AST) -> set[str]:
+    """Names that stand in no node of their own: of definitions and of handlers."""
+    named = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler)
+    named += (ast.MatchAs, ast.MatchStar)
+    return {node.name for node in ast.walk(code) if isinstance(node, named) and node.name}

@@ -2,11 +2,10 @@
 
 Nobody imports this file: `preamble.py` copies the parts that a script needs, with the
 imports that these use. A line `#: name` begins a part. "N", TIMEOUT, BACKEND and DEVICE
-stand for what the notebook's `Ranks(...)` says.
+stand for what the notebook's `Ranks(...)` says, NAMES for those that are apart.
 """
 # ruff: noqa: F811
 
-import io
 import os
 import pickle
 import random
@@ -22,7 +21,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-TIMEOUT, BACKEND, DEVICE, STYLE = 20.0, None, None, {}
+TIMEOUT, BACKEND, DEVICE, STYLE, NAMES = 20.0, None, None, {}, ()
 
 
 #: one_process
@@ -150,52 +149,26 @@ def from_rank_0(make):
     return pickle.loads(box[0])
 
 
-#: keep_and_send
-def keep_and_send(make):
-    """What make() returns on rank 0: there the object itself, on the other ranks copies."""
-    value = make() if rank == 0 else None
-    received = from_rank_0(lambda: value)
-    return value if rank == 0 else received
+#: from_rank_0_as_kernel
+def from_rank_0(make):
+    """What make() returns on rank 0, in the kernel, on every rank: a copy for each."""
+    before = play("kernel")
+    box = [pickle.dumps(make()) if rank == 0 else None]
+    dist.broadcast_object_list(box, group=driver)
+    play(before)
+    return pickle.loads(box[0])
 
 
-#: note
-notes = {}
+#: push
+def push(name, make):
+    """Give all ranks what make() returns in the kernel, under this name: a copy for each."""
+    value = from_rank_0(make)
+    before = play("ranks")
+    globals()[name] = value
+    play(before)
 
 
-class Fingerprint(pickle.Pickler):
-    """Writes what a value holds; of a tensor also the gradient, which pickle leaves out."""
-
-    def reducer_override(self, value):
-        if isinstance(value, torch.Tensor):
-            return tuple, ((value.__reduce_ex__(2), value.grad, value.requires_grad),)
-        return NotImplemented
-
-
-def fingerprint(value):
-    """Bytes that differ if the value has changed."""
-    with io.BytesIO() as file:
-        Fingerprint(file).dump(value)
-        return file.getvalue()
-
-
-def note(**values):
-    """Keep in mind what these held when they were pushed."""
-    notes.update((name, (value, fingerprint(value))) for name, value in values.items())
-
-
-#: unchanged
-def unchanged(**values):
-    """Stop if one of these has changed since it was pushed, for then it is two variables."""
-    for name, value in values.items():
-        pushed, held = notes.get(name, (None, None))
-        if value is pushed and held and fingerprint(value) != held:  # not if it was bound anew
-            sys.exit(
-                f"`{name}` has changed since it was pushed. In the notebook the kernel and the "
-                "ranks each have their own, here they would share it: push it under another name."
-            )
-
-
-#: play
+#: play_streams
 playing = "kernel"
 streams = {"ranks": (torch.get_rng_state(), np.random.get_state(), random.getstate())}
 torch.seed()  # the kernel's streams begin somewhere else
@@ -206,15 +179,55 @@ random.seed()
 def play(part):
     """Rank 0 is also the kernel; give each part a stream of random numbers of its own."""
     global playing
-    before = playing
+    before, playing = playing, part
     if rank == 0 and part != before:
         streams[before] = torch.get_rng_state(), np.random.get_state(), random.getstate()
-        if part in streams:
-            ours, numpys, pythons = streams[part]
-            torch.set_rng_state(ours)
-            np.random.set_state(numpys)
-            random.setstate(pythons)
-        playing = part
+        ours, numpys, pythons = streams[part]
+        torch.set_rng_state(ours)
+        np.random.set_state(numpys)
+        random.setstate(pythons)
+    return before
+
+
+#: play_apart
+APART = NAMES  # the kernel and the ranks have one each
+playing, held_by = "kernel", {"ranks": {}}
+
+
+def play(part):
+    """Rank 0 is also the kernel; give each part its own of the names that are apart."""
+    global playing
+    before, playing = playing, part
+    if rank == 0 and part != before:
+        names = globals()
+        held_by[before] = {name: names.pop(name) for name in APART if name in names}
+        names.update(held_by[part])
+    return before
+
+
+#: play_both
+APART = NAMES  # the kernel and the ranks have one each
+playing, held_by = "kernel", {"ranks": {}}
+streams = {"ranks": (torch.get_rng_state(), np.random.get_state(), random.getstate())}
+torch.seed()  # the kernel's streams begin somewhere else
+np.random.seed()
+random.seed()
+
+
+def play(part):
+    """Rank 0 is also the kernel; give each part its own of the names that are apart, and a stream
+    of random numbers of its own."""
+    global playing
+    before, playing = playing, part
+    if rank == 0 and part != before:
+        names = globals()
+        held_by[before] = {name: names.pop(name) for name in APART if name in names}
+        names.update(held_by[part])
+        streams[before] = torch.get_rng_state(), np.random.get_state(), random.getstate()
+        ours, numpys, pythons = streams[part]
+        torch.set_rng_state(ours)
+        np.random.set_state(numpys)
+        random.setstate(pythons)
     return before
 
 
@@ -225,6 +238,19 @@ def in_step(make):
         for item in make():
             from_rank_0(lambda: True)
             yield item
+    while from_rank_0(lambda: False):
+        yield None
+
+
+#: in_step_as_kernel
+def in_step(make):
+    """Loop over make() on rank 0, in the kernel, and as often, over None, on the other ranks."""
+    if rank == 0:
+        play("kernel")
+        for item in make():
+            from_rank_0(lambda: True)
+            yield item
+            play("kernel")
     while from_rank_0(lambda: False):
         yield None
 

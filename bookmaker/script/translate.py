@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from bookmaker.errors import FormError
 from bookmaker.script import (
-    builtin_names,
     identity,
     layout,
     left_out,
@@ -15,11 +14,14 @@ from bookmaker.script import (
     process_state,
     prose,
     px_cells,
+    sending,
     set_order,
 )
+from bookmaker.script.apart import apart, hidden_in_code
 from bookmaker.script.cells import Cell, Prose
 from bookmaker.script.comments import comments_at_end
 from bookmaker.script.display import names_that_draw
+from bookmaker.script.everywhere import defined_everywhere, sendable
 from bookmaker.script.first_use import mentioned, placed, without
 from bookmaker.script.fstrings import Unwritable
 from bookmaker.script.hoist import collect
@@ -27,10 +29,10 @@ from bookmaker.script.import_section import grouped, packages
 from bookmaker.script.imports import Imports, is_import, origin, starts_processes
 from bookmaker.script.lab import Lab, find_ranks
 from bookmaker.script.layout import Piece
-from bookmaker.script.operations import Finder
 from bookmaker.script.plain_cells import Kernel
 from bookmaker.script.randomness import needs_two_streams
 from bookmaker.script.scopes import names_in
+from bookmaker.script.sides import Sides, sides
 from bookmaker.script.source import Source, rows_inside_strings
 from bookmaker.script.step import Step
 
@@ -49,52 +51,52 @@ def script(cells: list[Cell | Prose], title: Title) -> str:
     kept = [cell for cell in code if not cell.notebook_only]
     imports = collect(kept, lab)
     find_ranks(lab, kept)
-    step = _prepared(lab, imports, code, kept)
-    names.check(code, step)
-    _check_processes(code, kept, step)
+    found = sides(kept, lab)
+    step = _prepared(lab, imports, found, kept)
+    _check(code, kept, found, step)
     return _verified(_assembled(cells, _cells(kept, step), step, title), step)
 
 
-def _check_processes(code: list[Cell], kept: list[Cell], step: Step) -> None:
-    """Refuse what one process for the kernel and rank 0 would change."""
-    lab, imported = step.lab, step.imports.names
+def _check(code: list[Cell], kept: list[Cell], found: Sides, step: Step) -> None:
+    """Refuse what would be another program in a script. kept: those of the cells that are in it."""
+    lab, imports = step.lab, step.imports
     left_out.check(code, lab)
-    process_state.check(kept, lab, imported)
-    identity.check(kept, lab, imported)
+    names.check(kept, found, lab, imports)
+    if not lab.has_ranks:
+        return
+    names.refuse_builtins(found, [*preamble.PARTS.values(), "dict()"])
+    everywhere = step.defined_everywhere
+    sending.check(kept, found, lab, sendable(kept, everywhere), step.known_everywhere)
+    process_state.check(kept, lab, imports.names)
+    identity.check(kept, lab, imports.names)
     set_order.check(kept)
-    if lab.has_ranks:
-        builtin_names.check(kept, lab, builtin_names.read_in([*preamble.PARTS.values(), "dict()"]))
 
 
-def _prepared(lab: Lab, imports: Imports, code: list[Cell], kept: list[Cell]) -> Step:
+def _prepared(lab: Lab, imports: Imports, found: Sides, kept: list[Cell]) -> Step:
     """What is known before the first cell is translated."""
-    every = set(imports.names)
+    every = set(imports.names) | found.kernel.names | found.ranks.names
     for cell in kept:
         every |= names_in(*(node for node in cell.tree.body if not is_import(node))).all
-        every |= _moved(cell, lab)
-    step = Step(lab, imports, every - lab.names)
-    step.cells = kept
-    step.inherited = process_state.inherited(kept, lab, imports.names) if lab.has_ranks else set()
-    lab.renamed = _renamed(step, kept)
-    imported = {"torch": "torch", **imports.names}
-    step.two_streams = lab.has_ranks and needs_two_streams(kept, imported, lab.ranks)
-    lab.two_streams = step.two_streams
+    step = Step(lab, imports, every - lab.names, cells=kept)
+    lab.renamed = _renamed(step, found)
     lab.mpi = any(name.split(".")[0] == "mpi4py" for name in imports.names.values())
     step.measured = without(kept, lab.measures)
     step.draws = names_that_draw(imports.names)
-    step.defined_everywhere = names.defined_everywhere(kept, step)
+    if lab.has_ranks:
+        imported = {"torch": "torch", **imports.names}
+        lab.two_streams = needs_two_streams(kept, imported, lab.ranks)
+        lab.apart = apart(found, imports, lab)
+        step.apart_in_code = hidden_in_code(kept, lab.apart)
+        step.inherited = process_state.inherited(kept, lab, imports.names)
+    step.defined_everywhere = defined_everywhere(kept, imports, lab.apart)
     return step
 
 
-def _renamed(step: Step, kept: list[Cell]) -> dict[str, str]:
+def _renamed(step: Step, found: Sides) -> dict[str, str]:
     """The preamble's own names that mean something else in the notebook, with new ones."""
-    bound = set()
-    for cell in kept:
-        bound |= _moved(cell, step.lab)
-        for node in cell.tree.body:
-            if not is_import(node):
-                names_ = names_in(node)
-                bound |= names_.binds | names_.later_binds
+    bindings = [*found.kernel.binds.items(), *found.ranks.binds.items()]
+    bound = {name for name, those in bindings if not all(is_import(each.node) for each in those)}
+    bound |= set(found.pushes) | set(found.pulls)
     starred = any(statement.endswith("import *") for statement in step.imports.statements)
     used = bound | set(step.imports.names) | (step.all_names - {"display"} if starred else set())
     taken = preamble.HELPERS & used
@@ -104,15 +106,6 @@ def _renamed(step: Step, kept: list[Cell]) -> dict[str, str]:
         if name not in preamble.FIXED and (name in bound or other):
             taken |= {name}
     return {name: f"{name}_" for name in sorted(taken)}
-
-
-def _moved(cell: Cell, lab: Lab) -> set[str]:
-    """The names that a plain cell pulls and pushes."""
-    if cell.on_ranks or not lab.ranks:
-        return set()
-    finder = Finder(cell, lab)
-    operations = (op for node in cell.tree.body for op in finder.within(node))
-    return {op.name for op in operations if op.name}
 
 
 def _cells(cells: list[Cell], step: Step) -> dict[int, list[str]]:
@@ -146,8 +139,9 @@ def _body(cells: list[Cell | Prose], lines: dict, above: dict[int, list[str]]) -
 
 def _cell_lines(cell: Cell, step: Step) -> list[str]:
     pieces = _pieces(cell, step)
-    if pieces and re.match(r"#\s*@save\b", " ".join(pieces[0].above[:1])):
-        pieces[0].above = pieces[0].above[1:]
+    first = next((piece for piece in pieces if piece.above), None)
+    if first and re.match(r"#\s*@save\b", first.above[0]):
+        first.above = first.above[1:]
     rest = comments_at_end(Source(cell.body), cell.tree.body)
     lines = layout.lines(pieces, guarded=step.lab.has_ranks)
     while lines and not lines[0]:
@@ -193,8 +187,8 @@ def _assembled(cells, lines: dict[int, list[str]], step: Step, title: Title) -> 
     end = _end(step)
     top, above = _helpers(lines, step)
     if not step.lab.has_ranks:
-        code = [*top, *(text for texts in above.values() for text in texts)]
-        builtin_names.check(step.cells, step.lab, builtin_names.read_in(code))
+        own = [*top, *(text for texts in above.values() for text in texts)]
+        names.refuse_builtins(sides(step.cells, step.lab), own)
     sections = [_header(step, title), grouped(step.imports.statements), "\n\n\n".join(top)]
     text = "\n\n".join(section for section in sections if section)
     return _spaced([*text.split("\n"), "", "", *_body(cells, lines, above), *end])

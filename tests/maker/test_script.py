@@ -23,14 +23,14 @@ from bookmaker.script import ScriptExporter, to_script
 
 def test_a_loop_that_all_ranks_take_part_in():
     same(
-        body('sizes = [1, 2]\nfor n in sizes:\n    ranks["n"] = n\n    print(n)\n'),
+        body('sizes = [1, 2]\nfor n in sizes:\n    ranks["m"] = n\n    print(n)\n'),
         """
         if rank == 0:
             sizes = [1, 2]
 
         for n in in_step(lambda: sizes):
             everyone()
-            n = from_rank_0(lambda: n)
+            m = from_rank_0(lambda: n)
             if rank == 0:
                 print(n)
         """,
@@ -38,16 +38,16 @@ def test_a_loop_that_all_ranks_take_part_in():
 
 
 def test_loops_over_literals_need_no_rank_0():
-    assert "for n in (1, 2):" in body('for n in (1, 2):\n    ranks["n"] = n')
+    assert "for n in (1, 2):" in body('for n in (1, 2):\n    ranks["m"] = n')
     assert "for n in range(world_size):" in body(
-        'for n in range(ranks.world_size):\n    ranks["n"] = n'
+        'for n in range(ranks.world_size):\n    ranks["m"] = n'
     )
 
 
 def test_a_loop_over_pairs():
     assert (
         "for item in in_step(lambda: enumerate(s)):\n    if rank == 0:\n        i, n = item"
-        in body('s = "ab"\nfor i, n in enumerate(s):\n    ranks["n"] = n')
+        in body('s = "ab"\nfor i, n in enumerate(s):\n    ranks["m"] = n')
     )
 
 

@@ -136,7 +136,7 @@ def test_a_push_of_pulled_values():
 
 
 def test_a_push_that_names_its_value():
-    assert "    n = (m := len([]))\n\nn = from_rank_0(lambda: n)" in body(
+    assert "    pushed = (m := len([]))\n\nn = from_rank_0(lambda: pushed)" in body(
         'ranks["n"] = (m := len([]))'
     )
 
