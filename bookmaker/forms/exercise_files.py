@@ -8,7 +8,7 @@ from nbformat import NotebookNode
 from bookmaker.manuscript import exercises, manuscript, markdown
 from bookmaker.manuscript.exercises import ExerciseText
 from bookmaker.notebook import exercise_cells
-from bookmaker.script import prose
+from bookmaker.script.emit import prose
 
 FOLDER = "scripts/exercises"
 

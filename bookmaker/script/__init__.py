@@ -5,10 +5,9 @@ The idea: every process of the script is a rank, and rank 0 plays the notebook's
 pulls, pushes or calls a function on the ranks, all ranks take part in a gather or a broadcast.
 What cannot be translated faithfully is refused (`FormError`).
 
-`cells` parses, `imports` and `lab` find what is used of ranklab, `names` checks that one namespace
-can do the work of two, `plain_cells` and `px_cells` translate (a pull becomes a gather in
-`gather_and_broadcast`), `layout` sets out, `preamble` copies from `template`, and `translate` puts
-it all together.
+It is done in three steps, each a package that knows nothing of the next: `read` parses the cells,
+`analyse` finds out all that the script has to know about them (a `Plan`) and refuses what has no
+place in one, and `emit` writes. `template.py` holds the parts of the preamble.
 """
 
 import sys
@@ -19,8 +18,11 @@ from traitlets import Bool
 
 from bookmaker.errors import FormError
 from bookmaker.notebook import exercise_cells, notebook
-from bookmaker.script import cells, translate
-from bookmaker.script.exercises import with_exercises
+from bookmaker.script.analyse.plan import make_plan
+from bookmaker.script.emit.exercises import with_exercises
+from bookmaker.script.emit.head import Title
+from bookmaker.script.emit.script import mistake, script
+from bookmaker.script.read.cells import Cell, read
 
 __all__ = ["ScriptExporter", "to_script"]
 
@@ -42,12 +44,14 @@ def to_script(nb, name: str | None = None, exercises: bool = False) -> str:
     else:
         origin = f"Generated from {name}.ipynb by `jupyter nbconvert --to ranklab_script`."
     try:
-        text = translate.script(cells.read(nb, name), translate.Title(name, origin))
+        cells = read(nb, name)
+        plan = make_plan([cell for cell in cells if isinstance(cell, Cell)])
+        text = script(cells, plan, Title(name, origin))
         return with_exercises(text, chapter) if manuscript and exercises else text
     except FormError:
         raise
     except Exception as error:
-        raise FormError(f"{name}: {translate.mistake(error)}") from error
+        raise FormError(f"{name}: {mistake(error)}") from error
 
 
 class ScriptExporter(Exporter):

@@ -223,7 +223,7 @@ def test_taught_code_is_inlined(tmp_path, monkeypatch):
         "import time\n\nBASE = 2\n\n\ndef ping(n):\n    return BASE * n, time.time()\n"
         "\n\ndef no(): ...\n"
     )
-    monkeypatch.setattr("bookmaker.script.taken._FOLDER", tmp_path)
+    monkeypatch.setattr("bookmaker.script.analyse.taken._FOLDER", tmp_path)
     text = with_ranks("%%px\nfrom ranklab.taught.messages import ping\nt = ping(1)")
     assert "# From ranklab.taught.messages:\n" in text and "def ping(n):" in text
     assert "BASE = 2" in text and "import time" in text and "def no" not in text
@@ -240,7 +240,7 @@ def test_what_two_modules_need_stands_once_and_before_its_first_use(
     for name in "ab":
         text = f"{shared}def {name}():\n    return helper()\n"
         (tmp_path / "taught" / f"{name}.py").write_text(text)
-    monkeypatch.setattr("bookmaker.script.taken._FOLDER", tmp_path)
+    monkeypatch.setattr("bookmaker.script.analyse.taken._FOLDER", tmp_path)
     cells = [f"from ranklab.taught.{name} import {name}\n{name}()" for name in (first, second)]
     text = whole(*cells)
     assert text.count("def helper") == 1

@@ -111,7 +111,7 @@ def test_a_skipped_cell_is_as_if_it_were_not_there():
     assert "n = 2" not in text and "print(n)" in text
 
 
-def test_without_ranks_only_the_preambles_builtins_matter():
+def test_only_the_builtins_of_the_preamble_matter():
     assert "sum = 0" in whole(IMPORTS, "sum = 0")
     with pytest.raises(FormError, match="`print` is a builtin"):
         whole(IMPORTS, "def print(*args):\n    pass", 'result("a", 3)')
@@ -325,10 +325,10 @@ def test_a_mistake_in_the_exporter_is_a_sentence(monkeypatch):
     def broken(*args):
         raise KeyError("oops")
 
-    monkeypatch.setattr("bookmaker.script.px_cells.pieces", broken)
+    monkeypatch.setattr("bookmaker.script.emit.px_cells.pieces", broken)
     with pytest.raises(FormError, match=r"x, cell 3 .*mistake in the exporter \(KeyError"):
         with_ranks(X)
-    monkeypatch.setattr("bookmaker.script.translate.collect", broken)
+    monkeypatch.setattr("bookmaker.script.analyse.plan.collect", broken)
     with pytest.raises(FormError, match=r"x: this is a mistake in the exporter"):
         with_ranks(X)
 

@@ -10,7 +10,7 @@ from small_book import HEADER
 
 from bookmaker.errors import FormError
 from bookmaker.manuscript import manuscript
-from bookmaker.script.scopes import names_in
+from bookmaker.script.read.scopes import names_in
 from bookmaker.taught import symbols, taught
 from bookmaker.taught.definitions import bound_names, free_names, take
 

@@ -1,0 +1,140 @@
+"""All that is known of a notebook before the first line of its script is written."""
+
+import ast
+from dataclasses import dataclass, field
+
+from bookmaker.script.analyse import (
+    identity,
+    left_out,
+    names,
+    process_state,
+    sending,
+    set_order,
+)
+from bookmaker.script.analyse.apart import apart, hidden_in_code
+from bookmaker.script.analyse.everywhere import defined_everywhere, sendable
+from bookmaker.script.analyse.hoist import collect
+from bookmaker.script.analyse.imports import Imports
+from bookmaker.script.analyse.lab import Lab, find_ranks
+from bookmaker.script.analyse.randomness import needs_two_streams
+from bookmaker.script.analyse.sides import Sides, sides
+from bookmaker.script.parts import FIXED, HELPERS, IMPORTS, PARTS
+from bookmaker.script.read.cells import Cell
+from bookmaker.script.read.scopes import is_import, names_in, origin
+
+
+@dataclass
+class Plan:
+    """cells: those of the script. all_names: every name in them. defined_everywhere: functions
+    and classes of plain cells that all ranks define. inherited: ``id`` of kernel statements that
+    hold for the ranks, too. measured: numbers of the cells that need `ranklab.gpu`, or a value that
+    comes from it. mpi: whether the notebook's own code uses mpi4py.
+
+    two_streams, apart: whether rank 0 has two streams of random numbers, and the names of which it
+    has two values: the kernel's and the ranks'. apart_in_code: whether functions, which may run
+    anywhere, use such names, too. renamed: names of the preamble's own that the notebook uses ->
+    what the script calls them.
+    """
+
+    cells: list[Cell]
+    lab: Lab
+    imports: Imports
+    all_names: set[str] = field(default_factory=set)
+    defined_everywhere: set[str] = field(default_factory=set)
+    inherited: set[int] = field(default_factory=set)
+    measured: set[int] = field(default_factory=set)
+    mpi: bool = False
+    two_streams: bool = False
+    apart: set[str] = field(default_factory=set)
+    apart_in_code: bool = False
+    renamed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def known_everywhere(self) -> set[str]:
+        """Names that every rank of the script has from its imports and definitions."""
+        return self.defined_everywhere | set(self.imports.names) | self.imports.inlined_names
+
+    def helper(self, name: str) -> str:
+        """A preamble name as the script spells it; another if the notebook uses that one."""
+        return self.renamed.get(name, name)
+
+
+def make_plan(code: list[Cell]) -> Plan:
+    """Find out how a notebook's cells become a script.
+
+    code: all code cells, those that are left out included.
+
+    Raises FormError, which names the cell, for what has no faithful translation.
+    """
+    kept = [cell for cell in code if not cell.notebook_only]
+    lab = Lab()
+    plan = Plan(kept, lab, collect(kept, lab))
+    find_ranks(lab, kept)
+    found = sides(kept, lab)
+    _find_names(plan, found)
+    _find_parts(plan, found)
+    _check(plan, found, code)
+    return plan
+
+
+def _find_names(plan: Plan, found: Sides) -> None:
+    mentioned = set().union(*(cell.mentions for cell in plan.cells), plan.imports.names)
+    plan.all_names = (mentioned | found.kernel.names | found.ranks.names) - plan.lab.names
+    plan.renamed = _renamed(plan, found)
+    plan.mpi = any(name.split(".")[0] == "mpi4py" for name in plan.imports.names.values())
+    plan.measured = _measured(plan.cells, plan.lab.measures)
+
+
+def _find_parts(plan: Plan, found: Sides) -> None:
+    """What rank 0 has to keep apart, for it plays the kernel, too."""
+    lab, imports, cells = plan.lab, plan.imports, plan.cells
+    if lab.has_ranks:
+        imported = {"torch": "torch", **imports.names}
+        plan.two_streams = needs_two_streams(cells, imported, lab.ranks)
+        plan.apart = apart(found, imports, lab)
+        plan.apart_in_code = hidden_in_code(cells, plan.apart)
+        plan.inherited = process_state.inherited(cells, lab, imports.names)
+    plan.defined_everywhere = defined_everywhere(cells, imports, plan.apart)
+
+
+def _check(plan: Plan, found: Sides, code: list[Cell]) -> None:
+    """Refuse what would be another program in a script."""
+    lab, imports, cells = plan.lab, plan.imports, plan.cells
+    left_out.check(code, lab)
+    names.check(cells, found, lab, imports)
+    names.refuse_builtins(found, [*PARTS.values(), "dict()"])
+    if lab.has_ranks:
+        can_go = sendable(cells, plan.defined_everywhere)
+        sending.check(cells, found, lab, can_go, plan.known_everywhere)
+        process_state.check(cells, lab, imports.names)
+        identity.check(cells, lab, imports.names)
+        set_order.check(cells)
+
+
+def _renamed(plan: Plan, found: Sides) -> dict[str, str]:
+    """The preamble's own names that mean something else in the notebook, with new ones."""
+    bindings = [*found.kernel.binds.items(), *found.ranks.binds.items()]
+    bound = {name for name, those in bindings if not all(is_import(each.node) for each in those)}
+    bound |= set(found.pushes) | set(found.pulls)
+    imported = plan.imports.names
+    starred = any(statement.endswith("import *") for statement in plan.imports.statements)
+    used = bound | set(imported) | (plan.all_names - {"display"} if starred else set())
+    taken = set(HELPERS & used)
+    for name, statement in IMPORTS.items():
+        other = name in imported and imported[name] != origin(ast.parse(statement).body[0])
+        if name not in FIXED and (name in bound or other):
+            taken |= {name}
+    return {name: f"{name}_" for name in sorted(taken)}
+
+
+def _measured(cells: list[Cell], names: set[str]) -> set[int]:
+    """The numbers of the cells that need one of these names, or a value that comes from one."""
+    lost, found = set(names), set()
+    for cell in cells:
+        binds = names_in(*cell.tree.body).binds if cell.tree.body else set()
+        if (cell.mentions - binds) & lost:
+            found.add(cell.place.number)
+            lost |= binds
+        else:
+            lost -= binds - names
+    return found

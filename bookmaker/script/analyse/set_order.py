@@ -1,0 +1,76 @@
+"""Do ranks go through a set in its order? That of strings differs from process to process.
+
+The ranks of a notebook are forked and share the seed of Python's hashes, so it shows in the script
+alone: ranks that number the same words differently.
+"""
+
+import ast
+from collections.abc import Iterator
+
+from bookmaker.script.read.cells import Cell
+
+_IN_ORDER = {"enumerate", "list", "tuple", "iter", "zip", "map", "filter", "dict", "join", "array"}
+_IN_ORDER |= {"tensor", "fromkeys", "extend", "deque", "chain", "fromiter"}
+_ANY_ORDER = {"sorted", "len", "min", "max", "sum", "any", "all", "set", "frozenset"}
+_COMPREHENSIONS = (ast.ListComp, ast.DictComp, ast.GeneratorExp)
+
+
+def check(cells: list[Cell]) -> None:
+    """Refuse a `%%px` cell that goes through a set, unless no order can come of it."""
+    for cell in cells:
+        if not cell.on_ranks:
+            continue
+        any_order = set(_of_any_order(cell.tree))
+        for node in ast.walk(cell.tree):
+            for used in [] if id(node) in any_order else _gone_through(node):
+                if _is_set(used):
+                    raise cell.refuse(
+                        f"the ranks go through a set, `{ast.unparse(used)}`. The order of strings "
+                        "in a set differs from process to process, so the ranks of the script "
+                        "would disagree, though those of the notebook agree. Sort it first, with "
+                        "`sorted(...)`."
+                    )
+
+
+def _of_any_order(tree: ast.AST) -> Iterator[int]:
+    """The generators that stand alone in `sorted(...)` and the like: their ids."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _called(node) in _ANY_ORDER:
+            yield from (id(arg) for arg in node.args)
+
+
+def _gone_through(node: ast.AST) -> list[ast.expr]:
+    """What a node takes element by element, in order."""
+    match node:
+        case ast.For() | ast.AsyncFor():
+            return [node.iter]
+        case ast.Call() if _called(node) in _IN_ORDER:
+            return node.args
+        case ast.Starred():
+            return [node.value]
+        case ast.Assign(targets=[ast.Tuple() | ast.List()]):
+            return [node.value]
+    return [part.iter for part in node.generators] if isinstance(node, _COMPREHENSIONS) else []
+
+
+def _is_set(node: ast.expr) -> bool:
+    """Whether it is a set where it is written, of more than plain numbers."""
+    match node:
+        case ast.Set(elts=elements):
+            return not all(isinstance(one, ast.Constant) and _is_number(one) for one in elements)
+        case ast.SetComp() | ast.Call(func=ast.Name("set" | "frozenset"), args=[_]):
+            return True
+        case ast.BinOp(op=ast.BitOr()):
+            return _is_set(node.left) or _is_set(node.right)
+    return False
+
+
+def _is_number(constant: ast.Constant) -> bool:
+    return isinstance(constant.value, int | float | complex)
+
+
+def _called(call: ast.Call) -> str:
+    match call.func:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+    return ""

@@ -1,0 +1,1 @@
+"""From the cells, and what is known of them, to the text of a script."""

@@ -1,0 +1,48 @@
+"""The first lines of a script: where it comes from, how to run it, what to install."""
+
+from dataclasses import dataclass
+
+from bookmaker.script.analyse.plan import Plan
+from bookmaker.script.emit.import_section import packages
+
+
+@dataclass(frozen=True)
+class Title:
+    """name: the script's, without ``.py``. origin: the sentence that says where it is from."""
+
+    name: str
+    origin: str
+
+
+def head(plan: Plan, title: Title) -> str:
+    """The comment at the top of a script."""
+    lines = [title.origin, ""] if title.origin else []
+    lines += _how_to_run(plan, f"{title.name}.py")
+    code = [code for _, code in plan.imports.inlined] + [cell.body for cell in plan.cells]
+    needed = packages(plan.imports.statements, code)
+    if plan.lab.has_ranks:
+        lines += ["", f"pip install {' '.join(needed)}  (for mpiexec also: mpich mpi4py)"]
+    elif needed:
+        lines += ["", f"pip install {' '.join(needed)}"]
+    return "\n".join(f"# {line}".rstrip() for line in lines)
+
+
+def _how_to_run(plan: Plan, name: str) -> list[str]:
+    if not plan.lab.has_ranks:
+        return [f"Run it: python {name}"]
+    n = plan.lab.settings["n"]
+    by_itself = [
+        f"python {name}",
+        f"torchrun --standalone --nproc-per-node {n} {name}",
+        f"torchrun --nnodes 2 --nproc-per-node {n} --rdzv-backend c10d "
+        f"--rdzv-endpoint HOST:29500 {name}",
+    ]
+    by_mpi = [f"mpiexec -n {n} python {name}"]
+    ways = by_itself + by_mpi
+    if plan.mpi:  # a launcher of the other kind makes other MPI worlds
+        ways = by_mpi if plan.lab.settings["engines"] == "mpi" else by_itself
+    one = "this way" if len(ways) == 1 else "one of these ways"
+    return [
+        f"Run it on {n} ranks, or on another number of them, in {one}:",
+        *(f"    {way}" for way in ways),
+    ]
