@@ -22,6 +22,11 @@ WITH_RANKS = {
         "differs from process to process",
     ),
     "a loop over a set": (["%%px\nfor w in {'a', 'b'}:\n    print(w)"], 3, "Sort it first"),
+    "a set in a variable": (
+        ["%%px\nwords = set('ab')", "%%px\nmore = words | {'c'}\nfor w in more:\n    print(w)"],
+        4,
+        "go through a set, `more`",
+    ),
     "a list of a set": (["%%px\nlist({w[0] for w in ('a', 'b')} | {1})"], 3, "Sort it first"),
     "an array of a set": (["%%px\ntorch.tensor([len(w) for w in set('ab')])"], 3, "Sort it first"),
     # magics

@@ -12,24 +12,36 @@ from bookmaker.script.read.cells import Cell
 _IN_ORDER = {"enumerate", "list", "tuple", "iter", "zip", "map", "filter", "dict", "join", "array"}
 _IN_ORDER |= {"tensor", "fromkeys", "extend", "deque", "chain", "fromiter"}
 _ANY_ORDER = {"sorted", "len", "min", "max", "sum", "any", "all", "set", "frozenset"}
+_MAKE_SETS = {"union", "intersection", "difference", "symmetric_difference", "copy"}
 _COMPREHENSIONS = (ast.ListComp, ast.DictComp, ast.GeneratorExp)
 
 
 def check(cells: list[Cell]) -> None:
     """Refuse a `%%px` cell that goes through a set, unless no order can come of it."""
-    for cell in cells:
-        if not cell.on_ranks:
-            continue
+    on_ranks = [cell for cell in cells if cell.on_ranks]
+    known = _variables(on_ranks)
+    for cell in on_ranks:
         any_order = set(_of_any_order(cell.tree))
         for node in ast.walk(cell.tree):
             for used in [] if id(node) in any_order else _gone_through(node):
-                if _is_set(used):
+                if _is_set(used, known):
                     raise cell.refuse(
                         f"the ranks go through a set, `{ast.unparse(used)}`. The order of strings "
                         "in a set differs from process to process, so the ranks of the script "
                         "would disagree, though those of the notebook agree. Sort it first, with "
                         "`sorted(...)`."
                     )
+
+
+def _variables(cells: list[Cell]) -> set[str]:
+    """The names that are given a set somewhere."""
+    known: set[str] = set()
+    assigned = [n for cell in cells for n in ast.walk(cell.tree) if isinstance(n, ast.Assign)]
+    for _ in range(2):  # also a set that is made from another
+        for node in assigned:
+            if _is_set(node.value, known):
+                known |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return known
 
 
 def _of_any_order(tree: ast.AST) -> Iterator[int]:
@@ -53,15 +65,19 @@ def _gone_through(node: ast.AST) -> list[ast.expr]:
     return [part.iter for part in node.generators] if isinstance(node, _COMPREHENSIONS) else []
 
 
-def _is_set(node: ast.expr) -> bool:
-    """Whether it is a set where it is written, of more than plain numbers."""
+def _is_set(node: ast.expr, known: set[str]) -> bool:
+    """Whether it is a set, of more than plain numbers. known: names that hold one."""
     match node:
+        case ast.Name(id=name):
+            return name in known
         case ast.Set(elts=elements):
             return not all(isinstance(one, ast.Constant) and _is_number(one) for one in elements)
-        case ast.SetComp() | ast.Call(func=ast.Name("set" | "frozenset"), args=[_]):
+        case ast.SetComp() | ast.Call(func=ast.Name("set" | "frozenset")):
             return True
-        case ast.BinOp(op=ast.BitOr()):
-            return _is_set(node.left) or _is_set(node.right)
+        case ast.BinOp(op=ast.BitOr() | ast.BitAnd() | ast.Sub() | ast.BitXor()):
+            return _is_set(node.left, known) or _is_set(node.right, known)
+        case ast.Call(func=ast.Attribute(value=owner, attr=method)):
+            return method in _MAKE_SETS and _is_set(owner, known)
     return False
 
 
