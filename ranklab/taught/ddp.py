@@ -80,7 +80,7 @@ def resume(folder, parts, forget=(), group=None):
     if found is None:
         return 0, []
     shared, own = found["shared"], found["own"]
-    for name in parts.keys() - set(forget):
+    for name in sorted(parts.keys() - set(forget)):
         parts[name].load_state_dict(shared[name])
     if "random states" not in forget and len(own) == dist.get_world_size(group):
         set_random_states(own[dist.get_rank(group)])
