@@ -6,6 +6,7 @@ stand for what the notebook's `Ranks(...)` says, NAMES for those that are apart.
 """
 # ruff: noqa: F811
 
+import io
 import os
 import pickle
 import random
@@ -141,6 +142,16 @@ def to_rank_0(value):
     return values
 
 
+#: to_rank_0_as_ranks
+def to_rank_0(value):
+    """Every rank's value in rank order, on rank 0; None on the others."""
+    before = play("ranks")
+    values = [None] * world_size if rank == 0 else None
+    dist.gather_object(value, values, group=driver)
+    play(before)
+    return values
+
+
 #: from_rank_0
 def from_rank_0(make):
     """What make() returns on rank 0, on every rank: a copy for each."""
@@ -157,6 +168,27 @@ def from_rank_0(make):
     dist.broadcast_object_list(box, group=driver)
     play(before)
     return pickle.loads(box[0])
+
+
+#: packed
+class Packer(pickle.Pickler):
+    """Stops at code that goes by a name which means something else on the other side."""
+
+    def reducer_override(self, value):
+        name = getattr(value, "__qualname__", "").partition(".")[0]
+        if name in APART and value.__module__ == "__main__":
+            sys.exit(
+                f"`{name}` of the kernel goes to the ranks, where `{name}` is something else. In "
+                "a script code goes by its name: give one of them another."
+            )
+        return NotImplemented
+
+
+def packed(value):
+    """The bytes of a value."""
+    with io.BytesIO() as file:
+        Packer(file).dump(value)
+        return file.getvalue()
 
 
 #: push

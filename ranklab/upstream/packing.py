@@ -1,8 +1,9 @@
 """How ipyparallel packs the values that travel between the notebook and the ranks.
 
 Left alone, it packs classes of the notebook in a way of its own, which fails for many (dataclasses,
-those with `super()`), packs their instances by the mere name of the class, and hands out arrays
-that cannot be written to. Here cloudpickle packs classes with all that is in them.
+those with `super()`), packs their instances by the mere name of the class, sorts dicts by their
+keys, and hands out arrays that cannot be written to. Here cloudpickle packs classes with all that
+is in them.
 """
 
 import builtins
@@ -26,8 +27,10 @@ def by_value():
 
     To be called in each of the processes.
 
-    Without it: no instance of a reader's class gets to the ranks, and arrays there are read-only.
+    Without it: no instance of a reader's class gets to the ranks, dicts come in another order, or
+    not at all if their keys are of several types, and arrays there are read-only.
     """
+    serialize.sorted = list  # the order in which it takes the items of a dict
     serialize.pickle = SimpleNamespace(dumps=_dumps, loads=pickle.loads)
     canning.can_map.pop(type, None)  # leaves classes to the pickler
     canning.can_map[FunctionType] = _canned

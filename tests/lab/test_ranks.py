@@ -190,6 +190,13 @@ def test_pull_of_a_name_that_some_lack(ranks):
     assert isinstance(caught.value, KeyError)
 
 
+def test_a_dict_keeps_its_order(ranks):
+    ranks["d"] = {"b": 1, 2: 0, "a": {"z": 3, "y": 4}}
+    for there in ranks["d"]:
+        assert list(there) == ["b", 2, "a"] and list(there["a"]) == ["z", "y"]
+    assert ranks.run(on_ranks(lambda d: list(d)), {"b": 1, "a": 2})[0] == ["b", "a"]
+
+
 @pytest.mark.parametrize("name", ["rank", "world_size", "device", "torch", "dist", "a b", 3])
 def test_push_refuses_the_ranks_own_names_and_what_is_no_name(ranks, name):
     with pytest.raises(ValueError, match=r"own|not a name"):

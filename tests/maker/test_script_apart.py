@@ -61,8 +61,18 @@ IN_FUNCTIONS = (
     "%%px\nk = 0",
     'result("later", list(later))',
 )
-CELLS = (*TRAINED, *TWO_VARIABLES, *CHANGED_AFTER, *ITERATED, *IN_FUNCTIONS)
+CODE = (
+    "def step(v):\n    return v + 1\n\nclass Meter:\n    unit = 'm'\n    def of(self, v):\n"
+    "        return f'{v} {self.unit}'",
+    "%%px\ndef step(v):\n    return v - 1\n\nclass Meter:\n    unit = 'km'\n"
+    "    def of(self, v):\n        return f'{v} {self.unit}'\n\nm3, s3 = Meter(), step(rank)",
+    'result("steps", [step(5), *ranks["s3"]])',
+    'm4 = ranks["m3"]\nresult("units", [Meter().of(1), *(m.of(2) for m in m4)])',
+)
+CELLS = (*CODE, *TRAINED, *TWO_VARIABLES, *CHANGED_AFTER, *ITERATED, *IN_FUNCTIONS)
 WANTED = {
+    "steps": "[6, -1, 0]",
+    "units": "['1 m', '2 km', '2 km']",
     "w": "0.9",
     "ws": "[0.0, -1.0]",
     "xs": "[10, 11]",
@@ -113,6 +123,18 @@ def test_a_name_that_was_never_pushed_is_missing_on_every_rank(tmp_path):
     )
     assert done.returncode != 0 and "NameError: name 'n' is not defined" in done.stderr
     assert "[1]" not in done.stdout
+
+
+def test_code_of_two_meanings_does_not_travel(tmp_path):
+    script = tmp_path / "stops.py"
+    script.write_text(
+        with_ranks("class A:\n    n = 1", "%%px\nclass A:\n    n = 2", "ranks['a'] = [A()]")
+    )
+    done = subprocess.run(
+        [*LAUNCHERS["torchrun"](2), script], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode != 0
+    assert "`A` of the kernel goes to the ranks, where `A` is something else" in done.stderr
 
 
 # Where one variable does: in how many lines of the script the parts change.

@@ -63,19 +63,18 @@ def _same_again(binding: Binding, name: str) -> bool:
 
 
 def _refuse_two_meanings(found: Sides) -> None:
-    """An import and a definition mean one thing in all of a script."""
+    """An import means one thing in all of a script, which has its imports at the top."""
     for name in sorted(set(found.kernel.binds) & set(found.ranks.binds)):
         ours, theirs = found.kernel.binds[name], found.ranks.binds[name]
         both = [*ours, *theirs]
         imported = any(is_import(binding.node) for binding in both)
-        defined = all(isinstance(side[0].node, DEFINITIONS) for side in (ours, theirs))
-        if (imported or defined) and len({binding.meaning for binding in both}) > 1:
+        if imported and len({binding.meaning for binding in both}) > 1:
             last = max(ours[0], theirs[0], key=lambda binding: binding.cell.place.number)
             other = ours[0] if last is theirs[0] else theirs[0]
             raise last.cell.refuse(
                 f"`{name}` is one thing in the kernel and another on the ranks (see also cell "
-                f"{other.cell.place.number}), and a module or a function has one name in all of a "
-                "script. Write another name on one side."
+                f"{other.cell.place.number}), and an import has one name in all of a script. Write "
+                "another name on one side."
             )
 
 

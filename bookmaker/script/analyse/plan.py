@@ -31,9 +31,9 @@ class Plan:
     comes from it. mpi: whether the notebook's own code uses mpi4py.
 
     two_streams, apart: whether rank 0 has two streams of random numbers, and the names of which it
-    has two values: the kernel's and the ranks'. apart_in_code: whether functions, which may run
-    anywhere, use such names, too. renamed: names of the preamble's own that the notebook uses ->
-    what the script calls them.
+    has two values: the kernel's and the ranks'. apart_code: those that are functions or classes.
+    apart_in_code: whether functions, which may run anywhere, use any. renamed: names of the
+    preamble's own that the notebook uses -> what the script calls them.
     """
 
     cells: list[Cell]
@@ -46,6 +46,7 @@ class Plan:
     mpi: bool = False
     two_streams: bool = False
     apart: set[str] = field(default_factory=set)
+    apart_code: set[str] = field(default_factory=set)
     apart_in_code: bool = False
     renamed: dict[str, str] = field(default_factory=dict)
 
@@ -92,6 +93,7 @@ def _find_parts(plan: Plan, found: Sides) -> None:
         imported = {"torch": "torch", **imports.names}
         plan.two_streams = needs_two_streams(cells, imported, lab.ranks)
         plan.apart = apart(found, imports, lab)
+        plan.apart_code = plan.apart & {*found.kernel.functions, *found.ranks.functions}
         plan.apart_in_code = hidden_in_code(cells, plan.apart)
         plan.inherited = process_state.inherited(cells, lab, imports.names)
     plan.defined_everywhere = defined_everywhere(cells, imports, plan.apart)

@@ -14,6 +14,7 @@ AT_THE_TOP |= {"play_streams", "play_apart", "play_both"}
 # Of some parts there are several: what a translation asks for is one of them.
 _AS_KERNEL = {"from_rank_0": "from_rank_0_as_kernel", "in_step": "in_step_as_kernel"}
 _GENERAL = {"may_fail_alone": "may_fail", "show_figure": "show"}
+_GENERAL |= {"to_rank_0_as_ranks": "to_rank_0"}
 _GENERAL |= {special: part for part, special in _AS_KERNEL.items()}
 _GENERAL |= dict.fromkeys(("play_streams", "play_apart", "play_both"), "play")
 
@@ -28,12 +29,13 @@ def needed(used: set[str], plan: Plan, plots: bool) -> list[str]:
     parts |= {"look" if lab.used else "agg"} if plots else set()
     todo = list(parts)
     while todo:
-        names = NAMES[_variant(todo.pop(), plan, plots)]
-        for name in (names.reads | names.later) & HELPERS - names.binds:
-            home = _home(name)
-            if home not in parts:
-                parts.add(home)
-                todo.append(home)
+        part = _variant(todo.pop(), plan, plots)
+        names = NAMES[part]
+        more = {_home(name) for name in (names.reads | names.later) & HELPERS - names.binds}
+        if part == "from_rank_0_as_kernel" and plan.apart_code:
+            more.add("packed")
+        todo += more - parts
+        parts |= more
     return [name for name in PARTS if name in {_variant(part, plan, plots) for part in parts}]
 
 
@@ -41,6 +43,8 @@ def _variant(part: str, plan: Plan, plots: bool) -> str:
     """Which of the parts that bind the same name a script needs."""
     if part == "may_fail" and not plan.lab.has_ranks:
         return "may_fail_alone"
+    if part == "to_rank_0" and plan.apart_code:
+        return "to_rank_0_as_ranks"
     if part in _AS_KERNEL and (plan.two_streams or plan.apart):
         return _AS_KERNEL[part]
     if part == "play_streams" and plan.apart:
@@ -71,6 +75,8 @@ def _filled(text: str, plan: Plan) -> str:
     text = text.replace("choose_device(DEVICE, BACKEND)", f"choose_device({', '.join(wishes)})")
     names = ", ".join(f'"{name}"' for name in sorted(plan.apart))
     text = text.replace("APART = NAMES", f"APART = [{names}]")
+    if plan.apart_code:
+        text = text.replace("pickle.dumps(make())", "packed(make())")
     if settings["debug"]:
         text = text.replace(
             "device, backend = choose",
