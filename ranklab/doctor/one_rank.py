@@ -27,6 +27,7 @@ class Report:
     call: the communication that it waits in, as calls.current gives it, or None.
     seconds: for how long it has been there. recent: its last collectives (witness.py).
     silence: why it does not answer, a key of sentences.SILENCE, or an error of the lab's own.
+    pid: of the process of one that is stopped.
     """
 
     rank: int
@@ -37,6 +38,7 @@ class Report:
     recent: tuple = ()
     numbers: dict = field(default_factory=dict)  # {group: of its last collective there}
     silence: str = ""
+    pid: int | None = None
     death: Death | None = None
 
     @property

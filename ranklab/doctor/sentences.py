@@ -18,7 +18,7 @@ STATES = {
     "silent": "does not answer",
 }
 SILENCE = {
-    "stopped": "its process is stopped (SIGSTOP); SIGCONT lets it go on",
+    "stopped": "its process is stopped (SIGSTOP); it goes on with kill -CONT {pid}",
     "in one call": "a long call that lets nothing else of Python run",
 }
 RULE = (
@@ -57,7 +57,8 @@ def _state(report):
 
 
 def _note(report):
-    said = SILENCE.get(report.silence, report.silence) or death(report)
+    known = SILENCE.get(report.silence, "").format(pid=report.pid)
+    said = known or report.silence or death(report)
     return f"    {said}" if said else ""
 
 

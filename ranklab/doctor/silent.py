@@ -18,7 +18,7 @@ def report_of(ranks, rank, in_one_call):
     in_one_call: is it one of those that `in_one_call` found?
     """
     if _status(ranks, rank) == psutil.STATUS_STOPPED:
-        return Report(rank, "silent", silence="stopped")
+        return Report(rank, "silent", silence="stopped", pid=ranks.pids[rank])
     frames = stacks.of_running(ranks.folder, ranks.pids[rank]) if in_one_call else []
     silence = "in one call" if frames else ""
     return Report(rank, "silent", places.in_frames(frames, ranks.cell), silence=silence)

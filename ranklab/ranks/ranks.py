@@ -183,9 +183,9 @@ class Ranks:
             time.sleep(0.02)
 
     def _still_runs(self, where):
-        began = "There is no new process group yet, as an earlier cell still runs:"
+        began = "There is no new process group yet, as not every rank is free for it:"
         advice = (
-            f"Wait for its end, or call {self.name}.restart(): it starts fresh processes, without "
+            f"Wait until it is, or call {self.name}.restart(): it starts fresh processes, without "
             "the variables of these."
         )
         return "\n\n".join([began, *where, advice])

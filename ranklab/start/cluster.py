@@ -15,9 +15,12 @@ from ranklab.start.arguments import ONE_MACHINE, mpiexec
 from ranklab.upstream import ipyparallel as upstream
 
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-# An engine counts as there at its first heartbeat, and a stock hub asks for one every 3 s. As it is
-# asked for more often here, more may be missed: 30 s without any, as before.
-HEARTBEAT = ("--HeartMonitor.period=100", "--HeartMonitor.max_heartmonitor_misses=300")
+# An engine counts as there at its first heartbeat, and a stock hub asks for one every 3 s.
+BEAT = 0.1  # seconds
+# Seconds without one after which an engine counts as dead, as with a stock hub. Who has forked an
+# engine sees it end: one that only does not answer may be stopped, and go on.
+LOST = 30.0
+NEVER = 10 * 365 * 86400.0
 
 # Controller and engines start without a look into the reader's folder, which may hold a random.py.
 # (Engines look there later: they import what the reader asks for.) Programs that a rank starts are
@@ -56,7 +59,7 @@ def start(plan, folder, preload=()):
         profile_dir=folder,
         cluster_file="",  # nobody else has to find this cluster
         controller_ip="*" if batch else "",  # "" is the loopback interface
-        controller_args=list(HEARTBEAT),
+        controller_args=_heartbeat(NEVER if forks(plan) else LOST),
         delay=0,
         # What forks the engines imports while the controller comes up; then it waits for that.
         send_engines_connection_env=not forks(plan),
@@ -175,6 +178,14 @@ def forks(plan):
 def is_batch(plan):
     """Is it a batch system, on other hosts, that starts the engines?"""
     return plan.engines not in (*ONE_MACHINE, "mpi")
+
+
+def _heartbeat(lost):
+    """Return the controller's options; lost: seconds without a heartbeat that mean death."""
+    return [
+        f"--HeartMonitor.period={BEAT * 1000:.0f}",
+        f"--HeartMonitor.max_heartmonitor_misses={lost / BEAT:.0f}",
+    ]
 
 
 def _config(plan, preload=()):

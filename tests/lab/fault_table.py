@@ -362,7 +362,7 @@ AT_WORK = [
         "a rank's process is stopped (SIGSTOP)",
         f"import os, signal\nif rank == 1:\n    os.kill(os.getpid(), signal.SIGSTOP)\n{ALL_REDUCE}",
         "deaf",
-        "its process is stopped (SIGSTOP); SIGCONT lets it go on",
+        "its process is stopped (SIGSTOP); it goes on with kill -CONT",
     ),
 ]
 

@@ -213,9 +213,10 @@ def test_those_at_the_same_place_are_told_together_with_the_longest_time():
 
 
 def test_of_a_silent_rank_it_is_said_why():
-    report = Report(1, "silent", silence="stopped")
+    report = Report(1, "silent", silence="stopped", pid=47)
     said = Diagnosis([receives(0, 1), report]).paragraphs()
-    assert said[1].startswith("rank 1 does not answer\n    its process is stopped (SIGSTOP)")
+    stopped = "its process is stopped (SIGSTOP); it goes on with kill -CONT 47"
+    assert said[1] == f"rank 1 does not answer\n    {stopped}"
 
 
 @pytest.mark.parametrize(

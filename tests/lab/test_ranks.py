@@ -247,6 +247,19 @@ def test_reset_says_so_when_a_rank_does_not_come_back(ranks):
         busy.wait(20)
 
 
+def test_a_rank_that_is_stopped_is_not_dead_and_goes_on(ranks, monkeypatch):
+    monkeypatch.setattr(cluster, "LOST", 1.0)
+    ranks.restart()
+    os.kill(ranks.pids[1], signal.SIGSTOP)
+    goes_on = rf"(?s)rank 1 does not answer\n.* goes on with kill -CONT {ranks.pids[1]}\n"
+    with pytest.raises(RankError, match=goes_on):  # it is silent for longer than it may be lost
+        ranks.reset()
+    assert not ranks.gone()
+    os.kill(ranks.pids[1], signal.SIGCONT)
+    ranks.reset()
+    assert ranks.run(summed) == [[3.0] * 3] * N
+
+
 # An error that IPython writes for two seconds, which no interrupt ends: a machine may be that slow.
 WRITES_FOR_LONG = """
 class Long(Exception):
