@@ -1,7 +1,7 @@
 """What is used of other packages without being promised by them, one module for each of them.
 
 Nothing else in the lab uses a private name, the name of a frame or a file, or the text of an error
-of theirs. Each function says what is lost "Without it:", and tests/lab/test_upstream.py tries every
-one on what is installed. None of these modules imports another package than its own; packing.py is
-of two, ipyparallel and cloudpickle.
+of theirs. Each function says what is lost "Without it:", and tests/lab/test_upstream_<module>.py
+tries every one on what is installed. None of these modules imports another package than its own;
+packing.py is of two, ipyparallel (with which it is tried) and cloudpickle.
 """

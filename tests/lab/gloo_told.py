@@ -1,6 +1,6 @@
 """Two ranks as threads of one process, to have torch say what a healthy one does not.
 
-It prints what was said as JSON, and is aborted by Gloo in the end: test_upstream.py.
+It prints what was said as JSON, and is aborted by Gloo in the end: borrowed.py.
 """
 
 import contextlib

@@ -16,7 +16,7 @@ BORROWS = (ROOT / "ranklab" / "upstream", ROOT / "bookmaker" / "upstream.py")
 REST = [file for file in FILES if not any(file.is_relative_to(place) for place in BORROWS)]
 # Documented all the same: https://docs.python.org/3/library (os, sys, collections).
 PROMISED = {"os._exit", "sys._current_frames", "sys._getframe", "_asdict", "_replace", "_fields"}
-TAUGHT = {"_execution_engine"}  # chapter 12 shows it to the reader; test_upstream.py tries it
+TAUGHT = {"_execution_engine"}  # chapter 12 shows it to the reader; test_upstream_torch.py tries it
 ASKS_BY_NAME = {"getattr", "hasattr", "setattr", "delattr"}
 PRIVATE_MODULE = re.compile(r"[a-z]\w*(\.\w+)*\._[a-z]\w*(\.\w+)*", re.IGNORECASE)
 
