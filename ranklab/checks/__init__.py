@@ -2,7 +2,8 @@
 
 `check("own_broadcast", ...)` finds `own_broadcast.py` by its name. In it, `exercise` is an
 `Exercise` or a `Choice` (see `ranklab.exercises`). Files called `_something.py` hold what several
-exercises share; `solutions.py`, which `make forms` writes, the solutions of a chapter's manuscript.
+exercises share, or what is long in one; `solutions.py`, which `make forms` writes, the solutions of
+a chapter's manuscript.
 The environment variable RANKLAB_CHECKS may name folders with more such files: a teacher's, say.
 """
 

@@ -3,6 +3,7 @@
 - ranks.py: `Ranks`, what a reader has in hand
 - current.py: one `Ranks` at a time in a kernel, and what the next one takes over
 - process_group.py: what runs on the ranks to make a process group of them
+- variables.py: theirs, pulled and pushed
 - outcome.py: what came of a request to the ranks, their values or one error
 - px.py: ipyparallel's `%%px`, with errors that a reader can use
 

@@ -3,6 +3,7 @@
 from IPython import get_ipython
 
 from ranklab.doctor import failures, telling, vigil
+from ranklab.upstream import ipyparallel as replies
 
 
 def values(ranks, result, first_line=None, limit=None, signal="SIGINT"):
@@ -20,6 +21,20 @@ def values(ranks, result, first_line=None, limit=None, signal="SIGINT"):
     if watched.mismatches:
         raise telling.unnoticed(watched.mismatches)
     return watched.values
+
+
+def take(ranks, result, limit=None, shown_by=None):
+    """Do as `values` does, for the last who wants to know of `result`.
+
+    shown_by: show what was printed, ordered as `display` does.
+    """
+    try:
+        return values(ranks, result, limit=limit)
+    finally:
+        if shown_by:
+            replies.wait_for_output(result)
+            replies.display(result, shown_by)
+        replies.forget(ranks, result)
 
 
 def _error(ranks, watched, broken_before):

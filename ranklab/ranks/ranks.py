@@ -17,7 +17,6 @@ ipyparallel starts the processes ("engines"), runs the `%%px` cells on them, and
 import contextlib
 import itertools
 import os
-import pickle
 import socket
 import sys
 import time
@@ -27,9 +26,9 @@ import ipyparallel
 from IPython import get_ipython
 
 from ranklab.doctor import places, rounds, vigil
-from ranklab.doctor.telling import OF_EACH_RANK, what_next
-from ranklab.errors import ArgumentError, MissingOnRanks, RankError, named
-from ranklab.ranks import current, outcome, process_group, px
+from ranklab.doctor.telling import what_next
+from ranklab.errors import ArgumentError, RankError, named
+from ranklab.ranks import current, outcome, process_group, px, variables
 from ranklab.start import arguments, cluster, importer_process
 from ranklab.start.guardian import Guardian
 from ranklab.upstream import ipyparallel as replies
@@ -151,7 +150,7 @@ class Ranks:
         group = (size, plan.backend, plan.devices, self.meeting, plan.timeout, loopback)
         group += (upstream.limit_new_groups,)
         results = [self.client[r].apply_async(process_group.join, r, *group) for r in range(size)]
-        self._values(ipyparallel.AsyncResult.join(*results), limit=90)
+        outcome.take(self, ipyparallel.AsyncResult.join(*results), limit=90)
         self.broken = False
 
     def reset(self):
@@ -222,29 +221,11 @@ class Ranks:
 
     def __getitem__(self, name):
         """Return the value that each rank has for `name`, in rank order."""
-        _check_name(name)
-        self.check_alive()
-        try:
-            return self._values(self.client[:].pull(name, block=False))
-        except RankError as error:
-            lacking = [failure.rank for failure in error.failures if failure.lacks == name]
-            if not lacking:
-                raise
-            have = "have" if len(lacking) > 1 else "has"
-            said = f"{named(lacking)} {have} no `{name}`: a %%px cell that runs there must set it."
-        raise MissingOnRanks(said)
+        return variables.pull(self, name)
 
     def __setitem__(self, name, value):
         """Give every rank `value` under `name`."""
-        _check_name(name)
-        if name in OF_EACH_RANK:
-            raise ArgumentError(f"`{name}` is what each rank calls its own; take another name.")
-        self.check_alive()
-        try:
-            pushed = self.client[:].push({name: value}, block=False)
-        except (TypeError, AttributeError, pickle.PicklingError) as error:
-            raise ArgumentError(f"`{name}` cannot go to another process: {error}.") from None
-        self._values(pushed)
+        variables.push(self, name, value)
 
     def run(self, function, *args, **kwargs):
         """Call `function(*args, **kwargs)` on every rank; return the results in rank order.
@@ -257,7 +238,7 @@ class Ranks:
             )
         self.check_alive()
         result = self.client[:].apply_async(function, *args, **kwargs)
-        return self._values(result, shown_by="engine")
+        return outcome.take(self, result, shown_by="engine")
 
     def where(self):
         """Return a Diagnosis, which says where each rank is and what it waits for.
@@ -273,19 +254,9 @@ class Ranks:
             diagnosis.advice = what_next({"died" if self.gone() else "waited"}, self.name)
         return diagnosis
 
-    def _values(self, result, limit=None, shown_by=None):
-        """Wait for the values; shown_by: show what was printed, ordered as `display` does."""
-        try:
-            return outcome.values(self, result, limit=limit)
-        finally:
-            if shown_by:
-                replies.wait_for_output(result)
-                replies.display(result, shown_by)
-            replies.forget(self, result)
-
     def _on_all(self, function, *args, limit):
         self.check_alive()
-        return self._values(self.client[:].apply_async(function, *args), limit=limit)
+        return outcome.take(self, self.client[:].apply_async(function, *args), limit=limit)
 
     # Who is there
 
@@ -307,11 +278,6 @@ class Ranks:
     def gone(self):
         """Return the ranks whose processes have ended."""
         return set(range(self.world_size)) - set(self.client.ids)
-
-
-def _check_name(name):
-    if not isinstance(name, str) or not name.isidentifier():
-        raise ArgumentError(f"{name!r} is not a name that a variable can have.")
 
 
 px.say_what_is_missing(get_ipython())
