@@ -27,7 +27,7 @@ class Report:
     call: the communication that it waits in, as calls.current gives it, or None.
     seconds: for how long it has been there. recent: its last collectives (witness.py).
     silence: why it does not answer, a key of sentences.SILENCE, or an error of the lab's own.
-    pid: of the process of one that is stopped.
+    pid: of the process of one that is stopped. line: "line 3", where one that waits is in its cell.
     """
 
     rank: int
@@ -39,9 +39,5 @@ class Report:
     numbers: dict = field(default_factory=dict)  # {group: of its last collective there}
     silence: str = ""
     pid: int | None = None
+    line: str = ""
     death: Death | None = None
-
-    @property
-    def line(self):
-        """Return "line 3", where the rank is in its cell."""
-        return self.place.strip().partition("\n")[0].partition(":")[0].partition(",")[0]

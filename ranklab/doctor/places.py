@@ -53,7 +53,7 @@ def in_traceback(traceback, first_line=None):
             number, where = _in_cell(number, header.cell == this_cell, first_line)
         elif not ipython.is_file_of_cell(file):
             where = f" of {os.path.basename(file)}"
-        said.append(_line(number, where, header.function, source))
+        said.append(_line(f"line {number}{where}", header.function, source))
     return "\n".join(_shortened(said))
 
 
@@ -63,7 +63,17 @@ def in_frames(frames, cell):
     frames: of the reader, outermost first: {"file": ..., "line": ..., "in": the function or "",
     "source": the line, where the rank knows it}. cell: the LastCell.
     """
-    said, this_cell = [], None
+    return "\n".join(_shortened([_line(*place) for place in _way(frames, cell)]))
+
+
+def outermost(frames, cell):
+    """Return the first of them without its source: "line 3"; "" where there is none."""
+    return next((where for where, *_ in _way(frames, cell)), "")
+
+
+def _way(frames, cell):
+    """Yield ("line 3 of an earlier cell", the function or "", the source) of each frame."""
+    this_cell = None
     for frame in frames:
         file, number, where = frame["file"], frame["line"], ""
         source = linecache.getline(file, number).strip()  # a cell of this notebook, or a file
@@ -74,8 +84,7 @@ def in_frames(frames, cell):
             number, where = _in_cell(number, here, cell.first_line)
         elif not ipython.is_file_of_cell(file):
             where = f" of {os.path.basename(file)}"
-        said.append(_line(number, where, frame["in"], frame["source"] or source))
-    return "\n".join(_shortened(said))
+        yield f"line {number}{where}", frame["in"], frame["source"] or source
 
 
 def _in_cell(number, is_this_cell, first_line):
@@ -85,9 +94,9 @@ def _in_cell(number, is_this_cell, first_line):
     return number + 1, " of an earlier cell"
 
 
-def _line(number, where, function, source):
+def _line(where, function, source):
     inside = f", in {function}" if function else ""
-    return f"    line {number}{where}{inside}: {source}"
+    return f"    {where}{inside}: {source}"
 
 
 def _shortened(places):

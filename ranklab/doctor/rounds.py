@@ -122,8 +122,14 @@ def _report(ranks, rank, said, ended, in_one_call):
     recent = tuple(said.get("recent", ()))
     if ended:
         return Report(rank, ended, recent=recent, numbers=said.get("numbers", {}))
-    place = places.in_frames(said.get("places", ()), ranks.cell)
-    seconds = said.get("seconds", 0.0)
+    frames = said.get("places", ())
     return Report(
-        rank, said["state"], place, said.get("call"), seconds, recent, said.get("numbers", {})
+        rank,
+        said["state"],
+        places.in_frames(frames, ranks.cell),
+        said.get("call"),
+        said.get("seconds", 0.0),
+        recent,
+        said.get("numbers", {}),
+        line=places.outermost(frames, ranks.cell),
     )

@@ -13,8 +13,8 @@ from ranklab.exercises.compare import difference, same
 from ranklab.exercises.model import Seen
 from ranklab.exercises.parcel import parameters
 from ranklab.exercises.shown import short
+from ranklab.upstream import cpython, torch_says
 
-NO_NAME = re.compile(r"name '(\w+)' is not defined")
 LONG = 120  # characters of a message: that of a library, with addresses in it
 ORDINALS = ("first", "second", "third", "fourth")
 # What a Finding is `of` -> what Seen says of it; of results it says "returned".
@@ -238,9 +238,9 @@ def _without_numbers(message):
 
 def _advice(errors):
     for error in errors:
-        if (missed := NO_NAME.fullmatch(error["message"])) and error["type"] == "NameError":
-            return [_on_a_name(missed[1])]
-        if "initialize the default process group twice" in error["message"]:
+        if missed := cpython.missing_name(f"{error['type']}: {error['message']}"):
+            return [_on_a_name(missed)]
+        if torch_says.has_a_world(error["message"]):
             return ["The check has made the process group already: leave that call out."]
     return []
 

@@ -4,10 +4,11 @@ import signal
 
 import pytest
 
-from ranklab.doctor import mismatch, sentences
+from ranklab.doctor import mismatch, places, sentences
 from ranklab.doctor.diagnosis import Diagnosis
 from ranklab.doctor.mismatch import Called
 from ranklab.doctor.one_rank import Death, Report
+from ranklab.doctor.places import LastCell
 from ranklab.doctor.sentences import wait
 from ranklab.start.exits import Exit
 
@@ -31,7 +32,8 @@ def collective(rank, name, line=2, seconds=9.0, **more):
 
 
 def waits(rank, made, line, seconds):
-    return Report(rank, "running", f"    line {line}: source", made, seconds)
+    at = f"line {line}"
+    return Report(rank, "running", f"    {at}: source", made, seconds, line=at)
 
 
 def runs(rank, seconds=0.0):
@@ -240,9 +242,13 @@ def test_a_wait_in_words(made, says):
     assert wait(made) == says
 
 
-def test_the_line_of_a_report_is_that_of_the_cell():
-    place = "    line 9, in step: y = f(x)\n    line 3 of an earlier cell, in f: dist.barrier()"
-    assert Report(0, "running", place).line == "line 9"
+def test_of_the_way_into_a_call_the_outermost_line_is_told_alone():
+    way = [("step.py", 9, "step", "y = f(x)"), ("f.py", 3, "f", "dist.barrier()")]
+    frames = [dict(zip(("file", "line", "in", "source"), frame)) for frame in way]
+    assert places.outermost(frames, LastCell()) == "line 9 of step.py"
+    assert places.outermost([], LastCell()) == ""
+    said = "    line 9 of step.py, in step: y = f(x)\n    line 3 of f.py, in f: dist.barrier()"
+    assert places.in_frames(frames, LastCell()) == said
 
 
 # Mismatches
