@@ -9,7 +9,6 @@ from ranklab.traces.data import REGION
 from ranklab.traces.matching import meetings
 
 MOST = 16  # regions; of more, no name would have room
-LETTER = 0.0145  # the width of a letter, as a share of the figure
 LOW, HIGH = 2, 14  # points above the diagram
 
 
@@ -69,11 +68,11 @@ def _with_room(parts, last):
     """Return (name, where its middle is) of the parts whose names cover no name before them."""
     taken, found = -last, []
     for name, begin, end in parts:
-        half = len(name) * LETTER * last / 2
+        half = len(name) * picture.LETTER * last / 2
         middle = min(max((begin + end) / 2, half), last - half)
         if middle - half >= taken:
             found.append((name, middle))
-            taken = middle + half + LETTER * last
+            taken = middle + half + picture.LETTER * last
     return found
 
 

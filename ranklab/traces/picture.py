@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from ranklab.plots import RANK_COLORS, STYLE, Drawing, as_drawing
 
 GREY = "#767676"
+LETTER = 0.0145  # the width of a letter of a label, as a share of the figure
 
 
 class Picture(Drawing):
@@ -48,6 +49,12 @@ def canvas(ax, height):
 
 def color(rank):
     return RANK_COLORS[rank % len(RANK_COLORS)]
+
+
+def label(ax, x, y, text):
+    """Write on top of what is drawn, centered at x, y."""
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+    ax.text(x, y, text, fontsize=8, ha="center", va="center", bbox=box, zorder=5, clip_on=True)
 
 
 def rank_axis(ax, traces, below=0.5):

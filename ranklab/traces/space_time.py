@@ -148,7 +148,7 @@ def _labels(ax, shown, lines, last, rows):
     for message, ((x0, y0), (x1, y1)) in zip(shown, lines):
         x, y = x0 + 0.42 * (x1 - x0), y0 + 0.42 * (y1 - y0)
         if all(abs(x - a) > 0.2 * last or abs(y - b) > 0.05 * rows for a, b in placed):
-            _label(ax, x, y, _told(message))
+            picture.label(ax, x, y, _told(message))
             placed.append((x, y))
 
 
@@ -158,11 +158,6 @@ def _told(message):
     if message.tag:
         text += f" · tag {message.tag}"
     return text + " · from anyone" if message.guessed else text
-
-
-def _label(ax, x, y, text):
-    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
-    ax.text(x, y, text, fontsize=8, ha="center", va="center", bbox=box, zorder=5, clip_on=True)
 
 
 def _broken(ax, message, rows, time_of, last, named):

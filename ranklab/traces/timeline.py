@@ -14,7 +14,6 @@ COMPUTE, TALK = (-0.36, 0.34), (0.02, 0.30)  # lanes of a row: (top, height), th
 MOST = 400  # parts of a row; of more, no part can be seen
 SLICES = 120  # then, the figure shows shares of so many slices of time
 THIN = 0.012  # below it, as a share of the figure, a part is too thin for hatching
-LETTER = 0.0145  # the width of a letter of a label, as a share of the figure
 
 
 def timeline(traces, ax=None, name="timeline"):
@@ -174,8 +173,8 @@ def _name_regions(ax, trace, row, time_of, last):
     for name, start, end in _regions(trace):
         left, right = time_of(start), time_of(end)
         ax.hlines(row - 0.42, left, right, color=picture.GREY, linewidth=1.2)
-        if left >= taken and right - left > len(name) * LETTER * last:
-            _label(ax, (left + right) / 2, row - 0.42, name)
+        if left >= taken and right - left > len(name) * picture.LETTER * last:
+            picture.label(ax, (left + right) / 2, row - 0.42, name)
         taken = max(taken, right)
 
 
@@ -203,9 +202,9 @@ def _name_communication(ax, trace, row, time_of, last):
     for event in trace.communication:
         left, right = time_of(event.start), time_of(event.end)
         name = _what(event)
-        if left < free_from - 0.01 * last or right - left < len(name) * LETTER * last:
+        if left < free_from - 0.01 * last or right - left < len(name) * picture.LETTER * last:
             continue
-        _label(ax, (left + right) / 2, row + TALK[0] + TALK[1] / 2, name)
+        picture.label(ax, (left + right) / 2, row + TALK[0] + TALK[1] / 2, name)
         free_from = right
 
 
@@ -214,8 +213,3 @@ def _what(event):
     if event.kind == SEND:
         return f"to {other}"
     return f"from {other}" if event.kind == RECV else event.name
-
-
-def _label(ax, x, y, text):
-    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
-    ax.text(x, y, text, ha="center", va="center", fontsize=8, bbox=box, zorder=4, clip_on=True)
