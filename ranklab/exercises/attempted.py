@@ -1,6 +1,7 @@
 """Is an answer still the stub? Found without running it."""
 
 import dis
+import functools
 import types
 
 BETWEEN = {"CACHE", "PRECALL", "CALL", "PUSH_NULL", "NOP"}  # of a call without arguments
@@ -43,12 +44,17 @@ def codes_of(answer):
 
 
 def functions_of(answer):
-    """Return the functions that the methods of a class are, also behind what wraps them, or [f]."""
+    """Return the functions that the methods of a class are, also behind what wraps them, or [f].
+
+    Of another object that can be called, as some decorators make, they are those of its class.
+    """
     members = vars(answer).values() if isinstance(answer, type) else [answer]
-    return [one for one in map(_function, members) if isinstance(one, types.FunctionType)]
+    found = [one for one in map(_function, members) if isinstance(one, types.FunctionType)]
+    return found if found or isinstance(answer, type) else functions_of(type(answer))
 
 
 def _function(member):
+    member = member.func if isinstance(member, functools.partial) else member
     member = member.fget if isinstance(member, property) else member
     member = getattr(member, "__func__", member)  # of a static, a class or a bound method
     return getattr(member, "__wrapped__", member)  # as functools.wraps leaves it

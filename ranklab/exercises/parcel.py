@@ -122,8 +122,8 @@ def _used(part):
         cells = zip(function.__code__.co_freevars, function.__closure__ or ())
         used |= {name: cell.cell_contents for name, cell in cells if _is_filled(cell)}
     if inspect.isclass(part):
-        used |= {base.__name__: base for base in part.__bases__}
-    return used
+        return used | {base.__name__: base for base in part.__bases__}
+    return used | getattr(part, "__dict__", {})  # an object that decorates keeps what it calls
 
 
 def _is_filled(cell):
@@ -143,7 +143,8 @@ def _is_readers(part):
 @contextlib.contextmanager
 def _by_value(parts):
     """Let cloudpickle pack the contents of the reader's own modules, which are nowhere else."""
-    names = {getattr(part, "__module__", None) for part in parts if _is_readers(part)}
+    readers = filter(_is_readers, parts)
+    names = {function.__module__ for part in readers for function in functions_of(part)}
     names -= {"__main__", None, *cloudpickle.list_registry_pickle_by_value()}
     modules = [sys.modules[name] for name in names if name in sys.modules]
     for module in modules:

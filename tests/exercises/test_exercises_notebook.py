@@ -159,3 +159,49 @@ def test_a_module_of_the_readers_travels_with_the_answer(tmp_path):
         [sys.executable, "answer.py"], capture_output=True, text=True, timeout=120, cwd=tmp_path
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+DECORATED = """
+import functools
+import torch.distributed as dist
+
+class Calls:
+    def __init__(self, function):
+        self.function = function
+
+    def __call__(self, *args):
+        return self.function(*args)
+
+def plain(x, src):
+    box = x.clone()
+    dist.broadcast(box, src)
+    return box
+
+def wrapper(function):
+    return functools.wraps(function)(lambda *args: function(*args))
+
+decorators = functools.cache, Calls, functools.partial, wrapper, lambda f: functools.cache(Calls(f))
+answers = [decorate(plain) for decorate in decorators]
+"""
+CHECKED = """
+import importlib, pathlib
+import mine
+from ranklab.exercises import check
+
+print([check("spread", answer).verdict for answer in answers])
+file = pathlib.Path("mine.py")
+print([check("spread", answer).verdict for answer in mine.answers])
+file.write_text(file.read_text().replace("return box", "return box + 1"))
+importlib.reload(mine)
+print([check("spread", answer).verdict for answer in mine.answers])
+"""
+
+
+def test_what_a_decorator_makes_travels_as_it_is(tmp_path):
+    """Of the file itself, of a module, and of the module once it has changed."""
+    (tmp_path / "mine.py").write_text(DECORATED)
+    (tmp_path / "answer.py").write_text(DECORATED + CHECKED)
+    command = [sys.executable, "answer.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150, cwd=tmp_path)
+    found = [line for line in done.stdout.splitlines() if line.startswith("[")]
+    assert found == [str([verdict] * 5) for verdict in ("right", "right", "wrong")], done.stdout
