@@ -27,6 +27,12 @@ WITH_RANKS = {
         4,
         "go through a set, `more`",
     ),
+    "a set in a function that is sent": (
+        ["def f():\n    return [w for w in set('ab')]", "ranks.run(f)"],
+        3,
+        "go through a set",
+    ),
+    "a hash": (["%%px\nhere = hash('word') % world_size"], 3, "zlib.crc32"),
     "a list of a set": (["%%px\nlist({w[0] for w in ('a', 'b')} | {1})"], 3, "Sort it first"),
     "an array of a set": (["%%px\ntorch.tensor([len(w) for w in set('ab')])"], 3, "Sort it first"),
     # magics

@@ -4,12 +4,12 @@ import ast
 from dataclasses import dataclass, field
 
 from bookmaker.script.analyse import (
+    hashes,
     identity,
     left_out,
     names,
     process_state,
     sending,
-    set_order,
 )
 from bookmaker.script.analyse.apart import apart, hidden_in_code
 from bookmaker.script.analyse.everywhere import defined_everywhere, sendable
@@ -110,7 +110,7 @@ def _check(plan: Plan, found: Sides, code: list[Cell]) -> None:
         sending.check(cells, found, lab, can_go, plan.known_everywhere)
         process_state.check(cells, lab, imports.names)
         identity.check(cells, lab, imports.names)
-        set_order.check(cells)
+        hashes.check(cells, found.sent)
 
 
 def _renamed(plan: Plan, found: Sides) -> dict[str, str]:

@@ -1,11 +1,11 @@
-"""Do ranks go through a set in its order? That of strings differs from process to process.
+"""Do ranks use hashes of strings, or the order of a set? They differ from process to process.
 
 The ranks of a notebook are forked and share the seed of Python's hashes, so it shows in the script
-alone: ranks that number the same words differently.
+alone: ranks that number the same words differently, or look for a word on another rank.
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from bookmaker.script.read.cells import Cell
 
@@ -13,24 +13,41 @@ _IN_ORDER = {"enumerate", "list", "tuple", "iter", "zip", "map", "filter", "dict
 _IN_ORDER |= {"tensor", "fromkeys", "extend", "deque", "chain", "fromiter"}
 _ANY_ORDER = {"sorted", "len", "min", "max", "sum", "any", "all", "set", "frozenset"}
 _MAKE_SETS = {"union", "intersection", "difference", "symmetric_difference", "copy"}
+_WHY = (
+    "the ranks go through a set, `{}`. The order of strings in a set differs from process to "
+    "process, so the ranks of the script would disagree, though those of the notebook agree. Sort "
+    "it first, with `sorted(...)`."
+)
 _COMPREHENSIONS = (ast.ListComp, ast.DictComp, ast.GeneratorExp)
 
 
-def check(cells: list[Cell]) -> None:
-    """Refuse a `%%px` cell that goes through a set, unless no order can come of it."""
-    on_ranks = [cell for cell in cells if cell.on_ranks]
-    known = _variables(on_ranks)
-    for cell in on_ranks:
-        any_order = set(_of_any_order(cell.tree))
-        for node in ast.walk(cell.tree):
-            for used in [] if id(node) in any_order else _gone_through(node):
-                if _is_set(used, known):
-                    raise cell.refuse(
-                        f"the ranks go through a set, `{ast.unparse(used)}`. The order of strings "
-                        "in a set differs from process to process, so the ranks of the script "
-                        "would disagree, though those of the notebook agree. Sort it first, with "
-                        "`sorted(...)`."
-                    )
+def check(cells: list[Cell], sent: Container[str]) -> None:
+    """Refuse code of the ranks that hashes, or goes through a set, unless no order can come of it.
+
+    sent: functions of the kernel's that the ranks call.
+    """
+    known = _variables([cell for cell in cells if cell.on_ranks])
+    for cell in cells:
+        for tree in [cell.tree] if cell.on_ranks else _sent_from(cell, sent):
+            any_order = set(_of_any_order(tree))
+            for node in ast.walk(tree):
+                _refuse_hash(cell, node)
+                for used in [] if id(node) in any_order else _gone_through(node):
+                    if _is_set(used, known):
+                        raise cell.refuse(_WHY.format(ast.unparse(used)))
+
+
+def _sent_from(cell: Cell, sent: Container[str]) -> list[ast.stmt]:
+    return [node for node in cell.tree.body if getattr(node, "name", None) in sent]
+
+
+def _refuse_hash(cell: Cell, node: ast.AST) -> None:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "hash":
+        raise cell.refuse(
+            f"the ranks use `{ast.unparse(node)}`. The hash of a string differs from process to "
+            "process, so the ranks of the script would disagree, though those of the notebook "
+            "agree. Take one that does not, as `zlib.crc32(text.encode())`."
+        )
 
 
 def _variables(cells: list[Cell]) -> set[str]:
