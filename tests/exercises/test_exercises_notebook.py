@@ -11,6 +11,7 @@ import psutil
 import pytest
 from exercises_made_up import SOON, all_of, checkers, made_up_exercises
 from kernels import Notebook, all_ended, wait_until
+from tiers import few
 
 pytestmark = pytest.mark.timeout(180)
 __all__ = ["made_up_exercises"]
@@ -73,6 +74,7 @@ def test_a_notebook_that_is_interrupted_says_so(notebook):
     assert "is a `return` missing?" in shown
 
 
+@pytest.mark.everything
 def test_the_checking_process_listens_nowhere_but_on_loopback(notebook):
     notebook.run('check("spread", lambda x, src: None)')
     checker = checkers(notebook.pid)[0]
@@ -93,7 +95,9 @@ def test_one_that_died_is_replaced(notebook):
     wait_until(lambda: all_ended(everything), SOON)
 
 
-@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "sign", few([signal.SIGKILL, signal.SIGTERM], lambda s: s == signal.SIGKILL)
+)
 def test_nothing_outlives_the_kernel(made_up_exercises, sign):
     notebook = Notebook()
     try:
@@ -124,11 +128,14 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(
     "body, code, says",
-    [
-        ("raise NotImplementedError()", 1, "spread: not attempted yet."),
-        ("x = x.clone(); dist.broadcast(x, src); return x", 0, "Right: 5 cases, 1 to 4 ranks."),
-        ("return x / 0 + undefined", 1, "    line 8 of answer.py, in spread: return x / 0"),
-    ],
+    few(
+        [
+            ("raise NotImplementedError()", 1, "spread: not attempted yet."),
+            ("x = x.clone(); dist.broadcast(x, src); return x", 0, "Right: 5 cases, 1 to 4 ranks."),
+            ("return x / 0 + undefined", 1, "    line 8 of answer.py, in spread: return x / 0"),
+        ],
+        lambda body, code, says: "undefined" in body,
+    ),
 )
 def test_a_file_says_what_is_missing_or_wrong(tmp_path, body, code, says):
     file = tmp_path / "answer.py"
@@ -197,6 +204,7 @@ print([check("spread", answer).verdict for answer in mine.answers])
 """
 
 
+@pytest.mark.everything
 def test_what_a_decorator_makes_travels_as_it_is(tmp_path):
     """Of the file itself, of a module, and of the module once it has changed."""
     (tmp_path / "mine.py").write_text(DECORATED)

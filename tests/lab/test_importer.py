@@ -107,6 +107,7 @@ def test_what_the_reader_changed_holds_after_a_restart(start, monkeypatch):
     assert ranks.run(torch.get_num_threads) == [2, 2]
 
 
+@pytest.mark.everything
 def test_one_that_would_import_something_else_is_not_kept(tmp_path):
     command, folder = (
         [sys.executable, "-m", "ranklab.start.importer_main", '["wave"]'],
@@ -126,6 +127,7 @@ def test_one_that_would_import_something_else_is_not_kept(tmp_path):
     assert not its.alive()
 
 
+@pytest.mark.everything
 def test_one_that_does_not_import_in_time_is_given_up(tmp_path, monkeypatch):
     (tmp_path / f"{MODULE}.py").write_text("import time\ntime.sleep(1000)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -139,6 +141,7 @@ def test_a_second_ranks_has_the_importer_of_the_first(start):
     assert imported_by(start()) == imported_by(start())
 
 
+@pytest.mark.everything
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGSTOP"])
 def test_a_restart_needs_no_importer(start, name):
     ranks = start()
@@ -168,6 +171,7 @@ fork_server._wait_for_ports = once
 """
 
 
+@pytest.mark.everything
 def test_a_start_whose_controller_lost_a_port_is_tried_again(start, monkeypatch, tmp_path):
     (tmp_path / "loses_a_port.py").write_text(LOSES_A_PORT.format(mark=str(tmp_path / "lost")))
     monkeypatch.setattr(cluster, "PRELOAD", [*cluster.PRELOAD, "loses_a_port"])
@@ -175,6 +179,7 @@ def test_a_start_whose_controller_lost_a_port_is_tried_again(start, monkeypatch,
     assert (tmp_path / "lost").exists()
 
 
+@pytest.mark.everything
 def test_a_start_is_tried_twice_at_most(monkeypatch):
     folders = []
 
@@ -189,6 +194,7 @@ def test_a_start_is_tried_twice_at_most(monkeypatch):
     assert not any(map(os.path.exists, folders))
 
 
+@pytest.mark.everything
 def test_a_client_that_misses_that_the_engines_came_is_replaced(start, monkeypatch):
     """It was told of those that were there, none, and what was published then did not reach it."""
     update, clients = ipyparallel.Client._update_engines, []
@@ -204,6 +210,7 @@ def test_a_client_that_misses_that_the_engines_came_is_replaced(start, monkeypat
     assert len(clients) >= 2  # on a busy machine, the second may give up, too
 
 
+@pytest.mark.everything
 def test_a_hub_that_is_busy_when_the_client_comes_is_asked_again(start, monkeypatch):
     connect, asked = ipyparallel.Cluster.connect_client, []
 
@@ -218,6 +225,7 @@ def test_a_hub_that_is_busy_when_the_client_comes_is_asked_again(start, monkeypa
     assert len(asked) >= 2
 
 
+@pytest.mark.everything
 def test_a_restart_needs_no_folder(start):
     ranks = start()
     folder, its = ranks.folder, psutil.Process(imported_by(ranks))
@@ -228,6 +236,7 @@ def test_a_restart_needs_no_folder(start):
     assert has_ended(its)
 
 
+@pytest.mark.everything
 @pytest.mark.everything
 def test_engines_that_are_not_forked_keep_no_importer(start, monkeypatch):
     ranks = start()

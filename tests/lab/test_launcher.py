@@ -213,6 +213,7 @@ def test_two_clusters_at_once(tmp_path, shared):
 
 
 @pytest.mark.everything
+@pytest.mark.everything
 def test_two_clusters_with_one_profile(cluster):
     other = new_cluster(cluster.profile_dir, n=1)
     other.start_cluster_sync()
@@ -327,6 +328,7 @@ def test_however_an_engine_ends_the_hub_learns_it_and_the_launcher_knows_how(tmp
         assert on_all(cluster, os.getpid) == {len(ENDS): pids[len(ENDS)]}
 
 
+@pytest.mark.everything
 def test_a_busy_controller_learns_of_an_end_all_the_same(cluster):
     pids = on_all(cluster, os.getpid)
     controller = psutil.Process(cluster.controller.pid)
@@ -355,6 +357,7 @@ def test_engines_stop_and_start_again(cluster):
 
 
 @pytest.mark.everything
+@pytest.mark.everything
 def test_stopped_engines_stop_too(cluster):
     cluster.signal_engines_sync(signal.SIGSTOP)
     processes = cluster.engine_set.process.children()
@@ -371,6 +374,7 @@ def test_without_the_fork_server_no_engine_lives_and_the_hub_learns_it(cluster):
     assert there(cluster)
 
 
+@pytest.mark.everything
 def test_a_late_look_at_the_report_brings_no_folder_back(tmp_path):
     """The thread that waits for the fork server may look when everything is removed already."""
     folder = tmp_path / "removed"
@@ -379,6 +383,7 @@ def test_a_late_look_at_the_report_brings_no_folder_back(tmp_path):
     assert not folder.exists()
 
 
+@pytest.mark.everything
 def test_a_saved_cluster_is_found_by_another_process(cluster):
     program = """
 import json, sys, ipyparallel
@@ -431,6 +436,7 @@ def test_who_waits_for_the_set_hears_how_each_engine_ended(tmp_path, end, code, 
 # Without a fork
 
 
+@pytest.mark.everything
 @pytest.mark.everything
 def test_without_a_fork_the_name_stands_for_the_stock_launcher(tmp_path, monkeypatch):
     monkeypatch.setenv("RANKLAB_NO_FORK", "1")

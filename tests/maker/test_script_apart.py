@@ -69,7 +69,19 @@ CODE = (
     'result("steps", [step(5), *ranks["s3"]])',
     'm4 = ranks["m3"]\nresult("units", [Meter().of(1), *(m.of(2) for m in m4)])',
 )
-CELLS = (*CODE, *TRAINED, *TWO_VARIABLES, *CHANGED_AFTER, *ITERATED, *IN_FUNCTIONS)
+# What a rank 0 keeps that the others do not get: aliases, registered functions, attributes.
+KEPT = (
+    "registry = {}\n\ndef op(f):\n    registry[f.__name__] = f\n    return f\n\n"
+    "@op\ndef add(a, b):\n    return a + b",
+    'result("added", registry["add"](1, 2))',
+    'class O:\n    pass\n\no = O()\nfor o.x in [1, 2]:\n    ranks["s"] = 3\nresult("o", o.x)',
+    'for lr in [0.1, 0.2]:\n    ranks["lr"] = lr',
+    "%%px\nlr2 = lr",
+    'Alias = list\nzs: Alias = ranks["lr2"]\nresult("zs", zs)',
+    "ranks.close()",
+    "ranks.close()",
+)
+CELLS = (*CODE, *TRAINED, *TWO_VARIABLES, *CHANGED_AFTER, *ITERATED, *IN_FUNCTIONS, *KEPT)
 WANTED = {
     "steps": "[6, -1, 0]",
     "units": "['1 m', '2 km', '2 km']",
@@ -96,6 +108,9 @@ WANTED = {
     "bumped": "4",
     "k3": "[4, 10, 11]",
     "later": "[4, 8]",
+    "added": "3",
+    "o": "2",
+    "zs": "[0.2, 0.2]",
 }
 
 
@@ -115,6 +130,7 @@ def test_the_notebook_has_the_same(monkeypatch):
     assert results_in("".join(shown)) == WANTED
 
 
+@pytest.mark.everything
 def test_a_name_that_was_never_pushed_is_missing_on_every_rank(tmp_path):
     script = tmp_path / "stops.py"
     script.write_text(with_ranks("n = [1]", "%%px\nprint(n)", 'ranks["n"] = n'))
@@ -158,24 +174,3 @@ def test_the_parts_change_only_where_such_a_name_is_used():
     text = body('n = [3]\nranks["n"] = n', "%%px\nx = 1", "y = 2", "%%px\nprint(n)", "print(n)")
     assert text.count('play("ranks")') == text.count('play("kernel")') == 1
     assert text.index("y = 2") < text.index("play") < text.index("print(n)")
-
-
-# What a rank 0 keeps that the others do not get: aliases, registered functions, attributes.
-KEPT = (
-    "registry = {}\n\ndef op(f):\n    registry[f.__name__] = f\n    return f\n\n"
-    "@op\ndef add(a, b):\n    return a + b",
-    'result("added", registry["add"](1, 2))',
-    'class O:\n    pass\n\no = O()\nfor o.x in [1, 2]:\n    ranks["s"] = 3\nresult("x", o.x)',
-    'for lr in [0.1, 0.2]:\n    ranks["lr"] = lr',
-    "%%px\nz = lr",
-    'Alias = list\nzs: Alias = ranks["z"]\nresult("zs", zs)',
-    "ranks.close()",
-    "ranks.close()",
-)
-
-
-def test_what_rank_0_keeps_for_itself(tmp_path):
-    script = tmp_path / "kept.py"
-    script.write_text(with_ranks(*KEPT))
-    text = run_script(script, "torchrun", 2, tmp_path / "run", limit=60)
-    assert results_in(text) == {"added": "3", "x": "2", "zs": "[0.2, 0.2]"}

@@ -65,6 +65,7 @@ def test_every_way_of_starting_it(darts, launcher, ranks, tmp_path):
     assert f"'{ranks} ranks, {ranks} counts'" in text
 
 
+@pytest.mark.everything
 def test_the_notebook_says_the_same(monkeypatch):
     nb = nbformat.read(DARTS, as_version=4)
     monkeypatch.setenv("IPP_NONINTERACTIVE", "1")

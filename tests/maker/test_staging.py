@@ -121,6 +121,7 @@ def test_staging_touches_only_what_changed(tmp_path):
     assert {p.name for p in tmp_path.rglob("*") if p.is_file()} == {"a", "d"}
 
 
+@pytest.mark.everything
 def test_a_warning_fails_the_build_each_time(book):
     """Sphinx reads only what changed; what it complained about must not be forgotten."""
     save_executed(book, executed("1"))
