@@ -173,6 +173,11 @@ WITH_RANKS = {
         4,
         "or given another value elsewhere",
     ),
+    "a function that is pushed, and another of its name": (
+        ["def g():\n    return 1", "ranks['g'] = g", "def g():\n    return 2"],
+        4,
+        "or given another value elsewhere",
+    ),
     "a class with an attribute set": (
         ["class C:\n    k = 0", "C.k = 5", 'ranks["C"] = C'],
         5,

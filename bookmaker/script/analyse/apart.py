@@ -37,7 +37,7 @@ def _one_definition(name: str, found: Sides) -> bool:
     """The same function on both sides: defined twice, or pushed as it is."""
     bindings = [*found.kernel.binds[name], *found.ranks.binds.get(name, [])]
     defined = all(isinstance(b.node, DEFINITIONS) for b in bindings)
-    same = len({binding.meaning for binding in bindings}) == 1 or name not in found.ranks.binds
+    same = len({binding.meaning for binding in bindings}) == 1
     return defined and same and _pushed_as_it_is(name, found)
 
 

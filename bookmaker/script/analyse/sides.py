@@ -146,7 +146,7 @@ def _add_run(found: Sides, cell: Cell, op: Operation, passed: set[str]) -> None:
     if isinstance(callee, ast.Lambda):
         names = names_in(callee)
         _use(found.ranks, cell, names.later | _builtins(callee))
-        _send(found, cell, names.later & set(found.kernel.functions))
+        _send(found, cell, names.later & set(found.kernel.functions) - set(found.ranks.binds))
     else:
         root = root_name(callee)
         known = root in found.kernel.functions
