@@ -1,4 +1,4 @@
-"""What kernel code can ask of its process, and would be answered as rank 0 in a script."""
+"""What code can ask of its process: a script's rank 0 is two, and would answer for both."""
 
 import ast
 from collections.abc import Iterator
@@ -16,15 +16,13 @@ _NAMESPACES_HERE = {"locals", "vars", "dir"}  # without an argument, outside of 
 
 
 def check(cells: list[Cell], lab: Lab, imported: dict[str, str]) -> None:
-    """Refuse kernel code that asks who it is, or what names there are."""
-    if not lab.has_ranks:
-        return
+    """Refuse code that asks what names there are, and kernel code that asks who it is."""
     plain = [cell for cell in cells if not cell.on_ranks]
     groups = _functions_of_the_group(plain, imported)
-    for cell in plain:
+    for cell in cells:
         for node in cell.tree.body:
             _check_namespaces(cell, node)
-            if not isinstance(node, _DEFINITIONS):
+            if not cell.on_ranks and not isinstance(node, _DEFINITIONS):
                 _check_group(cell, node, lab, imported, groups)
 
 
@@ -41,8 +39,9 @@ def _check_namespaces(cell: Cell, node: ast.stmt) -> None:
                 here = name in _NAMESPACES_HERE and not arguments and id(inner) not in inside
                 if name in _NAMESPACES or here:
                     raise cell.refuse(
-                        f"`{name}()` sees the kernel's names, and in the script rank 0's, which "
-                        "are others. Write the names themselves, or tag the cell `notebook-only`."
+                        f"`{name}()` sees the names of its process, and rank 0 of a script has those "
+                        "of the kernel and of the ranks. Write the names themselves, or tag the "
+                        "cell `notebook-only`."
                     )
 
 
