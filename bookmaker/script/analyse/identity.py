@@ -39,9 +39,9 @@ def _check_namespaces(cell: Cell, node: ast.stmt) -> None:
                 here = name in _NAMESPACES_HERE and not arguments and id(inner) not in inside
                 if name in _NAMESPACES or here:
                     raise cell.refuse(
-                        f"`{name}()` sees the names of its process, and rank 0 of a script has those "
-                        "of the kernel and of the ranks. Write the names themselves, or tag the "
-                        "cell `notebook-only`."
+                        f"`{name}()` sees the names of its process, and rank 0 of a script has "
+                        "those of the kernel and of the ranks. Write the names themselves, or tag "
+                        "the cell `notebook-only`."
                     )
 
 
