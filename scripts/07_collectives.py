@@ -124,7 +124,7 @@ def play(part):
     if rank == 0 and part != before:
         names = globals()
         held_by[before] = {name: names.pop(name) for name in APART if name in names}
-        names.update(held_by[part])
+        names.update(held_by.pop(part))
     return before
 
 
@@ -1117,9 +1117,8 @@ def from_rank_0(make):
 
 def push(name, make):
     """Give all ranks what make() returns in the kernel, under this name: a copy for each."""
-    value = from_rank_0(make)
     before = play("ranks")
-    globals()[name] = value
+    globals()[name] = from_rank_0(make)
     play(before)
 
 

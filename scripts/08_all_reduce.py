@@ -164,6 +164,11 @@ def gather_all_reduce(x, members, me):
         dist.recv(x, members[0])
 
 
+def everyone():
+    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
+    dist.barrier(group=driver)
+
+
 def left_out(view):
     """A stand-in for one of ranklab's views, which says that it is left out."""
 
@@ -198,12 +203,9 @@ def counted(all_reduce, n):
     return x, t
 
 
+everyone()
+
 x, t = counted(gather_all_reduce, 1 << 18)  # 1 MB
-
-
-def everyone():
-    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
-    dist.barrier(group=driver)
 
 
 def to_rank_0(value):
@@ -273,6 +275,8 @@ if rank == 0:
 # Chapter 7's reduce, then its broadcast: two pairs can add at the same time, then their
 # sums are added, and so on, and the total goes down the same tree.
 
+everyone()
+
 
 @on_flat
 def tree_all_reduce(x, members, me):
@@ -323,6 +327,8 @@ def sendrecv(outgoing, dst, incoming, src, group=None):
 #
 # Predict: That needs a power of two. What would you do with rank 4 of five, or with
 # ranks 4, 5 and 6 of seven?
+
+everyone()
 
 
 @on_flat
@@ -402,6 +408,8 @@ sent_by = {way: counted(first_three[way], 1 << 18)[1] for way in first_three}
 # Predict: Four ranks, 1 MB each. How much of the tensor does every rank send, and with
 # a thousand ranks? Why can no all-reduce by messages do with less?
 
+everyone()
+
 
 @on_flat
 def ring_all_reduce(x, members, me):
@@ -458,6 +466,8 @@ if rank == 0:
 # Predict: This one stops a step early. Does it hang? Does it fail? Which ranks have
 # wrong numbers, and where?
 
+everyone()
+
 
 @on_flat
 def short_ring(x, members, me):
@@ -470,8 +480,6 @@ def short_ring(x, members, me):
         sendrecv(outgoing, right, incoming, left)
         mine.copy_(mine + incoming if step < n - 1 else incoming)
 
-
-everyone()
 
 y = torch.full((world_size,), rank + 1.0)
 show(short_ring(y), rank)
@@ -861,6 +869,8 @@ if rank == 0:
 # Predict: Which ways give every rank the same, to the last bit? Think of recursive
 # doubling: rank 0 adds rank 1's numbers to its own, and rank 1 adds rank 0's.
 
+everyone()
+
 
 @on_flat
 def everybody_adds(x, members, me):
@@ -871,8 +881,6 @@ def everybody_adds(x, members, me):
         x += incoming
         passing, incoming = incoming, passing
 
-
-everyone()
 
 ways = {
     "everybody adds": everybody_adds, **first_three,

@@ -540,6 +540,9 @@ def send_parameters(model):
 # How do we know that it worked? With an instrument: how far is any replica from rank
 # 0's?
 
+everyone()
+play("ranks")
+
 
 @torch.no_grad()
 def drift(model, group=None):
@@ -561,7 +564,6 @@ def drift(model, group=None):
 # After `send_parameters`, what is the drift?
 
 everyone()
-play("ranks")
 model = nn.Sequential(DigitsNet(seed=rank), nn.BatchNorm1d(10))
 model(X[mine])
 drifts = [drift(model)]
@@ -587,6 +589,9 @@ if rank == 0:
 # start, too. And one by one, rank 0 sends each tensor $n - 1$ times; chapter
 # 07_collectives has the collective for it.
 
+everyone()
+play("ranks")
+
 
 @torch.no_grad()
 def broadcast_parameters(model, src=0, group=None):
@@ -608,7 +613,6 @@ def show(value, on_rank=None):
 
 
 everyone()
-play("ranks")
 broadcast_parameters(model)
 show(drifts.append(drift(model)), rank)
 

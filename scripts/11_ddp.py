@@ -145,7 +145,7 @@ def play(part):
     if rank == 0 and part != before:
         names = globals()
         held_by[before] = {name: names.pop(name) for name in APART if name in names}
-        names.update(held_by[part])
+        names.update(held_by.pop(part))
         streams[before] = torch.get_rng_state(), np.random.get_state(), random.getstate()
         ours, numpys, pythons = streams[part]
         torch.set_rng_state(ours)
@@ -1252,9 +1252,8 @@ if rank == 0:
 
 def push(name, make):
     """Give all ranks what make() returns in the kernel, under this name: a copy for each."""
-    value = from_rank_0(make)
     before = play("ranks")
-    globals()[name] = value
+    globals()[name] = from_rank_0(make)
     play(before)
 
 

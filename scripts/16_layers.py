@@ -564,6 +564,9 @@ if rank == 0:
 # The model has layers of three kinds. The first one, the embedding, turns each token
 # into a vector of `width` features: one for what it is plus one for where it stands.
 
+everyone()
+play("ranks")
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -717,7 +720,6 @@ def gpt(shape, first=0, last=None, seed=0, dtype=torch.float32):
 
 
 everyone()
-play("ranks")
 small = Shape(context=16, width=32, heads=2, blocks=6)  # with embedding and head, eight layers
 kept = gpt(small).state_dict()
 of_slice = gpt(small, 3, 5).state_dict()  # two of them

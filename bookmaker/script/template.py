@@ -171,15 +171,18 @@ def from_rank_0(make):
 
 
 #: packed
+APART_CODE = NAMES  # functions and classes of which there are two
+
+
 class Packer(pickle.Pickler):
-    """Stops at code that goes by a name which means something else on the other side."""
+    """Stops at code that goes by a name of which there are two."""
 
     def reducer_override(self, value):
         name = getattr(value, "__qualname__", "").partition(".")[0]
-        if name in APART and value.__module__ == "__main__":
+        if name in APART_CODE and value.__module__ == "__main__":
             sys.exit(
-                f"`{name}` of the kernel goes to the ranks, where `{name}` is something else. In "
-                "a script code goes by its name: give one of them another."
+                f"`{name}` of the kernel goes to the ranks, which have their own `{name}`. In a "
+                "script code goes by its name: define it in one place, or give it two names."
             )
         return NotImplemented
 
@@ -194,9 +197,8 @@ def packed(value):
 #: push
 def push(name, make):
     """Give all ranks what make() returns in the kernel, under this name: a copy for each."""
-    value = from_rank_0(make)
     before = play("ranks")
-    globals()[name] = value
+    globals()[name] = from_rank_0(make)
     play(before)
 
 
@@ -233,7 +235,7 @@ def play(part):
     if rank == 0 and part != before:
         names = globals()
         held_by[before] = {name: names.pop(name) for name in APART if name in names}
-        names.update(held_by[part])
+        names.update(held_by.pop(part))
     return before
 
 
@@ -254,7 +256,7 @@ def play(part):
     if rank == 0 and part != before:
         names = globals()
         held_by[before] = {name: names.pop(name) for name in APART if name in names}
-        names.update(held_by[part])
+        names.update(held_by.pop(part))
         streams[before] = torch.get_rng_state(), np.random.get_state(), random.getstate()
         ours, numpys, pythons = streams[part]
         torch.set_rng_state(ours)

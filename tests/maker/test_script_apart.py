@@ -81,8 +81,38 @@ KEPT = (
     "ranks.close()",
     "ranks.close()",
 )
-CELLS = (*CODE, *TRAINED, *TWO_VARIABLES, *CHANGED_AFTER, *ITERATED, *IN_FUNCTIONS, *KEPT)
+HIDDEN = (
+    "scale = 10\n\nclass T:\n    @staticmethod\n    def of(v):\n        return v * scale",
+    "%%px\nscale = 2\nprint(scale)",
+    'result("static", T.of(1))\nfor f in [T.of]:\n    result("listed", f(1))',
+    "acc = log = []",
+    "%%px\nacc = [0]\nprint(acc)",
+    'acc += [7]\nresult("log", log)',
+    "%%px\nq1 = 1\nprint(q1)",
+    "q1 = 5\nprint(q1)",
+    "%%px\nq1: int\nq2 = q1",
+    'result("annotated", ranks["q2"])',
+    "class Counter:\n    made = 0\n    def __init__(self):\n        Counter.made += 1",
+    "%%px\nclass Counter:\n    made = 0\n    def __init__(self):\n        Counter.made += 1\n\n"
+    "Counter(), Counter()\nm6 = Counter.made",
+    'Counter()\nresult("made", [Counter.made, *ranks["m6"]])',
+    "from dataclasses import dataclass\n@dataclass\nclass Config:\n    lr: float\n\n"
+    "config = Config(0.5)",
+    "%%px\nfrom dataclasses import dataclass\n@dataclass\nclass Config:\n    lr: float",
+    'result("equal", config == Config(0.5))',
+    "%%px\nrest = 5",
+    "match {'a': 1, 'b': 2}:\n    case {'a': 1, **rest}:\n        pass",
+    'result("rest", [rest["b"], *ranks["rest"]])',
+)
+CELLS = (*CODE, *HIDDEN, *TRAINED, *TWO_VARIABLES, *CHANGED_AFTER, *ITERATED, *IN_FUNCTIONS, *KEPT)
 WANTED = {
+    "static": "10",
+    "listed": "10",
+    "log": "[7]",
+    "annotated": "[1, 1]",
+    "made": "[1, 2, 2]",
+    "equal": "True",
+    "rest": "[2, 5, 5]",
     "steps": "[6, -1, 0, 4, 4]",
     "units": "['1 m', '2 km', '2 km']",
     "w": "0.9",
@@ -150,7 +180,7 @@ def test_code_of_two_meanings_does_not_travel(tmp_path):
         [*LAUNCHERS["torchrun"](2), script], capture_output=True, text=True, timeout=60
     )
     assert done.returncode != 0
-    assert "`A` of the kernel goes to the ranks, where `A` is something else" in done.stderr
+    assert "`A` of the kernel goes to the ranks, which have their own `A`" in done.stderr
 
 
 # Where one variable does: in how many lines of the script the parts change.

@@ -178,6 +178,48 @@ WITH_RANKS = {
         4,
         "or given another value elsewhere",
     ),
+    "an instance of a class that counts": (
+        [
+            "class C:\n    n = 0\n    def up(self):\n        type(self).n += 1",
+            "c = C()",
+            "cs = [c]\nranks['cs'] = cs",
+        ],
+        5,
+        "`C` goes to the ranks, but a value",
+    ),
+    "an instance of a class with an attribute set": (
+        ["class C:\n    n = 0", "setattr(C, 'n', 1)", "ranks.run(print, C())"],
+        5,
+        "`C` goes to the ranks, but a value",
+    ),
+    "a decorator that counts": (
+        [
+            "def counted(f):\n    def inner():\n        inner.n += 1\n    inner.n = 0\n"
+            "    return inner\n\n@counted\ndef g():\n    pass",
+            "ranks.run(g)",
+        ],
+        4,
+        "`g` goes to the ranks, but a value",
+    ),
+    "a push of what is imported": (["from math import pi\nranks['pi'] = 3"], 3, "also imported"),
+    "a function used before it is pushed": (
+        ["def g():\n    pass", "%%px\ng()", "ranks['g'] = g"],
+        4,
+        "only the kernel has",
+    ),
+    "a name given in a push": (["ranks['n'] = (m := len([]))"], 3, "`:=` stands in"),
+    "a name given in a loop": (
+        ["for x in (y := [1, 2]):\n    ranks['n'] = x"],
+        3,
+        "`:=` stands in",
+    ),
+    "a name given in a condition": (["if (k := 5) > 1:\n    ranks['n'] = k"], 3, "`:=` stands in"),
+    "a rank's environment": (["import os\nos.environ.get('RANK')"], 3, "in the environment of"),
+    "a key that asks for the rank": (
+        ["def key(v):\n    return v - rank", "sorted([2, 1], key=key)"],
+        3,
+        "`rank` is on the ranks",
+    ),
     "a class with an attribute set": (
         ["class C:\n    k = 0", "C.k = 5", 'ranks["C"] = C'],
         5,

@@ -135,12 +135,6 @@ def test_a_push_of_pulled_values():
     )
 
 
-def test_a_push_that_names_its_value():
-    assert "    pushed = (m := len([]))\n\nn = from_rank_0(lambda: pushed)" in body(
-        'ranks["n"] = (m := len([]))'
-    )
-
-
 @pytest.mark.parametrize(
     ("call", "wanted"),
     [

@@ -10,11 +10,12 @@ import ast
 
 from bookmaker.script.analyse.imports import Imports
 from bookmaker.script.analyse.lab import Lab
-from bookmaker.script.analyse.sides import DEFINITIONS, Sides
+from bookmaker.script.analyse.sides import DEFINITIONS, Side, Sides
 from bookmaker.script.read.cells import Cell
 from bookmaker.script.read.scopes import is_import, names_in
 
 GIVEN = {"rank", "world_size", "device", "torch", "dist"}
+_MAKE_CLASSES = {"namedtuple", "NamedTuple", "TypedDict", "Enum", "make_dataclass", "type"}
 _OF_NUMBERS = {"int", "float", "str", "bool", "len", "round"}
 
 
@@ -34,17 +35,27 @@ def _is_one(name: str, found: Sides) -> bool:
 
 
 def _one_definition(name: str, found: Sides) -> bool:
-    """The same function on both sides: defined twice, or pushed as it is."""
-    bindings = [*found.kernel.binds[name], *found.ranks.binds.get(name, [])]
+    """The same function on both sides, defined twice or pushed as it is, which keeps nothing.
+
+    A class does: what is counted in it, and whose instances are its own.
+    """
+    theirs = found.ranks.binds.get(name, [])
+    bindings = [*found.kernel.binds[name], *theirs]
     defined = all(isinstance(b.node, DEFINITIONS) for b in bindings)
-    same = len({binding.meaning for binding in bindings}) == 1
-    return defined and same and _pushed_as_it_is(name, found)
+    if not defined or len({b.meaning for b in bindings}) > 1 or not _pushed_as_it_is(name, found):
+        return False
+    kept = isinstance(bindings[0].node, ast.ClassDef) or names_in(bindings[0].node).reads
+    return not (theirs and kept)
 
 
 def _constant(name: str, found: Sides) -> bool:
-    """A number or text that the kernel gives a name once and for all, and pushes as it is."""
+    """A number or text that the kernel gives a name once and for all, and pushes as it is before
+    the ranks use it."""
     bindings = found.kernel.binds[name]
     if len(bindings) > 1 or name in found.ranks.binds or not _pushed_as_it_is(name, found):
+        return False
+    first = min(cell.place.number for cell in found.ranks.uses[name])
+    if found.pushes[name][0].cell.place.number > first:
         return False
     match bindings[0].node:
         case ast.Assign(targets=[ast.Name()], value=value) as node:
@@ -74,9 +85,13 @@ def _unchangeable(value: ast.expr) -> bool:
 
 def _passing(name: str, found: Sides) -> bool:
     """Whether no cell reads what another cell gave this name: a loop's ``i``, say."""
-    if name in {**found.pushes, **found.pulls, **found.kernel.called, **found.ranks.called}:
+    functions = [*found.kernel.functions.values(), *found.ranks.functions.values()]
+    late = {name for names in functions for name in names.later | names.later_binds}
+    if name in late or name in {**found.pushes, **found.pulls}:
         return False
     cells = found.kernel.uses[name] + found.ranks.uses[name]
+    if not any(name in names_in(*cell.tree.body).reads for cell in cells):
+        return True  # nobody looks at it
     return all(_stays_within(cell, name) for cell in cells)
 
 
@@ -85,11 +100,11 @@ def _stays_within(cell: Cell, name: str) -> bool:
     bound = False
     for node in cell.tree.body:
         names = names_in(node)
-        if name in names.later | names.later_binds:
+        if name in names.later | names.later_binds or (name in names.all and _is_lazy(node)):
             return False
         if name in names.reads and not bound and not _own_loop(node, name):
             return False
-        sure = isinstance(node, ast.Assign | ast.AnnAssign | ast.With) or is_import(node)
+        sure = isinstance(node, ast.Assign | ast.With) or is_import(node)
         bound = bound or (sure and name in names.binds)
     return True
 
@@ -109,7 +124,28 @@ def hidden_in_code(cells: list[Cell], names: set[str]) -> bool:
         for node in cell.tree.body:
             used = names_in(node)
             late = used.later | used.later_binds
-            lazy = any(isinstance(inner, ast.GeneratorExp) for inner in ast.walk(node))
-            if (late | (used.all if lazy else frozenset())) & names:
+            if (late | (used.all if _is_lazy(node) else frozenset())) & names:
                 return True
     return False
+
+
+def code(found: Sides) -> set[str]:
+    """The names of functions and classes, on either side."""
+    made = {name for side in (found.kernel, found.ranks) for name in _made_classes(side)}
+    return made | {*found.kernel.functions, *found.ranks.functions}
+
+
+def _made_classes(side: Side) -> set[str]:
+    """Names that are given a class by a call: ``Point = namedtuple(...)``."""
+    found = set()
+    for name, bindings in side.binds.items():
+        for binding in bindings:
+            match getattr(binding.node, "value", None):
+                case ast.Call(func=ast.Name(id=made) | ast.Attribute(attr=made)):
+                    found |= {name} if made in _MAKE_CLASSES else set()
+    return found
+
+
+def _is_lazy(node: ast.AST) -> bool:
+    """Whether a statement makes a generator, which reads its names when it is gone through."""
+    return any(isinstance(inner, ast.GeneratorExp) for inner in ast.walk(node))

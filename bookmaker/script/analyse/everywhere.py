@@ -20,7 +20,7 @@ def defined_everywhere(cells: list[Cell], imports: Imports, apart: set[str]) -> 
     """
     definitions = _definitions(cells)
     known = set(imports.names) | set(imports.inlined_names)
-    later = {name: _runs(nodes) for name, nodes in definitions.items()}
+    later = {name: _runs(those) for name, those in definitions.items() if name not in apart}
     found = set(definitions) - _bound_otherwise(cells) - apart
     while True:
         bad = {
@@ -42,7 +42,10 @@ def sendable(cells: list[Cell], everywhere: set[str]) -> set[str]:
     return {
         name
         for name in everywhere - changed
-        if not any(_has_state(node, changed) for node in definitions[name])
+        if not any(
+            _has_state(node, changed) or _keeps_count(node, definitions)
+            for node in definitions[name]
+        )
     }
 
 
@@ -174,6 +177,13 @@ def _last_name(node: ast.expr) -> str:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name
     return ""
+
+
+def _keeps_count(node: ast.stmt, definitions: dict[str, list[ast.stmt]]) -> bool:
+    """Whether a decorator of the notebook's own may remember something: how often, say."""
+    own = [d for made in node.decorator_list for d in definitions.get(_last_name(made), [])]
+    inner = [n for each in own for n in ast.walk(each)]
+    return any(isinstance(n, ast.Nonlocal | ast.Global) for n in inner) or bool(changed_in(*own))
 
 
 def _has_state(node: ast.stmt, changed: set[str]) -> bool:

@@ -11,6 +11,7 @@ from bookmaker.script.read.scopes import names_in
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _PROCESS = {"os.getpid", "os.getppid", "multiprocessing.current_process"}
 _ASKS = {"is_initialized", "get_rank", "get_world_size", "get_backend", "is_torchelastic_launched"}
+_OF_RANKS = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 _NAMESPACES = {"globals", "exec", "eval"}
 _NAMESPACES_HERE = {"locals", "vars", "dir"}  # without an argument, outside of functions
 
@@ -55,6 +56,12 @@ def _check_group(cell: Cell, node: ast.stmt, lab: Lab, imported, groups: dict[st
                 f"`{ast.unparse(inner)}` tells of the kernel's process, and in the script of rank "
                 "0's. Ask in a `%%px` cell, or tag this one `notebook-only`."
             )
+        asked = _asked_of_environment(inner, imported)
+        if asked in _OF_RANKS:
+            raise cell.refuse(
+                f"`{asked}` is in the environment of ranks, and in the notebook not in the "
+                "kernel's. Ask in a `%%px` cell; the number of ranks is `ranks.world_size`."
+            )
         call = _group_call(inner, imported)
         used = [inner.func, *inner.args] if isinstance(inner, ast.Call) else []
         for name in used:
@@ -66,6 +73,16 @@ def _check_group(cell: Cell, node: ast.stmt, lab: Lab, imported, groups: dict[st
                 "the script it would be rank 0. Call it in a `%%px` cell or with ranks.run(...); "
                 "the number of ranks is `ranks.world_size`."
             )
+
+
+def _asked_of_environment(node: ast.AST, imported: dict[str, str]) -> str:
+    """The name that is read in ``os.environ``; else empty."""
+    match node:
+        case ast.Subscript(value=owner, slice=ast.Constant(value=str(name))):
+            return name if full_name(owner, imported) == "os.environ" else ""
+        case ast.Call(func=func, args=[ast.Constant(value=str(name)), *_]):
+            return name if full_name(func, imported) in ("os.environ.get", "os.getenv") else ""
+    return ""
 
 
 def _handed_to_ranks(node: ast.AST, lab: Lab) -> set[int]:

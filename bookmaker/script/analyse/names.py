@@ -18,6 +18,7 @@ def check(cells: list[Cell], found: Sides, lab: Lab, imports: Imports) -> None:
     if lab.has_ranks:
         _refuse_reserved(found)
         _refuse_two_meanings(found)
+        _refuse_pushed_imports(found)
         _refuse_kernels_on_ranks(found, imports)
         _refuse_ranks_in_kernel(found, lab)
     _refuse_labs_names(cells, lab, imports)
@@ -80,7 +81,7 @@ def _refuse_two_meanings(found: Sides) -> None:
 
 def _refuse_kernels_on_ranks(found: Sides, imports: Imports) -> None:
     """The ranks read what only the kernel has: the notebook would stop there."""
-    there = set(found.ranks.binds) | set(found.pushes) | GIVEN | BUILTINS
+    there = set(found.ranks.binds) | _pushed_in_time(found) | GIVEN | BUILTINS
     for name in sorted((found.ranks.names & set(found.kernel.binds)) - there):
         function = found.ranks.called.get(name)
         of = f" (in `{function}`)" if function else ""
@@ -95,6 +96,26 @@ def _refuse_kernels_on_ranks(found: Sides, imports: Imports) -> None:
             f'`ranks["{name}"] = {name}`. (A cell that shows just this error is tagged '
             "`notebook-only`.)"
         )
+
+
+def _pushed_in_time(found: Sides) -> set[str]:
+    """The names that are pushed, of functions those that are pushed before the ranks use them."""
+    late = set()
+    for name in set(found.pushes) & set(found.kernel.functions):
+        first = min(cell.place.number for cell in found.ranks.uses[name])
+        late |= {name} if found.pushes[name][0].cell.place.number > first else set()
+    return set(found.pushes) - late
+
+
+def _refuse_pushed_imports(found: Sides) -> None:
+    """What is imported is there on every rank: another value under its name is not pushed."""
+    for name, pushed in found.pushes.items():
+        for side in (found.kernel, found.ranks):
+            if any(is_import(binding.node) for binding in side.binds.get(name, [])):
+                raise pushed[0].cell.refuse(
+                    f"`{name}` is pushed, and is also imported, which a script does for all ranks. "
+                    "Push the value under another name; what is imported need not be pushed."
+                )
 
 
 def _refuse_ranks_in_kernel(found: Sides, lab: Lab) -> None:

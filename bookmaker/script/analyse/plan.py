@@ -11,7 +11,7 @@ from bookmaker.script.analyse import (
     process_state,
     sending,
 )
-from bookmaker.script.analyse.apart import apart, hidden_in_code
+from bookmaker.script.analyse.apart import apart, code, hidden_in_code
 from bookmaker.script.analyse.everywhere import defined_everywhere, sendable
 from bookmaker.script.analyse.hoist import collect
 from bookmaker.script.analyse.imports import Imports
@@ -60,21 +60,21 @@ class Plan:
         return self.renamed.get(name, name)
 
 
-def make_plan(code: list[Cell]) -> Plan:
+def make_plan(cells: list[Cell]) -> Plan:
     """Find out how a notebook's cells become a script.
 
-    code: all code cells, those that are left out included.
+    cells: all code cells, those that are left out included.
 
     Raises FormError, which names the cell, for what has no faithful translation.
     """
-    kept = [cell for cell in code if not cell.notebook_only]
+    kept = [cell for cell in cells if not cell.notebook_only]
     lab = Lab()
     plan = Plan(kept, lab, collect(kept, lab))
     find_ranks(lab, kept)
     found = sides(kept, lab)
     _find_names(plan, found)
     _find_parts(plan, found)
-    _check(plan, found, code)
+    _check(plan, found, cells)
     return plan
 
 
@@ -93,16 +93,16 @@ def _find_parts(plan: Plan, found: Sides) -> None:
         imported = {"torch": "torch", **imports.names}
         plan.two_streams = needs_two_streams(cells, imported, lab.ranks)
         plan.apart = apart(found, imports, lab)
-        plan.apart_code = plan.apart & {*found.kernel.functions, *found.ranks.functions}
+        plan.apart_code = plan.apart & code(found)
         plan.apart_in_code = hidden_in_code(cells, plan.apart)
         plan.inherited = process_state.inherited(cells, lab, imports.names)
     plan.defined_everywhere = defined_everywhere(cells, imports, plan.apart)
 
 
-def _check(plan: Plan, found: Sides, code: list[Cell]) -> None:
+def _check(plan: Plan, found: Sides, all_cells: list[Cell]) -> None:
     """Refuse what would be another program in a script."""
     lab, imports, cells = plan.lab, plan.imports, plan.cells
-    left_out.check(code, lab)
+    left_out.check(all_cells, lab)
     names.check(cells, found, lab, imports)
     names.refuse_builtins(found, [*PARTS.values(), "dict()"])
     if lab.has_ranks:

@@ -34,11 +34,42 @@ def check(cells: list[Cell], found: Sides, lab: Lab, sendable: set[str], known: 
             raise binding.cell.refuse(
                 "a lambda cannot be sent to other processes; write it with `def`."
             )
+    _refuse_instances(cells, found, lab, known & set(found.kernel.functions) - sendable)
     for name, cell in found.sent.items():
         if name not in known:
             raise _reads_when_made(cell, name)
         if name not in sendable:
             raise _holds_a_value(cell, name)
+
+
+def _refuse_instances(cells: list[Cell], found: Sides, lab: Lab, changing: set[str]) -> None:
+    """changing: functions and classes that hold a value which may change; rank 0 has one of each,
+    so what was made by them cannot go to the ranks either."""
+    holding = {name: name for name in changing}
+    plain = [cell for cell in cells if not cell.on_ranks]
+    for _ in range(2):  # also what holds what holds one
+        for node in (node for cell in plain for node in cell.tree.body):
+            made = [holding[name] for name in sorted(names_in(node).reads & set(holding))]
+            if made and isinstance(node, ast.Assign):
+                holding |= dict.fromkeys(names_in(node).binds - set(holding), made[0])
+    for cell in plain:
+        finder = Finder(cell, lab)
+        for node in cell.tree.body:
+            for value in _sent_values(node, finder):
+                for name in sorted(names_in(value).all & set(holding)):
+                    raise _holds_a_value(cell, holding[name])
+
+
+def _sent_values(node: ast.stmt, finder: Finder) -> list[ast.expr]:
+    """What a statement pushes, and the arguments of its calls on the ranks."""
+    values = []
+    for op in finder.within(node):
+        if op.kind == "run":
+            values += [*op.node.args[1:], *(keyword.value for keyword in op.node.keywords)]
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Assign) and any(map(finder.operation, inner.targets)):
+            values.append(inner.value)
+    return values
 
 
 def _check_run(cell: Cell, op: Operation, found: Sides, safe: set[str]) -> None:

@@ -207,7 +207,8 @@ def _in_the_kernel(cells: list[Cell], lab: Lab) -> set[str]:
                 continue
             there = {id(inner) for part in _handed_over(node, finder) for inner in ast.walk(part)}
             for call in (n for n in ast.walk(node) if isinstance(n, ast.Call)):
-                used = [part for part in (call.func, *call.args) if id(part) not in there]
+                parts = [call.func, *call.args, *(keyword.value for keyword in call.keywords)]
+                used = [part for part in parts if id(part) not in there]
                 found |= {part.id for part in used if isinstance(part, ast.Name)}
     return found
 

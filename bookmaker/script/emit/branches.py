@@ -134,6 +134,7 @@ class Branches:
     def _test(self, test: ast.expr, replaced) -> str:
         if self.write.is_plain(test):
             return self.write.standing(test, replaced)
+        self.write.refuse_naming(test)
         share = self.step.use("from_rank_0")
         self.step.pushed()
         return f"{share}(lambda: bool({self.write.text(test, replaced)}))"

@@ -35,6 +35,7 @@ class Expressions:
             named = ((f"{k.arg}=" if k.arg else "**", k.value) for k in keywords)
             given += [name + self.text(value, replaced) for name, value in named]
             return f"{text}({', '.join(given)})"
+        self.refuse_naming(*arguments, *(k.value for k in keywords))
         share, given = self.step.use("from_rank_0"), []
         if len(arguments) == 1 and not isinstance(arguments[0], ast.Starred):
             given.append(f"{share}(lambda: {self.text(arguments[0], replaced)})")
@@ -65,6 +66,7 @@ class Expressions:
 
     def argument(self, value: ast.expr, replaced) -> str:
         """The text of a value that may stand after ``lambda:`` in a call."""
+        self.refuse_naming(value)
         text = self.text(value, replaced)
         try:
             arguments = ast.parse(f"f(lambda: {text})", mode="eval").body.args
@@ -89,6 +91,14 @@ class Expressions:
         name = self.free(f"{base}_by_rank")
         count = counts[name] = counts.get(name, 0) + 1
         return name if count == 1 else f"{name}_{count}"
+
+    def refuse_naming(self, *values: ast.expr) -> None:
+        """Behind ``lambda:`` a name would not live on."""
+        if any(isinstance(n, ast.NamedExpr) for value in values for n in ast.walk(value)):
+            raise self.finder.cell.refuse(
+                "`:=` stands in what all ranks wait for from rank 0; give the name its value on a "
+                "line before."
+            )
 
     def free(self, name: str) -> str:
         """A name that the notebook does not use."""

@@ -205,12 +205,8 @@ class Kernel:
             return [*pieces, layout.line(f"{name} = {text}", everywhere=True)]
         pieces += self.step.before_kernel(value)
         text = self.write.argument(value, replaced)
-        if any(isinstance(n, ast.NamedExpr) for n in ast.walk(value)):
-            kept = self.write.free("pushed")
-            pieces.append(layout.line(f"{kept} = {text}", everywhere=False))
-            text = kept
         self.step.pushed()
-        if name in self.step.plan.apart:
+        if name in self.step.plan.apart or self.step.plan.apart_code:
             give = f'{self.step.use("push")}("{name}", lambda: {text})'
         else:
             give = f"{name} = {self.step.use('from_rank_0')}(lambda: {text})"

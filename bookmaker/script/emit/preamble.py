@@ -73,8 +73,8 @@ def _filled(text: str, plan: Plan) -> str:
     text = text.replace("seconds=TIMEOUT", f"seconds={settings['timeout']:g}")
     wishes = [f"{key}={settings[key]!r}" for key in ("device", "backend") if settings[key]]
     text = text.replace("choose_device(DEVICE, BACKEND)", f"choose_device({', '.join(wishes)})")
-    names = ", ".join(f'"{name}"' for name in sorted(plan.apart))
-    text = text.replace("APART = NAMES", f"APART = [{names}]")
+    text = text.replace("APART = NAMES", f"APART = {_listed(plan.apart)}")
+    text = text.replace("APART_CODE = NAMES", f"APART_CODE = {_listed(plan.apart_code)}")
     if plan.apart_code:
         text = text.replace("pickle.dumps(make())", "packed(make())")
     if settings["debug"]:
@@ -85,6 +85,10 @@ def _filled(text: str, plan: Plan) -> str:
             "device, backend = choose",
         )
     return text
+
+
+def _listed(names: set[str]) -> str:
+    return "[" + ", ".join(f'"{name}"' for name in sorted(names)) + "]"
 
 
 def renamed(text: str, names: dict[str, str]) -> str:

@@ -1,6 +1,7 @@
 """``%%px`` cells: the same code on every rank, unguarded."""
 
 import ast
+from collections.abc import Iterator
 
 from bookmaker.script.emit import layout
 from bookmaker.script.emit.display import Display
@@ -63,8 +64,19 @@ def _body(cell: Cell, step: Step) -> list[Piece]:
 
 def _only_defines(node: ast.stmt, step: Step) -> bool:
     """Whether a statement is a definition that has to do with no other code, now."""
-    names = names_in(node)
-    return isinstance(node, _DEFINITIONS) and not (names.binds | names.reads) & step.plan.apart
+    if not isinstance(node, _DEFINITIONS) or node.decorator_list:
+        return False
+    names, at_once = names_in(node), node.body if isinstance(node, ast.ClassDef) else [node.args]
+    calls = any(isinstance(n, ast.Call) for part in at_once for n in _run_now(part))
+    return not calls and not (names.binds | names.reads) & step.plan.apart
+
+
+def _run_now(node: ast.AST) -> Iterator[ast.AST]:
+    """What of a part of a definition runs when it is made: not the bodies of functions."""
+    yield node
+    inner = [node.args] if isinstance(node, _DEFINITIONS[:2]) else ast.iter_child_nodes(node)
+    for child in inner:
+        yield from _run_now(child)
 
 
 def _copy(source: Source, node: ast.stmt, edits):

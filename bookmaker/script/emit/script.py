@@ -59,6 +59,7 @@ def _pieces(cell: Cell, step: Step) -> list[Piece]:
     try:
         pieces = px_cells.pieces(cell, step) if cell.on_ranks else Kernel(cell, step).pieces()
         if pieces and cell.place.number in step.plan.measured:
+            step.playing = "either"  # for the block may be left out
             return [layout.block(f"if {min(step.lab.measures)}:", pieces)]
         return pieces
     except Unwritable as error:

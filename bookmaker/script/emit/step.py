@@ -8,6 +8,7 @@ from bookmaker.script.analyse.plan import Plan
 from bookmaker.script.emit import layout
 from bookmaker.script.emit.layout import Piece
 from bookmaker.script.read.cells import Cell
+from bookmaker.script.read.scopes import names_in
 
 
 @dataclass
@@ -136,11 +137,7 @@ class Step:
 
 
 def _all_names(code: ast.AST) -> set[str]:
-    return {node.id for node in ast.walk(code) if isinstance(node, ast.Name)} | _bound_by_word(code)
-
-
-def _bound_by_word(code: ast.AST) -> set[str]:
-    """Names that stand in no node of their own: of definitions and of handlers."""
-    named = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler)
-    named += (ast.MatchAs, ast.MatchStar)
-    return {node.name for node in ast.walk(code) if isinstance(node, named) and node.name}
+    """All names in it: the builtins among them, and those that imports and patterns bind."""
+    parts = code.body if isinstance(code, ast.Module) else [code]
+    named = {node.id for node in ast.walk(code) if isinstance(node, ast.Name)}
+    return named | (names_in(*parts).all if parts else set())

@@ -42,10 +42,14 @@ def names_in(*nodes: ast.stmt | ast.expr) -> Names:
 @lru_cache(maxsize=8192)  # each check of a script asks for the same statements again
 def _names_in(source: str) -> Names:
     names = _names_of(symbols.table(source), top=True, later=False)
-    outer = outer_nodes(ast.parse(source).body)
-    binds = names.binds | {n.target.id for n in outer if _adds_to_a_name(n)}
+    tree = ast.parse(source)
+    outer = list(outer_nodes(tree.body))
+    added = {n.target.id for n in outer if _adds_to_a_name(n)}
+    binds = names.binds | added
+    inside = {n.target.id for n in ast.walk(tree) if _adds_to_a_name(n)} & names.later_binds
     builtin = BUILTINS - binds
-    return Names(binds, names.reads - builtin, names.later - builtin, names.later_binds)
+    reads, later = names.reads | added, names.later | inside
+    return Names(binds, reads - builtin, later - builtin, names.later_binds)
 
 
 def _names_of(table, top: bool, later: bool) -> Names:
@@ -101,6 +105,8 @@ def changed_in(*nodes: ast.AST) -> set[str]:
             ):
                 found |= _root(node)
             case ast.AugAssign(target=target):
+                found |= _root(target)
+            case ast.Call(func=ast.Name(id="setattr" | "delattr"), args=[target, *_]):
                 found |= _root(target)
             case ast.Call(func=ast.Attribute(value=owner, attr=method), args=arguments):
                 if method in _MUTATORS or (method.endswith("_") and not method.endswith("__")):
