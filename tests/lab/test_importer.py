@@ -237,7 +237,6 @@ def test_a_restart_needs_no_folder(start):
 
 
 @pytest.mark.everything
-@pytest.mark.everything
 def test_engines_that_are_not_forked_keep_no_importer(start, monkeypatch):
     ranks = start()
     its = psutil.Process(imported_by(ranks))

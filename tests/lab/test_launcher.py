@@ -213,7 +213,6 @@ def test_two_clusters_at_once(tmp_path, shared):
 
 
 @pytest.mark.everything
-@pytest.mark.everything
 def test_two_clusters_with_one_profile(cluster):
     other = new_cluster(cluster.profile_dir, n=1)
     other.start_cluster_sync()
@@ -357,7 +356,6 @@ def test_engines_stop_and_start_again(cluster):
 
 
 @pytest.mark.everything
-@pytest.mark.everything
 def test_stopped_engines_stop_too(cluster):
     cluster.signal_engines_sync(signal.SIGSTOP)
     processes = cluster.engine_set.process.children()
@@ -436,7 +434,6 @@ def test_who_waits_for_the_set_hears_how_each_engine_ended(tmp_path, end, code, 
 # Without a fork
 
 
-@pytest.mark.everything
 @pytest.mark.everything
 def test_without_a_fork_the_name_stands_for_the_stock_launcher(tmp_path, monkeypatch):
     monkeypatch.setenv("RANKLAB_NO_FORK", "1")
