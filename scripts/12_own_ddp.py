@@ -18,6 +18,7 @@ import socket
 import statistics
 import sys
 import time
+import weakref
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -423,18 +424,52 @@ def in_buckets(parameters, bucket_bytes, first_bytes=None):
 # layer's gradient is in the first one?
 
 
-def in_several(model, bucket_bytes=512 << 10, all_reduce=dist.all_reduce):
-    buckets = in_buckets([*model.parameters()][::-1], bucket_bytes)
+class InBuckets:
+    """Averages gradients in buckets, each of which is sent when it is full."""
+
+    def __init__(self, parameters, limits=(512 << 10,), group=None,
+                 all_reduce=dist.all_reduce):
+        self.trained = [p for p in parameters if p.requires_grad][::-1]
+        self.limits, self.group, self.all_reduce = limits, group, all_reduce
+        self.n = dist.get_world_size(group)
+        self.deal(self.trained)
+
+    def deal(self, order):
+        """Deal the parameters into buckets, in this order."""
+        self.buckets = in_buckets(order, *self.limits)
+        self.place = {p: (bucket, i) for bucket in self.buckets
+                      for i, p in enumerate(bucket.parameters)}
+
+    def begin(self):
+        for bucket in self.buckets:
+            bucket.begin()
+
+    def put(self, p):
+        """Put p's gradient in, and send its bucket if that was the last."""
+        bucket, i = self.place[p]
+        bucket.put(i, self.n)
+        if not bucket.missing:
+            self.send(bucket)
+
+    def send(self, bucket):
+        bucket.work = self.all_reduce(bucket.buffer, group=self.group,
+                                      async_op=True)
+
+    def finish(self):
+        for bucket in self.buckets:
+            if bucket.work:
+                bucket.work.wait()
+
+
+def in_several(model, bucket_bytes=512 << 10, **how):
+    average = InBuckets(model.parameters(), (bucket_bytes,), **how)
 
     def step(x):
         backward(model, x)
-        for bucket in buckets:
-            bucket.begin()
-            for i in range(len(bucket.parameters)):
-                bucket.put(i, world_size)
-            bucket.work = all_reduce(bucket.buffer, async_op=True)
-        for bucket in buckets:
-            bucket.work.wait()
+        average.begin()
+        for p in average.trained:
+            average.put(p)
+        average.finish()
     return step
 
 
@@ -475,35 +510,21 @@ if rank == 0:
 # computing, and another thread of Gloo's carries the bytes.
 
 
-class Overlapped:
-    """Averages gradients during backward: each bucket leaves when its last gradient is there."""
+class Overlapped(InBuckets):
+    """Puts every gradient in while backward computes the others."""
 
-    def __init__(self, model, bucket_bytes=512 << 10, all_reduce=dist.all_reduce):
-        trained = [p for p in model.parameters() if p.requires_grad]
-        self.buckets, self.all_reduce = in_buckets(trained[::-1], bucket_bytes), all_reduce
-        self.place = {p: (b, i) for b in self.buckets for i, p in enumerate(b.parameters)}
-        for p in self.place:
-            p.register_post_accumulate_grad_hook(self.arrived)
+    def __init__(self, *args, **how):
+        super().__init__(*args, **how)
+        self.hooks = [p.register_post_accumulate_grad_hook(self.on_gradient)
+                      for p in self.trained]
 
-    def begin(self):
-        for bucket in self.buckets:
-            bucket.begin()
-
-    def arrived(self, p):
+    def on_gradient(self, p):
         """Autograd calls it: the gradient of p is complete."""
-        bucket, i = self.place[p]
-        bucket.put(i, world_size)
-        if not bucket.missing:
-            bucket.work = self.all_reduce(bucket.buffer, async_op=True)
-
-    def finish(self):
-        for bucket in self.buckets:
-            if bucket.work:
-                bucket.work.wait()
+        self.put(p)
 
 
-def during_backward(model, *options):
-    average = Overlapped(model, *options)
+def during_backward(model, bucket_bytes=512 << 10, **how):
+    average = Overlapped(model.parameters(), (bucket_bytes,), **how)
 
     def step(x):
         average.begin()
@@ -639,7 +660,7 @@ class Link:
     def __init__(self, latency, bandwidth):
         self.latency, self.bandwidth, self.free, self.log = latency, bandwidth, 0.0, []
 
-    def all_reduce(self, x, async_op=True):
+    def all_reduce(self, x, group=None, async_op=True):
         begin = max(time.perf_counter(), self.free)  # one after the other
         self.free = begin + self.latency + x.nbytes / self.bandwidth
         self.log.append((begin, self.free))
@@ -689,7 +710,7 @@ link_latency, link_bandwidth = compute_seconds / 40, nbytes / (0.5 * compute_sec
 def on_the_link(make_step, bucket_bytes=512 << 10):
     """A step over a new link, and that link."""
     link = Link(link_latency, link_bandwidth)
-    return make_step(deep(), bucket_bytes, link.all_reduce), link
+    return make_step(deep(), bucket_bytes, all_reduce=link.all_reduce), link
 
 
 def recorded(*ways):
@@ -810,8 +831,7 @@ limits = [1, 150 << 10, 300 << 10, 600 << 10, 1500 << 10, 4 << 20]
 dealt = [
     [b.buffer.nbytes for b in in_buckets([*deep().parameters()][::-1], limit)] for limit in limits
 ]
-over_gloo = functools.partial(dist.all_reduce, group=pair)
-gloo_steps = [during_backward(deep(), limit, over_gloo) for limit in limits]
+gloo_steps = [during_backward(deep(), limit, group=pair) for limit in limits]
 link_steps = [on_the_link(during_backward, limit)[0] for limit in limits]
 no_messages = [deep(), nothing_sent(deep())]  # forward alone, and all of the computing
 by_bucket = medians([*no_messages, *gloo_steps, *link_steps], torch.randn(256, 224), group=pair)
@@ -920,7 +940,7 @@ if rank == 0:
 everyone()
 play("ranks")
 model = deep(2, 4, torch.float64)
-average = Overlapped(model)
+average = Overlapped(model.parameters())
 average.begin()
 gate = torch.zeros(1)
 if rank == world_size - 1:
@@ -976,7 +996,7 @@ def forked(average_of):
 everyone()
 play("ranks")
 
-mixed = forked(lambda model: Overlapped(model, 1))
+mixed = forked(lambda model: Overlapped(model.parameters(), (1,)))
 
 mixed_by_rank = to_rank_0(mixed)
 if rank == 0:
@@ -997,25 +1017,22 @@ if rank == 0:
 
 
 class InOrder(Overlapped):
-    """A bucket is sent when it and all before it are full."""
+    """A bucket that is full leaves when all before it have left."""
 
     def begin(self):
         super().begin()
         self.next = 0
 
-    def arrived(self, p):
-        bucket, i = self.place[p]
-        bucket.put(i, world_size)
-        while self.next < len(self.buckets) and not self.buckets[self.next].missing:
-            full = self.buckets[self.next]
-            full.work = self.all_reduce(full.buffer, async_op=True)
+    def send(self, _):
+        while (self.next < len(self.buckets)
+               and not self.buckets[self.next].missing):
+            super().send(self.buckets[self.next])
             self.next += 1
 
 
 everyone()
 play("ranks")
-
-unmixed = forked(lambda model: InOrder(model, 1))
+unmixed = forked(lambda model: InOrder(model.parameters(), (1,)))
 
 unmixed_by_rank = to_rank_0(unmixed)
 if rank == 0:
@@ -1036,10 +1053,8 @@ if rank == 0:
 
 # The remedy: at the end of backward, fill what is missing with zeros, and send it. For
 # that, somebody must say that backward has ended. Autograd can: whoever is called by it
-# may queue a callback for the end of this backward. (The call for that is not in
-# PyTorch's documentation, but PyTorch's own sharding uses it. By documented means
-# alone: `register_multi_grad_hook` calls just before the last gradient arrives.) And
-# there we can also wait for all sums, so that nobody reads too early.
+# may queue a callback for the end of this backward. The call for that is not in
+# PyTorch's documentation, but PyTorch's own sharding uses it.
 #
 # But is a zero the same as no gradient? For the mean it is. For an optimizer with
 # momentum or weight decay it is not: it moves a weight whose gradient is zero, and
@@ -1048,79 +1063,78 @@ if rank == 0:
 # here the numbers behind the gradients, `present`, are of use. After the all-reduce
 # they say how many ranks have one.
 
-# --- The reducer ----------------------------------------------------------------------
 
-# Now all of it together. PyTorch calls this part the reducer. Ours is the fourth
-# version with the three remedies, and it works in four stages. `arm` is called before
-# each backward that is to average. `_on_gradient` is the hook; the first call of a
-# backward asks autograd to call `finish` in the end. `_put` fills buckets and sends
-# those whose turn it is. `finish` sends zeros for what did not come, waits, and decides
-# by `present` who gets a gradient that it did not have. (What `arm` does in the second
-# round is explained below, as is `send_zeros`.)
+class Complete(InOrder):
+    """Sends zeros for gradients that did not come until backward ended."""
 
+    def begin(self):
+        super().begin()
+        self.arrived = {}
 
-class Reducer:
-    """Averages gradients in buckets, while backward computes: after Li et al. (2020)."""
-
-    def __init__(self, parameters, group, all_reduce, limits):  # of a bucket, of the first: bytes
-        self.group, self.all_reduce, self.limits = group, all_reduce, limits
-        self.n = dist.get_world_size(group)
-        self.trained = [p for p in parameters if p.requires_grad][::-1]
-        self.number = {p: i for i, p in enumerate(self.trained)}
-        self.armed, self.spent, self.arrived, self.rounds = False, False, {}, 0
-        self._deal(self.trained)
-        for p in self.trained:
-            p.register_post_accumulate_grad_hook(self._on_gradient)
-
-    def _deal(self, order):
-        """Deal the parameters into buckets in this order; those not in it come last."""
-        self.buckets = in_buckets(dict.fromkeys([*order, *self.trained]), *self.limits)
-        self.place = {p: (b, i) for b in self.buckets for i, p in enumerate(b.parameters)}
-
-    def arm(self):
-        """Make the next backward average. All ranks of the group must call it."""
-        if self.rounds == 1:  # now the order is known in which gradients come: rank 0's counts
-            order = [[self.number[p] for p in self.arrived]]
-            dist.broadcast_object_list(order, group_src=0, group=self.group)
-            self._deal([self.trained[i] for i in order[0]])
-        for bucket in self.buckets:
-            bucket.begin()
-        self.armed, self.spent, self.arrived, self.next = True, False, {}, 0
-
-    def _on_gradient(self, p):
-        """Autograd calls it, in the middle of backward: the gradient of p is complete."""
-        if self.spent or (self.armed and p in self.arrived):
-            raise RuntimeError(
-                "A gradient came after its averaging, and would stay this rank's own. Call the "
-                "model before each backward; for checkpoint(), use_reentrant=False."
-            )
-        if not self.armed:
-            return
-        if not self.arrived:  # the first one: ask autograd to call finish when all is computed
+    def on_gradient(self, p):
+        if not self.arrived:  # the first: let autograd call finish at the end
             Variable._execution_engine.queue_callback(self.finish)
         self.arrived[p] = True
-        self._put(p)
-
-    def _put(self, p):
-        """Put p's gradient into its bucket, and send all that can go: in the same order always."""
-        bucket, i = self.place[p]
-        bucket.put(i, self.n)
-        while self.next < len(self.buckets) and not self.buckets[self.next].missing:
-            full = self.buckets[self.next]
-            full.work = self.all_reduce(full.buffer, group=self.group, async_op=True)
-            self.next += 1
+        self.put(p)
 
     def finish(self):
-        """End a backward: what did not come is sent as zeros. Then wait for all sums."""
-        absent = [p for p in self.trained if p not in self.arrived]
-        for p in absent:
-            self._put(p)
-        for bucket in self.buckets:
-            bucket.work.wait()
-        for bucket, i in map(self.place.get, absent):
+        self.absent = {p for p in self.trained if p not in self.arrived}
+        for p in self.absent:
+            self.put(p)
+        super().finish()
+        for bucket, i in map(self.place.get, self.absent):
             if bucket.present[i]:  # some rank has one
                 bucket.parameters[i].grad = bucket.views[i]
-        self.armed, self.spent, self.rounds = False, True, self.rounds + 1
+
+
+# --- The reducer ----------------------------------------------------------------------
+
+# PyTorch calls this part the reducer. One thing is missing in ours: not every backward
+# is to average. Gradients may be accumulated over several of them first, and whoever
+# evaluates or debugs calls the model, too. So the reducer has three states. It is idle,
+# and gradients pass it by. A forward makes it armed. The first gradient after that
+# makes it averaging, and the end of that backward makes it idle again.
+
+
+class Reducer(Complete):
+    """Averages in the backward it is armed for: after Li et al. (2020)."""
+
+    state, learning, absent = "idle", True, ()
+
+    def arm(self):
+        """Make the next backward average: on all ranks of the group."""
+        if self.state == "averaging":
+            raise RuntimeError(
+                "A backward failed while its gradients were averaged, and its "
+                "messages may be under way. Wrap the model again, on all ranks."
+            )
+        self.begin()
+        self.state, self.absent = "armed", ()
+
+    def on_gradient(self, p):
+        if p in self.absent or (self.state == "averaging" and p in self.arrived):
+            raise RuntimeError(
+                "A gradient came after its averaging, and would stay this rank's own. "
+                "With checkpoint(), use use_reentrant=False."
+            )
+        if self.state != "idle":
+            self.state = "averaging"
+            super().on_gradient(p)
+
+    def finish(self):
+        super().finish()
+        self.state = "idle"
+        if self.learning:
+            self.learn()
+
+    def learn(self):
+        """Deal anew, in the order in which rank 0's gradients arrived."""
+        number = {p: i for i, p in enumerate(self.trained)}
+        order = [[number[p] for p in self.arrived]]
+        dist.broadcast_object_list(order, group_src=0, group=self.group)
+        arrived = [self.trained[i] for i in order[0]]
+        self.deal(dict.fromkeys([*arrived, *self.trained]))
+        self.learning = False
 
     def send_zeros(self):
         """Take part in a backward of the others, with no gradients of one's own."""
@@ -1130,8 +1144,8 @@ class Reducer:
         self.finish()
 
 
-# It is armed by the forward pass, before anything is computed: so all ranks decide the
-# same, if all call their model.
+# The forward pass arms it once it has its result. So all ranks decide the same, if all
+# call their model; and a forward that fails leaves the reducer as it was.
 
 # --- The wrapper ----------------------------------------------------------------------
 
@@ -1185,45 +1199,49 @@ def demand_equal(module, group=None):
 
 
 class OwnDDP(nn.Module):
-    """Data parallelism: a replica of `module` on each rank of a group, its gradients averaged.
+    """Data parallelism: a replica of `module` on each rank of a group.
 
-    All start with rank 0's weights. When the first backward() after a forward returns, each .grad
-    is the mean over the ranks (untouched, unless one of them used its parameter) and a view into a
-    bucket: clone it to keep it. all_reduce: called as dist.all_reduce is, with async_op; behind the
-    gradients stands how many ranks have each. Raises ValueError where models differ or nothing is
-    trained. State dict: the module's own.
+    All start with rank 0's weights. When the backward() after a forward returns, each
+    .grad is the mean over the ranks (untouched, unless one of them used its parameter)
+    and a view into a bucket: clone it to keep it. all_reduce: called as dist.all_reduce
+    is, with async_op; behind the gradients stands how many ranks have each. Raises
+    ValueError where models differ or nothing is trained.
     """
 
-    def __init__(self, module, group=None, all_reduce=dist.all_reduce, bucket_bytes=25 << 20,
-                 first_bytes=1 << 20):
+    def __init__(self, module, group=None, all_reduce=dist.all_reduce,
+                 bucket_bytes=25 << 20, first_bytes=1 << 20):
         super().__init__()
         self.module, self.group = module, group
-        self.sync, self.joining, self.ahead, self.owing = True, False, 0, False
+        self.sync, self.joining, self.ahead, self.buffers_due = True, False, 0, True
         demand_equal(module, group)
         broadcast_all([*module.parameters(), *module.buffers()], 0, group)
-        self.reducer = Reducer(module.parameters(), group, all_reduce, (bucket_bytes, first_bytes))
+        self.reducer = Reducer(
+            module.parameters(), (bucket_bytes, first_bytes), group, all_reduce
+        )
+        weakref.finalize(self, remove_all, self.reducer.hooks)
 
     def forward(self, *inputs, **named):
-        """Call the module. Raises RuntimeError where a backward is missing since the last call."""
-        if self.sync and torch.is_grad_enabled():
-            if self.reducer.armed and self.training and self.owing:  # who evaluates owes none
-                self.reducer.armed = False  # try again, and it works
-                raise RuntimeError(
-                    "Two forwards, and no backward between them. Put both inputs into one batch; "
-                    "or the first forward, and its backward, into no_sync(); or use no_grad()."
-                )
-            if self.joining:
-                self._anyone_goes_on(True)
-            broadcast_all(self.module.buffers(), self.ahead, self.group)
+        """Call the module. If gradients are wanted, its backward will average them."""
+        averages = self.sync and torch.is_grad_enabled()
+        if self.joining:
+            self._anyone_goes_on(1 + averages)
+        self._share_buffers(averages)
+        output = self.module(*inputs, **named)
+        if averages:
             self.reducer.arm()
-            self.owing = self.training  # a backward
         elif torch.is_grad_enabled():
-            self.reducer.spent = False
-        return self.module(*inputs, **named)
+            self.reducer.absent = ()  # whatever comes now is welcome
+        return output
+
+    def _share_buffers(self, averages):
+        """Give all the buffers, if the forward before was to average: as PyTorch does."""
+        if self.buffers_due:
+            broadcast_all(self.module.buffers(), self.ahead, self.group)
+        self.buffers_due = averages
 
     @contextlib.contextmanager
     def no_sync(self):
-        """Forwards in here leave their gradients as they are, to be added to those that follow."""
+        """Forwards in here leave their gradients as they are, to be added to later ones."""
         before, self.sync = self.sync, False
         try:
             yield
@@ -1240,30 +1258,35 @@ class OwnDDP(nn.Module):
         self.joining, self.throw = True, throw_on_early_termination
         try:
             yield
-            while self._anyone_goes_on(False):
-                broadcast_all(self.module.buffers(), self.ahead, self.group)
-                self.reducer.send_zeros()
+            while what := self._anyone_goes_on(0):
+                self._share_buffers(what == 2)
+                if what == 2:
+                    self.reducer.send_zeros()
             everything = [*self.module.parameters(), *self.module.buffers()]
             broadcast_all(everything, self.ahead, self.group)
         finally:
             self.joining, self.ahead = False, 0
 
     def _anyone_goes_on(self, mine):
-        """Has any rank another batch? Then `ahead` is the last that has: its buffers count."""
-        going = next(self.module.parameters()).new_zeros(dist.get_world_size(self.group))
-        going[dist.get_rank(self.group)] = mine
-        dist.all_reduce(going, group=self.group)
-        there, done = ([r for r, on in enumerate(going.tolist()) if on == k] for k in (1, 0))
+        """Tell what I do: 2, a step that averages; 1, another forward; 0, nothing more.
+
+        Return what those do who go on. The last of them is `ahead`: its buffers count.
+        """
+        doing = next(self.module.parameters()).new_zeros(self.reducer.n)
+        doing[dist.get_rank(self.group)] = mine
+        dist.all_reduce(doing, group=self.group)
+        there = [r for r, what in enumerate(doing.tolist()) if what]
+        done = [r for r, what in enumerate(doing.tolist()) if not what]
         if self.throw and there and done:
             raise RuntimeError(f"No more batches on ranks {done}, but on {there}.")
         self.ahead = max(there, default=self.ahead)
-        return bool(there)
+        return int(max(doing))
 
-    def state_dict(self, *args, **named):
-        return self.module.state_dict(*args, **named)
 
-    def load_state_dict(self, *args, **named):
-        return self.module.load_state_dict(*args, **named)
+def remove_all(hooks):
+    """A reducer would live as long as its model: hooks go with their wrapper."""
+    for hook in hooks:
+        hook.remove()
 
 
 @contextmanager
@@ -1276,22 +1299,20 @@ def may_fail():
         print(f"rank {rank} failed, as it may here: {type(error).__name__}: {first_line}")
 
 
-# That is all. Reducer and wrapper together have fewer than 150 lines (a test counts
-# them); buckets, broadcast and comparison have about 70 more. Five decisions in them
-# are worth a second look.
+# That is all. Five decisions in it are worth a second look.
 # - The forward decides. Not backward: `no_sync` is about the forwards in it, and the
 #   backward of such a forward leaves its gradients to be added to the next one's.
 #   PyTorch's does the same.
-# - Two forwards without a backward between them are refused. One backward of both
-#   losses together would be right, and PyTorch allows it. Two backwards would not: the
-#   first one uses up the averaging, and what the second one adds stays the rank's own.
-#   The forward cannot know which will come.
-# - Two backwards through one forward are refused for the same reason, at the second
-#   one's first gradient. (In PyTorch nobody notices, and the ranks drift apart.)
-# - Buffers (the running means of a batch norm) are given to all by rank 0 before each
-#   such forward, as PyTorch does. They are not averaged.
-# - The state dict is the module's own. A checkpoint can be loaded without the wrapper,
-#   and one that was saved without it can be loaded with it.
+# - One forward, one averaging. After two forwards, one backward of both losses together
+#   is right. Two backwards are not: the first one uses up the averaging, and what the
+#   second one adds stays the rank's own. Neither PyTorch's wrapper nor ours notices;
+#   that the ranks drift apart, chapter 10's comparison of weights does.
+# - A backward that fails may have messages under way, into the very buckets that a
+#   second try would fill. So it is refused, and the model has to be wrapped again.
+# - Buffers (the running means of a batch norm) are given to all by rank 0, before a
+#   forward that follows one that averages, as PyTorch does. They are not averaged.
+# - The hooks go with the wrapper. A model that is wrapped again, as happens to whoever
+#   runs a cell twice, would else be averaged by both.
 
 # --- Models that differ ---------------------------------------------------------------
 
@@ -1331,8 +1352,7 @@ def names_in_buckets(replica):
 everyone()
 replica = OwnDDP(Crossed(), bucket_bytes=1, first_bytes=1)
 guessed = names_in_buckets(replica)
-for _ in range(2):  # the second forward deals anew
-    replica(torch.randn(3, 8)).sum().backward()
+replica(torch.randn(3, 8)).sum().backward()  # deals anew when it ends
 as_they_came = names_in_buckets(replica)
 
 guessed_by_rank = to_rank_0(guessed)
@@ -1352,8 +1372,8 @@ if rank == 0:
 
 # The guess has (guessed_first) first, and what arrives first is (arrived_first). As no
 # bucket overtakes another, the head's gradients, there first, would wait until all
-# others are, in every step. So the first backward is used to take notes, and before the
-# second one the buckets are dealt again, in the order of arrival. It has to be the same
+# others are, in every step. So the first backward is used to take notes, and when it
+# ends, `learn` deals the buckets again, in the order of arrival. It has to be the same
 # on all ranks, so rank 0's is broadcast. PyTorch does this, too [pytorchreducer], as
 # chapter 11 has seen.
 

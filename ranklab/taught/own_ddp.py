@@ -3,6 +3,7 @@
 """Written by you: what chapter 12_own_ddp teaches."""
 
 import contextlib
+import weakref
 
 import torch
 import torch.distributed as dist
@@ -58,6 +59,54 @@ def in_buckets(parameters, bucket_bytes, first_bytes=None):
     return [Bucket(some) for some in [*full, *filling.values()]]
 
 
+class InBuckets:
+    """Averages gradients in buckets, each of which is sent when it is full."""
+
+    def __init__(self, parameters, limits=(512 << 10,), group=None, all_reduce=dist.all_reduce):
+        self.trained = [p for p in parameters if p.requires_grad][::-1]
+        self.limits, self.group, self.all_reduce = limits, group, all_reduce
+        self.n = dist.get_world_size(group)
+        self.deal(self.trained)
+
+    def deal(self, order):
+        """Deal the parameters into buckets, in this order."""
+        self.buckets = in_buckets(order, *self.limits)
+        self.place = {
+            p: (bucket, i) for bucket in self.buckets for i, p in enumerate(bucket.parameters)
+        }
+
+    def begin(self):
+        for bucket in self.buckets:
+            bucket.begin()
+
+    def put(self, p):
+        """Put p's gradient in, and send its bucket if that was the last."""
+        bucket, i = self.place[p]
+        bucket.put(i, self.n)
+        if not bucket.missing:
+            self.send(bucket)
+
+    def send(self, bucket):
+        bucket.work = self.all_reduce(bucket.buffer, group=self.group, async_op=True)
+
+    def finish(self):
+        for bucket in self.buckets:
+            if bucket.work:
+                bucket.work.wait()
+
+
+class Overlapped(InBuckets):
+    """Puts every gradient in while backward computes the others."""
+
+    def __init__(self, *args, **how):
+        super().__init__(*args, **how)
+        self.hooks = [p.register_post_accumulate_grad_hook(self.on_gradient) for p in self.trained]
+
+    def on_gradient(self, p):
+        """Autograd calls it: the gradient of p is complete."""
+        self.put(p)
+
+
 def overlapped_seconds(bucket_bytes, forward, backward, alpha, beta):
     """Seconds of a step in which buckets of so many bytes each are sent during backward.
 
@@ -72,68 +121,81 @@ def overlapped_seconds(bucket_bytes, forward, backward, alpha, beta):
     return max(free, forward + backward)
 
 
-class Reducer:
-    """Averages gradients in buckets, while backward computes: after Li et al. (2020)."""
+class InOrder(Overlapped):
+    """A bucket that is full leaves when all before it have left."""
 
-    def __init__(self, parameters, group, all_reduce, limits):  # of a bucket, of the first: bytes
-        self.group, self.all_reduce, self.limits = group, all_reduce, limits
-        self.n = dist.get_world_size(group)
-        self.trained = [p for p in parameters if p.requires_grad][::-1]
-        self.number = {p: i for i, p in enumerate(self.trained)}
-        self.armed, self.spent, self.arrived, self.rounds = False, False, {}, 0
-        self._deal(self.trained)
-        for p in self.trained:
-            p.register_post_accumulate_grad_hook(self._on_gradient)
+    def begin(self):
+        super().begin()
+        self.next = 0
 
-    def _deal(self, order):
-        """Deal the parameters into buckets in this order; those not in it come last."""
-        self.buckets = in_buckets(dict.fromkeys([*order, *self.trained]), *self.limits)
-        self.place = {p: (b, i) for b in self.buckets for i, p in enumerate(b.parameters)}
-
-    def arm(self):
-        """Make the next backward average. All ranks of the group must call it."""
-        if self.rounds == 1:  # now the order is known in which gradients come: rank 0's counts
-            order = [[self.number[p] for p in self.arrived]]
-            dist.broadcast_object_list(order, group_src=0, group=self.group)
-            self._deal([self.trained[i] for i in order[0]])
-        for bucket in self.buckets:
-            bucket.begin()
-        self.armed, self.spent, self.arrived, self.next = True, False, {}, 0
-
-    def _on_gradient(self, p):
-        """Autograd calls it, in the middle of backward: the gradient of p is complete."""
-        if self.spent or (self.armed and p in self.arrived):
-            raise RuntimeError(
-                "A gradient came after its averaging, and would stay this rank's own. Call the "
-                "model before each backward; for checkpoint(), use_reentrant=False."
-            )
-        if not self.armed:
-            return
-        if not self.arrived:  # the first one: ask autograd to call finish when all is computed
-            Variable._execution_engine.queue_callback(self.finish)
-        self.arrived[p] = True
-        self._put(p)
-
-    def _put(self, p):
-        """Put p's gradient into its bucket, and send all that can go: in the same order always."""
-        bucket, i = self.place[p]
-        bucket.put(i, self.n)
+    def send(self, _):
         while self.next < len(self.buckets) and not self.buckets[self.next].missing:
-            full = self.buckets[self.next]
-            full.work = self.all_reduce(full.buffer, group=self.group, async_op=True)
+            super().send(self.buckets[self.next])
             self.next += 1
 
+
+class Complete(InOrder):
+    """Sends zeros for gradients that did not come until backward ended."""
+
+    def begin(self):
+        super().begin()
+        self.arrived = {}
+
+    def on_gradient(self, p):
+        if not self.arrived:  # the first: let autograd call finish at the end
+            Variable._execution_engine.queue_callback(self.finish)
+        self.arrived[p] = True
+        self.put(p)
+
     def finish(self):
-        """End a backward: what did not come is sent as zeros. Then wait for all sums."""
-        absent = [p for p in self.trained if p not in self.arrived]
-        for p in absent:
-            self._put(p)
-        for bucket in self.buckets:
-            bucket.work.wait()
-        for bucket, i in map(self.place.get, absent):
+        self.absent = {p for p in self.trained if p not in self.arrived}
+        for p in self.absent:
+            self.put(p)
+        super().finish()
+        for bucket, i in map(self.place.get, self.absent):
             if bucket.present[i]:  # some rank has one
                 bucket.parameters[i].grad = bucket.views[i]
-        self.armed, self.spent, self.rounds = False, True, self.rounds + 1
+
+
+class Reducer(Complete):
+    """Averages in the backward it is armed for: after Li et al. (2020)."""
+
+    state, learning, absent = "idle", True, ()
+
+    def arm(self):
+        """Make the next backward average: on all ranks of the group."""
+        if self.state == "averaging":
+            raise RuntimeError(
+                "A backward failed while its gradients were averaged, and its "
+                "messages may be under way. Wrap the model again, on all ranks."
+            )
+        self.begin()
+        self.state, self.absent = "armed", ()
+
+    def on_gradient(self, p):
+        if p in self.absent or (self.state == "averaging" and p in self.arrived):
+            raise RuntimeError(
+                "A gradient came after its averaging, and would stay this rank's own. "
+                "With checkpoint(), use use_reentrant=False."
+            )
+        if self.state != "idle":
+            self.state = "averaging"
+            super().on_gradient(p)
+
+    def finish(self):
+        super().finish()
+        self.state = "idle"
+        if self.learning:
+            self.learn()
+
+    def learn(self):
+        """Deal anew, in the order in which rank 0's gradients arrived."""
+        number = {p: i for i, p in enumerate(self.trained)}
+        order = [[number[p] for p in self.arrived]]
+        dist.broadcast_object_list(order, group_src=0, group=self.group)
+        arrived = [self.trained[i] for i in order[0]]
+        self.deal(dict.fromkeys([*arrived, *self.trained]))
+        self.learning = False
 
     def send_zeros(self):
         """Take part in a backward of the others, with no gradients of one's own."""
@@ -181,13 +243,13 @@ def demand_equal(module, group=None):
 
 
 class OwnDDP(nn.Module):
-    """Data parallelism: a replica of `module` on each rank of a group, its gradients averaged.
+    """Data parallelism: a replica of `module` on each rank of a group.
 
-    All start with rank 0's weights. When the first backward() after a forward returns, each .grad
-    is the mean over the ranks (untouched, unless one of them used its parameter) and a view into a
-    bucket: clone it to keep it. all_reduce: called as dist.all_reduce is, with async_op; behind the
-    gradients stands how many ranks have each. Raises ValueError where models differ or nothing is
-    trained. State dict: the module's own.
+    All start with rank 0's weights. When the backward() after a forward returns, each
+    .grad is the mean over the ranks (untouched, unless one of them used its parameter)
+    and a view into a bucket: clone it to keep it. all_reduce: called as dist.all_reduce
+    is, with async_op; behind the gradients stands how many ranks have each. Raises
+    ValueError where models differ or nothing is trained.
     """
 
     def __init__(
@@ -200,32 +262,34 @@ class OwnDDP(nn.Module):
     ):
         super().__init__()
         self.module, self.group = module, group
-        self.sync, self.joining, self.ahead, self.owing = True, False, 0, False
+        self.sync, self.joining, self.ahead, self.buffers_due = True, False, 0, True
         demand_equal(module, group)
         broadcast_all([*module.parameters(), *module.buffers()], 0, group)
-        self.reducer = Reducer(module.parameters(), group, all_reduce, (bucket_bytes, first_bytes))
+        self.reducer = Reducer(module.parameters(), (bucket_bytes, first_bytes), group, all_reduce)
+        weakref.finalize(self, remove_all, self.reducer.hooks)
 
     def forward(self, *inputs, **named):
-        """Call the module. Raises RuntimeError where a backward is missing since the last call."""
-        if self.sync and torch.is_grad_enabled():
-            if self.reducer.armed and self.training and self.owing:  # who evaluates owes none
-                self.reducer.armed = False  # try again, and it works
-                raise RuntimeError(
-                    "Two forwards, and no backward between them. Put both inputs into one batch; "
-                    "or the first forward, and its backward, into no_sync(); or use no_grad()."
-                )
-            if self.joining:
-                self._anyone_goes_on(True)
-            broadcast_all(self.module.buffers(), self.ahead, self.group)
+        """Call the module. If gradients are wanted, its backward will average them."""
+        averages = self.sync and torch.is_grad_enabled()
+        if self.joining:
+            self._anyone_goes_on(1 + averages)
+        self._share_buffers(averages)
+        output = self.module(*inputs, **named)
+        if averages:
             self.reducer.arm()
-            self.owing = self.training  # a backward
         elif torch.is_grad_enabled():
-            self.reducer.spent = False
-        return self.module(*inputs, **named)
+            self.reducer.absent = ()  # whatever comes now is welcome
+        return output
+
+    def _share_buffers(self, averages):
+        """Give all the buffers, if the forward before was to average: as PyTorch does."""
+        if self.buffers_due:
+            broadcast_all(self.module.buffers(), self.ahead, self.group)
+        self.buffers_due = averages
 
     @contextlib.contextmanager
     def no_sync(self):
-        """Forwards in here leave their gradients as they are, to be added to those that follow."""
+        """Forwards in here leave their gradients as they are, to be added to later ones."""
         before, self.sync = self.sync, False
         try:
             yield
@@ -242,30 +306,35 @@ class OwnDDP(nn.Module):
         self.joining, self.throw = True, throw_on_early_termination
         try:
             yield
-            while self._anyone_goes_on(False):
-                broadcast_all(self.module.buffers(), self.ahead, self.group)
-                self.reducer.send_zeros()
+            while what := self._anyone_goes_on(0):
+                self._share_buffers(what == 2)
+                if what == 2:
+                    self.reducer.send_zeros()
             everything = [*self.module.parameters(), *self.module.buffers()]
             broadcast_all(everything, self.ahead, self.group)
         finally:
             self.joining, self.ahead = False, 0
 
     def _anyone_goes_on(self, mine):
-        """Has any rank another batch? Then `ahead` is the last that has: its buffers count."""
-        going = next(self.module.parameters()).new_zeros(dist.get_world_size(self.group))
-        going[dist.get_rank(self.group)] = mine
-        dist.all_reduce(going, group=self.group)
-        there, done = ([r for r, on in enumerate(going.tolist()) if on == k] for k in (1, 0))
+        """Tell what I do: 2, a step that averages; 1, another forward; 0, nothing more.
+
+        Return what those do who go on. The last of them is `ahead`: its buffers count.
+        """
+        doing = next(self.module.parameters()).new_zeros(self.reducer.n)
+        doing[dist.get_rank(self.group)] = mine
+        dist.all_reduce(doing, group=self.group)
+        there = [r for r, what in enumerate(doing.tolist()) if what]
+        done = [r for r, what in enumerate(doing.tolist()) if not what]
         if self.throw and there and done:
             raise RuntimeError(f"No more batches on ranks {done}, but on {there}.")
         self.ahead = max(there, default=self.ahead)
-        return bool(there)
+        return int(max(doing))
 
-    def state_dict(self, *args, **named):
-        return self.module.state_dict(*args, **named)
 
-    def load_state_dict(self, *args, **named):
-        return self.module.load_state_dict(*args, **named)
+def remove_all(hooks):
+    """A reducer would live as long as its model: hooks go with their wrapper."""
+    for hook in hooks:
+        hook.remove()
 
 
 class Awkward(nn.Module):
