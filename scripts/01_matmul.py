@@ -156,7 +156,7 @@ def show(value, on_rank=None):
 # What does one matrix product cost, how much of it can be done at the same time, and
 # how much of your machine does it really use?
 #
-# 45 minutes to read, with the code · 20 seconds to run · stands on no other chapter
+# 40 minutes to read, with the code · 20 seconds to run · stands on no other chapter
 #
 # Training a neural network is, for the most part, multiplying matrices. To spread
 # training over many processors we have to know three things about one product: how many

@@ -38,7 +38,7 @@ if any(os.environ.get(name, "0") != "0" for name in ("RANK", "PMI_RANK", "OMPI_C
 # chapter you can write that graph yourself, read PyTorch's, say what a second worker is
 # worth before you have one, and predict to the byte what a batch keeps in memory.
 #
-# 40 minutes to read, with the code · 10 seconds to run · stands on chapter 01_matmul
+# 35 minutes to read, with the code · 10 seconds to run · stands on chapter 01_matmul
 
 torch.manual_seed(0)
 torch.set_num_threads(1)  # so that one worker is one processor

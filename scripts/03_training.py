@@ -61,7 +61,7 @@ def show(value, on_rank=None):
 # depends on. The model and the loop of this chapter are those that Part III spreads
 # over many ranks.
 #
-# 20 minutes to read · 25 seconds to run · stands on chapter 02_graphs
+# 25 minutes to read · 25 seconds to run · stands on chapter 02_graphs
 
 show(torch.set_num_threads(1))  # the same bits, however many processors there are
 

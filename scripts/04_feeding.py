@@ -60,7 +60,7 @@ del __file__  # processes that this one starts, and that import it, must not run
 # The meter shows 20 %: what is the processor waiting for? It shows 100 %: is it doing
 # anything?
 #
-# 20 minutes to read · 25 seconds to run · stands on chapter 03_training
+# 25 minutes to read · 25 seconds to run · stands on chapter 03_training
 #
 # An expensive processor that waits for its input costs as much as one that computes. At
 # the end you can say what a utilization number means and what it does not, tell a

@@ -134,7 +134,7 @@ def play(part):
 # gradients. Which patterns are these, what does each of them cost, and which one undoes
 # which?
 #
-# 30 minutes to read · 15 seconds to run · stands on chapter 06_messages
+# 35 minutes to read · 15 seconds to run · stands on chapter 06_messages
 #
 # At the end you know the nine calls that nearly every distributed program is made of.
 # You have written each of them with nothing but messages, you can say what it sends and

@@ -114,7 +114,7 @@ form_groups()
 # Every training step ends with the same sum over all ranks. What is the least that it
 # can cost, and who gets near that?
 #
-# 30 minutes to read · 20 seconds to run · stands on chapter 06_messages and chapter
+# 40 minutes to read · 20 seconds to run · stands on chapter 06_messages and chapter
 # 07_collectives
 #
 # Data parallelism adds up every gradient over all ranks, in every step. Whatever that

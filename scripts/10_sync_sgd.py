@@ -147,7 +147,7 @@ def result(name, value, varies=False):
 # Four ranks take a quarter of every batch each. Is what they train together the network
 # that one rank alone would have trained, and to which digit?
 #
-# 50 minutes to read · 30 seconds to run · stands on chapter 03_training and chapter
+# 40 minutes to read · 30 seconds to run · stands on chapter 03_training and chapter
 # 07_collectives
 #
 # At the end you can share a batch out in any way and get the gradient of the whole,

@@ -198,7 +198,7 @@ def digits(seed=0):
 # Everybody wraps the model in `DistributedDataParallel` and goes on. What does that
 # line do, and when? And what does it leave to you?
 #
-# 60 minutes to read · 30 seconds to run · stands on chapter 10_sync_sgd
+# 55 minutes to read · 30 seconds to run · stands on chapter 10_sync_sgd
 #
 # At the end you can say which messages DDP sends and at what moment, use `no_sync` and
 # `find_unused_parameters` for what they are for, choose batch size, learning rate and

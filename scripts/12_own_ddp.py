@@ -140,7 +140,7 @@ def play(part):
 # behind that line, and how much code does it take to write one that you would trust
 # with a training of your own?
 #
-# 60 minutes to read · 25 seconds to run · stands on chapter 08_all_reduce, chapter
+# 50 minutes to read · 25 seconds to run · stands on chapter 08_all_reduce, chapter
 # 10_sync_sgd and chapter 11_ddp
 #
 # The gradient of the whole batch is the mean of the ranks' gradients; that is all the

@@ -138,7 +138,7 @@ def play(part):
 # A model is too large for any one of your ranks. Can they own it together, a few layers
 # each, and still train the same model? And what becomes of the time?
 #
-# 50 minutes to read · 20 seconds to run · stands on chapter 02_graphs, chapter
+# 45 minutes to read · 20 seconds to run · stands on chapter 02_graphs, chapter
 # 06_messages, chapter 07_collectives and chapter 10_sync_sgd
 #
 # In data parallelism every rank holds the whole model and a part of the batch. Here it

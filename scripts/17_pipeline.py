@@ -128,7 +128,7 @@ form_groups()
 # How can all of them work at once, how much idle time is left, and what does that cost
 # in memory?
 #
-# 90 minutes to read · 25 seconds to run · stands on chapter 02_graphs, chapter
+# 65 minutes to read · 25 seconds to run · stands on chapter 02_graphs, chapter
 # 06_messages and chapter 16_layers
 #
 # The answer is to send several small batches through the stages, one behind the other.

@@ -154,7 +154,7 @@ def play(part):
 # A layer is too large for one rank. How can several ranks own it together, and compute
 # what the whole layer would have computed?
 #
-# 60 minutes to read · 20 seconds to run · stands on chapter 08_all_reduce, chapter
+# 65 minutes to read · 20 seconds to run · stands on chapter 08_all_reduce, chapter
 # 16_layers and chapter 17_pipeline
 #
 # Chapters 16 and 17 cut a model between its layers. Here the cut goes through every

@@ -15,7 +15,7 @@ from bookmaker import contents, files
 from bookmaker.errors import BookError, FormError
 from bookmaker.folders import HERE, Folders
 from bookmaker.forms import exercise_files, solutions, teacher
-from bookmaker.manuscript import exercises, header, manuscript
+from bookmaker.manuscript import exercises, header, lengths, manuscript
 from bookmaker.notebook import notebook, readers_answers
 from bookmaker.script import to_script
 from bookmaker.taught import taught
@@ -65,7 +65,7 @@ class Forms:
     def _read(self, path: Path):
         try:
             header.read(path)
-            nb = manuscript.read(path)
+            nb = lengths.with_minutes(manuscript.read(path))
         except FormError as error:
             self._fail(str(error))
             self._keep_forms_of(path.stem)

@@ -1,7 +1,8 @@
 """What the chapters' pages have beyond Sphinx: a Sphinx extension.
 
-Under a chapter's title: the notebook and the script to take away, Colab and Binder. In the
-outputs: whose line each one is, in the rank's color.
+Under a chapter's title: the notebook and the script to take away, Colab and Binder. What a cell's
+`fold` names, and the sections called "Extra: ...", are folded. In the outputs: whose line each one
+is, in the rank's color.
 """
 
 import hashlib
@@ -19,6 +20,7 @@ from bookmaker.folders import CHAPTER
 
 log = logging.getLogger(__name__)
 # What ipyparallel puts before a line that a rank printed, and before what it returned.
+EXTRA = "For those who want to know more. Nothing later depends on it."
 RANK = re.compile(r"^(\[(?:stdout|stderr):(\d+)\])", re.MULTILINE)
 
 
@@ -69,8 +71,32 @@ def _complete(app, doctree):
     position = section.index(next(section.findall(nodes.title))) + 1
     links = take_away(name, app.config.ranklab_launch)
     section.insert(position, nodes.raw("", links, format="html"))
+    for cell in list(doctree.findall(_is_folded_cell)):
+        line = html.escape(cell["cell_metadata"]["fold"])
+        cell[:1] = _folded(cell.children[0], kind="fold", line=line)
+    for extra in list(doctree.findall(_is_extra)):
+        extra[1:] = _folded(*extra.children[1:], kind="extra", line=EXTRA)
     for block in list(doctree.findall(nodes.literal_block)):
         _complete_block(block, block.astext())
+
+
+def _is_folded_cell(node) -> bool:
+    is_cell = isinstance(node, nodes.container) and node.get("nb_element") == "cell_code"
+    return is_cell and "fold" in node["cell_metadata"]
+
+
+def _is_extra(node) -> bool:
+    return isinstance(node, nodes.section) and node.children[0].astext().startswith("Extra: ")
+
+
+def _folded(*children, kind, line):
+    """The nodes behind one line, which opens them: by mouse, by keyboard, without a script."""
+    begin = f'<details class="{kind}"><summary>{line}</summary>'
+    return [
+        nodes.raw("", begin, format="html"),
+        *children,
+        nodes.raw("", "</details>", format="html"),
+    ]
 
 
 def _complete_block(block, text):
@@ -111,6 +137,8 @@ def take_away(name: str, launch: dict[str, str]) -> str:
         f'<li><a class="{kind}" href="{html.escape(url)}"{download}>{text}</a></li>'
         for url, kind, text, download in items
     )
+    # Shown by the script that it needs: book/_static/code.js.
+    links += '<li><button class="show-code" type="button" hidden>Show all code</button></li>'
     label = "Run this chapter, or take it away"
     return f'<nav class="take-away" aria-label="{label}"><ul>{links}</ul></nav>'
 
