@@ -104,11 +104,11 @@ def _generated_cells(nb: NotebookNode, places: Places) -> list[NotebookNode]:
 
 def _check_cell(nb: NotebookNode, index: int) -> None:
     cell = nb.cells[index]
-    extra = sorted(set(cell.metadata) - {"mystnb", "tags"})
+    extra = sorted(set(cell.metadata) - {"fold", "mystnb", "tags"})
     if extra:
         raise FormError(
             f"{manuscript.where(nb, index)}: the metadata {', '.join(map(repr, extra))} would be "
-            "lost in the notebook. A cell may have `tags` and `mystnb`."
+            "lost in the notebook. A cell may have `fold`, `tags` and `mystnb`."
         )
     if not cell.source.strip():
         raise FormError(f"{manuscript.where(nb, index)}: the cell is empty. Remove it.")
