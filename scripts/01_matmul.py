@@ -1,4 +1,4 @@
-# Generated from book/01_matmul.md by `make forms`: edit the manuscript, not this file.
+# Chapter 1 of Many Ranks, One Model, as one script. Generated from book/01_matmul.md.
 #
 # Run it on 2 ranks, or on another number of them, in one of these ways:
 #     python 01_matmul.py
@@ -136,7 +136,9 @@ def file_beside(name):
         number += 1
         name = f"{first}-{number}"
     pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    print(f"saved beside this script: {path.name}")
+    return path
 
 
 def show(value, on_rank=None):
@@ -171,6 +173,7 @@ def show(value, on_rank=None):
 # Written down as it stands, that is three loops.
 
 if rank == 0:
+    print("\n## Count it by running it\n")
     A = [[2, 7, 3], [1, 5, 8], [0, 4, 1]]
     B = [[3, 0, 1], [2, 1, 0], [1, 2, 4]]
 
@@ -347,6 +350,7 @@ if rank == 0:
 # names the best. First we give it exact numbers: counted multiplications.
 
 if rank == 0:
+    print("\n## How it grows\n")
     sizes = np.arange(2, 21, 2)
     multiplications = []
     for n in sizes:
@@ -483,6 +487,7 @@ def numbers(n):
 # report? Read the last function again before you answer. We ask three times.
 
 if rank == 0:
+    print("\n## When the fit finds something in nothing\n")
     fits = []
     for _ in range(3):
         ns, seconds_5x5 = big_o.measure_execution_time(product_5x5, numbers, n_repeats=500)
@@ -570,6 +575,7 @@ def strassen_to(leaf):
 # What does Strassen take? Count the plus and minus signs above.
 
 if rank == 0:
+    print("\n## Fewer than $n^3$\n")
     rng = np.random.default_rng(0)
     for levels in range(5):
         n = 2**levels
@@ -755,6 +761,7 @@ def profile(multiply, n):
 
 
 if rank == 0:
+    print("\n## What waits for what\n")
     in_a_row = profile(product, 16)
     result("steps_in_a_row", max(in_a_row))
     assert in_a_row[1] == 16**3  # all the multiplications, at once
@@ -842,6 +849,7 @@ def gflops(multiply, n, dtype=np.float64, repeat=4):
 
 
 if rank == 0:
+    print("\n## The ladder\n")
     rate = {"three loops": gflops(by_loops, 64, repeat=10)}
 
 # The first change is the order of the loops. With `k` in the middle, the innermost loop
@@ -1000,6 +1008,7 @@ if rank == 0:
 # drawn here.
 
 if rank == 0:
+    print("\n## The roof\n")
     x, y, z = np.ones((3, 1 << 23))  # 64 MiB each
     add_seconds = best_time(np.add, x, y, z, repeat=20)
     bandwidth = 24 * len(x) / add_seconds / 1e9  # GB/s
@@ -1106,6 +1115,7 @@ def push(name, make):
 # mean equal, in whatever order they were added.
 
 if rank == 0:
+    print("\n## Rows over two processes\n")
     torch.manual_seed(0)
     A, B = torch.randint(-8, 9, (2, 1003, 1003)).double()
     whole = A @ B

@@ -1,4 +1,4 @@
-# Generated from book/02_graphs.md by `make forms`: edit the manuscript, not this file.
+# Chapter 2 of Many Ranks, One Model, as one script. Generated from book/02_graphs.md.
 #
 # Run it: python 02_graphs.py
 #
@@ -51,6 +51,7 @@ os.environ["KINETO_LOG_LEVEL"] = "99"  # the profiler's own log lines, off
 # of its inputs. This is a computational graph. Its nodes are operations. An edge is a
 # dependency: one operation needs the result of another.
 
+print("\n## A formula is a graph\n")
 formula = {
     "z": (operator.mul, "x", "y"),
     "u": (operator.mul, "z", "λ"),
@@ -172,7 +173,9 @@ def file_beside(name):
         number += 1
         name = f"{first}-{number}"
     pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    print(f"saved beside this script: {path.name}")
+    return path
 
 
 # From ranklab.plots:
@@ -309,6 +312,7 @@ def save_figures():
 # Predict: One worker needs four steps. How many do two workers need? How many do three
 # need?
 
+print("\n## What a second worker is worth\n")
 fig, panels = plt.subplots(
     2, sharex=True, num="formula-schedule", figsize=(5.2, 2.6), height_ratios=[1, 2]
 )
@@ -412,6 +416,7 @@ save_figures()
 # `evaluate` does not care what kind of numbers it is given. Give it PyTorch tensors
 # that require gradients.
 
+print("\n## PyTorch writes the same graph\n")
 leaves = {n: torch.tensor(v, requires_grad=True) for n, v in numbers.items()}
 tensors = evaluate(formula, leaves)
 print(tensors["t"])
@@ -564,6 +569,7 @@ def backward(output):
 
 # First the formula. The graph is the same; only the functions are now ours.
 
+print("\n## An autograd of your own\n")
 ours = {operator.mul: mul, operator.add: add}
 own_leaves = {n: Tensor(v) for n, v in numbers.items()}
 own_formula = {n: (ours[f], *sources) for n, (f, *sources) in formula.items()}
@@ -640,6 +646,7 @@ def narrow(source):
     return source.replace("digraph {", "digraph { nodesep=0.1 ranksep=0.25", 1)
 
 
+print("\n## Reading the picture\n")
 model = mlp(widths)
 batch = torch.rand(32, 784)
 parameters = dict(model.named_parameters())
@@ -750,6 +757,7 @@ def training_step(layers):
 
 # Is this really a training step? Run it, and compare with PyTorch's gradients.
 
+print("\n## Is anything here parallel?\n")
 size, n_batch = 512, 256
 step = training_step(3)
 values = {f"W{i}": torch.randn(size, size) / size**0.5 for i in (1, 2, 3)}
@@ -885,6 +893,7 @@ save_figures()
 # Predict: How many matrix products in the backward pass of three linear layers? Will
 # two of them overlap in time?
 
+print("\n## The same in a trace\n")
 network = nn.Sequential(*(m for _ in range(3) for m in (nn.Linear(size, size), nn.ReLU())))
 for _ in range(2):  # warm up; it also creates the .grad of every parameter
     network(values["x"]).sum().backward()
@@ -975,6 +984,7 @@ save_figures()
 # Predict: Batch 32, float32, widths 784, 128, 64, 10. How many bytes do the 8 orange
 # boxes of the whole network hold?
 
+print("\n## What has to be kept\n")
 saved = []
 
 
@@ -1095,6 +1105,7 @@ else:
 # Predict: Which may be overwritten after it was used: `h`, the output of the linear
 # layer, or `r`, the output of the ReLU? The drawing of one layer above knows.
 
+print("\n## Something goes wrong\n")
 first, head = nn.Linear(784, 128), torch.rand(128, 1, requires_grad=True)
 h = first(batch)
 r = torch.relu(h)

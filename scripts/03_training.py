@@ -1,4 +1,4 @@
-# Generated from book/03_training.md by `make forms`: edit the manuscript, not this file.
+# Chapter 3 of Many Ranks, One Model, as one script. Generated from book/03_training.md.
 #
 # Run it: python 03_training.py
 #
@@ -36,7 +36,9 @@ def file_beside(name):
         number += 1
         name = f"{first}-{number}"
     pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    print(f"saved beside this script: {path.name}")
+    return path
 
 
 def show(value, on_rank=None):
@@ -72,6 +74,7 @@ show(torch.set_num_threads(1))  # the same bits, however many processors there a
 # take its options as they are. The script of this chapter has them on its command line,
 # and in a notebook you write here what you would write there:
 
+print("\n## The options\n")
 defaults = {"n_layers": 4, "dim_in": 1024, "n_classes": 32, "dim_hidden": 256}
 defaults |= {"train_size": 10000, "batch_size": 64, "learning_rate": 0.1, "niters": 1000}
 defaults |= {"port": 29000}  # where ranks meet, in later chapters; nobody listens there in this one
@@ -124,6 +127,7 @@ def result(name, value, varies=False):
     print(f"{name} = {plain(value)}")
 
 
+print("\n## The data\n")
 X, y = make_data(options["train_size"], options["dim_in"], options["n_classes"])
 per_class = torch.bincount(y)
 result("shape", list(X.shape))
@@ -165,6 +169,7 @@ class MLP(nn.Module):
         return last(x)
 
 
+print("\n## The model\n")
 sizes = [options["dim_in"], *[options["dim_hidden"]] * (options["n_layers"] - 1)]
 sizes += [options["n_classes"]]
 model = MLP(sizes)
@@ -253,6 +258,7 @@ def rate_at(step, niters, first=0.1):
 # for every layer, and an input gradient for every layer but the first. How many times
 # the forward pass's multiplications is that, in this network? Twice?
 
+print("\n## One step\n")
 layers = [n_in * n_out for n_in, n_out in pairwise(sizes)]
 forward_flops = 2 * options["batch_size"] * sum(layers)
 backward_flops = forward_flops + 2 * options["batch_size"] * sum(layers[1:])
@@ -409,6 +415,7 @@ def published(X, y, options, report=print):
     return model, history
 
 
+print("\n## A run that looks good\n")
 suspect, history = published(X, y, options)
 
 # These are like the published lines in form, in the start near 3.8, in two columns that
@@ -612,6 +619,7 @@ def train(model, train_set, test_set, *, niters, batch_size, learning_rate, seed
 # epochs is that? Will the last train loss be below 0.2, about 0.2, or above? And the
 # last test loss: nearer to 0.2, to (loss_of_guessing), or above that?
 
+print("\n## The honest number\n")
 train_set, test_set = split(X, y)
 how = {name: options[name] for name in ("niters", "batch_size", "learning_rate")}
 model = MLP(sizes)
@@ -695,6 +703,7 @@ def weights_after(steps):
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
+print("\n## The same bits\n")
 assert torch.equal(weights_after(20), weights_after(20))
 
 

@@ -1,4 +1,4 @@
-# Generated from book/04_feeding.md by `make forms`: edit the manuscript, not this file.
+# Chapter 4 of Many Ranks, One Model, as one script. Generated from book/04_feeding.md.
 #
 # Run it: python 04_feeding.py
 #
@@ -49,7 +49,9 @@ def file_beside(name):
         number += 1
         name = f"{first}-{number}"
     pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    print(f"saved beside this script: {path.name}")
+    return path
 
 
 del __file__  # processes that this one starts, and that import it, must not run it again
@@ -119,6 +121,7 @@ def repeated(operation, flops, seconds):
     return calls * flops
 
 
+print("\n## What the number means\n")
 one, n = torch.ones(1, device=place), 8192 if on_gpu else 512
 square = torch.rand(n, n, device=place)
 activities = {
@@ -317,6 +320,7 @@ def step_seconds(batch_size, repeats=15):
     return statistics.median(times)
 
 
+print("\n## Two kinds of slow input\n")
 batch = 32
 step_time = step_seconds(batch)
 slow = Fetched(features, 4 * step_time / batch)  # a batch takes as long as 4 steps
@@ -408,6 +412,7 @@ result("one_over_none", fed_by_one / fed_by_itself, varies=True)
 # it we make everything longer, as a larger model would: many steps on each batch, and
 # five times as long to wait for it.
 
+print("\n## Watch it starve\n")
 tooth = 0.3 if on_gpu else 0.1  # seconds; NVML's own sample period may be 1/6 s
 steps_each = math.ceil(tooth / step_time)
 slower = Fetched(features, 5 * steps_each * step_time / batch)
@@ -492,6 +497,7 @@ def predicted(workers, load, step, core_seconds=0.0, cores=1):
 # Predict: The fetched input takes 4 steps' time a batch, the decoded one 2; the step
 # runs on a core, too. Where is the knee of each, with 2 cores and with 8?
 
+print("\n## The knee\n")
 cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 workers = [0, 1, 2, 4, 6]
 step_time = step_seconds(batch)
@@ -578,6 +584,7 @@ class Files(Fetched):
 # Predict: The waits add up to three quarters of the steps' time. One worker. Will more
 # prefetching help? And if they added up to twice the steps' time?
 
+print("\n## What a queue can do, and what it cannot\n")
 pause = 0.008  # seconds: in place of a step, so that nothing but the queue decides
 short_queue, long_queue = [], []
 for share in (0.75, 2.0):
@@ -646,6 +653,7 @@ class Stream(IterableDataset):
 # Predict: The loader hands out batches of 10. How many batches come with 0 workers? And
 # with 4?
 
+print("\n## Data, twice\n")
 seen = {w: torch.cat(list(loader(Stream(), 10, w))).tolist() for w in (0, 1, 4)}
 assert [len(numbers) for numbers in seen.values()] == [100, 100, 400]
 assert sorted(seen[4]) == sorted(4 * seen[0])
@@ -736,6 +744,7 @@ class Deadly(Fetched):
         return super().__getitem__(i)
 
 
+print("\n## A worker that dies\n")
 try:
     for x, y in loader(Deadly(features, 0), batch, workers=2):
         step(x, y)
@@ -763,6 +772,7 @@ assert died
 #    Look at the step: larger batches, fewer small operations, chapter 01_matmul's
 #    roofline.
 
+print("\n## What to do when the number is low\n")
 fetched = inputs["fetched: waits for 4 steps"]
 alone = throughput(loader(fetched, batch, 4), lambda x, y: None, 0.3)
 of_ceiling = alone * step_time / batch

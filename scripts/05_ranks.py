@@ -1,4 +1,4 @@
-# Generated from book/05_ranks.md by `make forms`: edit the manuscript, not this file.
+# Chapter 5 of Many Ranks, One Model, as one script. Generated from book/05_ranks.md.
 #
 # Run it on 4 ranks, or on another number of them, in one of these ways:
 #     python 05_ranks.py
@@ -157,6 +157,7 @@ def play(part):
 # memory that no other process can see. Many processes can run one text. Here is a text.
 
 if rank == 0:
+    print("\n## One program, four processes\n")
     workshop = tempfile.TemporaryDirectory(prefix="ranks-")  # gone when this notebook ends
     folder = Path(workshop.name)
 
@@ -232,6 +233,7 @@ if rank == 0:
 # environment, under the names that PyTorch's own launcher uses.
 
 if rank == 0:
+    print("\n## Who am I, and how many are we?\n")
     (folder / "share.py").write_text("""
 import os
 rank = int(os.environ["RANK"])
@@ -309,6 +311,7 @@ plt.rcParams.update(STYLE)
 # the program ten times, how many different orders do you expect?
 
 if rank == 0:
+    print("\n## In which order?\n")
     orders = []
     for _ in range(10):
         lines = start([sys.executable, folder / "share.py"], by_hand(4))
@@ -329,7 +332,9 @@ def file_beside(name):
         number += 1
         name = f"{first}-{number}"
     pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    print(f"saved beside this script: {path.name}")
+    return path
 
 
 def save_figures():
@@ -399,6 +404,7 @@ if rank == 0:
 # card is there, and reads them all.
 
 if rank == 0:
+    print("\n## Where do we meet?\n")
     (folder / "meet.py").write_text("""
 import os, sys, time
 from pathlib import Path
@@ -479,6 +485,7 @@ def show(value, on_rank=None):
 # one second of patience. What will the error say, and what will it not say?
 
 if rank == 0:
+    print("\n## PyTorch's rendezvous\n")
     with may_fail():
         from datetime import timedelta
 
@@ -544,6 +551,7 @@ if rank == 0:
 # (`"gloo"` names the library that will carry the messages; more of it below.)
 
 if rank == 0:
+    print("\n## Three launchers, one program\n")
     (folder / "hello.py").write_text("""
 import os
 import sys
@@ -663,6 +671,7 @@ if rank == 0:
 # the tensors. Which ones you have was settled when your PyTorch was built.
 
 if rank == 0:
+    print("\n## Who carries the messages\n")
     here = {
         "gloo": distributed.is_gloo_available(),
         "nccl": distributed.is_nccl_available(),
@@ -703,6 +712,9 @@ def everyone():
 # when the cell is done?
 
 everyone()
+if rank == 0:
+    print("\n## Ranks in this notebook\n")
+
 play("ranks")
 
 line = f"My rank is {dist.get_rank()}"
@@ -761,6 +773,9 @@ if rank == 0:
 # What does `ranks["x"]` hold?
 
 everyone()
+if rank == 0:
+    print("\n## Separate memory, shown\n")
+
 play("ranks")
 x = [0, 0]
 address = f"process {os.getpid()} on {socket.gethostname()}"
@@ -835,6 +850,9 @@ if rank == 0:
 # store and returns the sum, to one rank at a time.
 
 everyone()
+if rank == 0:
+    print("\n## A rank is told, not drawn\n")
+
 play("ranks")
 meeting = dist.distributed_c10d._get_default_store()  # PyTorch has no public name for it
 ticket = meeting.add("arrived", 1) - 1
@@ -903,6 +921,9 @@ def timed(work, *arguments):
 # Predict: How many cores do the two threads keep busy? And the two processes?
 
 everyone()
+if rank == 0:
+    print("\n## Why not threads?\n")
+
 play("ranks")
 threads, processes = [], []
 for _ in range(10):
@@ -1013,6 +1034,9 @@ if rank == 0:
 # rank?
 
 everyone()
+if rank == 0:
+    print("\n## As one\n")
+
 play("ranks")
 total = torch.tensor(rank + 1)
 dist.all_reduce(total)
@@ -1114,6 +1138,9 @@ if rank == 0:
 # their own. How long do they wait?
 
 everyone()
+if rank == 0:
+    print("\n## When one does not come\n")
+
 play("ranks")
 with may_fail():
     if rank == 1:

@@ -1,4 +1,4 @@
-# Generated from book/06_messages.md by `make forms`: edit the manuscript, not this file.
+# Chapter 6 of Many Ranks, One Model, as one script. Generated from book/06_messages.md.
 #
 # Run it on 4 ranks, or on another number of them, in one of these ways:
 #     python 06_messages.py
@@ -146,6 +146,9 @@ def play(part):
 #
 # Predict: Four ranks run the next cell. What is in `box` afterwards, on each of them?
 
+if rank == 0:
+    print("\n## One message\n")
+
 box = torch.zeros(2)
 if rank == 0:
     dist.send(torch.tensor([1.0, -1.0]), dst=1)
@@ -203,6 +206,9 @@ def everyone():
 # 0 sends a 2×3 tensor, and the box is 2×4.
 
 everyone()
+if rank == 0:
+    print("\n## The box has no label\n")
+
 integers = torch.zeros(2, dtype=torch.int32)
 wide = torch.zeros(2, 4)
 if rank == 0:
@@ -256,6 +262,8 @@ def wait_for(latecomer, nbytes):
 
 
 everyone()
+if rank == 0:
+    print("\n## Who waits for whom\n")
 
 waits = {(late, nbytes): wait_for(late, nbytes) for late in (1, 0) for nbytes in (4, 64 << 20)}
 
@@ -324,7 +332,9 @@ def file_beside(name):
         number += 1
         name = f"{first}-{number}"
     pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    print(f"saved beside this script: {path.name}")
+    return path
 
 
 def show(value, on_rank=None):
@@ -373,6 +383,9 @@ def may_fail():
 # What happens?
 
 everyone()
+if rank == 0:
+    print("\n## Two ranks that wait for each other\n")
+
 with may_fail():
     if rank < 2:
         peer = 1 - rank
@@ -475,6 +488,8 @@ def receive_and_work(overlapped):
 
 
 everyone()
+if rank == 0:
+    print("\n## Wait later\n")
 
 in_turn, overlapped = receive_and_work(False), receive_and_work(True)
 
@@ -545,6 +560,9 @@ fresh_group()
 
 # Predict: Rank 0 sends 0, 1, 2, 3, 4, 5, one message each. Can rank 1 receive them in
 # another order?
+
+if rank == 0:
+    print("\n## Order, tags, anyone, oneself\n")
 
 plain, tagged = torch.zeros(6), torch.zeros(6)
 if rank == 0:
@@ -634,6 +652,9 @@ if rank == 0:
 # back:
 
 everyone()
+if rank == 0:
+    print("\n## What a message costs\n")
+
 ball, square = torch.zeros(1 << 22), torch.ones(800, 800)  # 16 MB, and something to multiply
 dist.barrier()
 with trace() as t:
@@ -897,6 +918,9 @@ if rank == 0:
 # how long does the token travel?
 
 everyone()
+if rank == 0:
+    print("\n## A token goes around the ring\n")
+
 left, right = (rank - 1) % world_size, (rank + 1) % world_size
 
 
@@ -965,6 +989,9 @@ if rank == 0:
 # work?
 
 everyone()
+if rank == 0:
+    print("\n## Everybody at once\n")
+
 with may_fail():
     with trace() as t:
         waits_for = right  # a note of whom this rank waits for, made before the call
@@ -1078,6 +1105,8 @@ def all_ways():
 
 
 everyone()
+if rank == 0:
+    print("\n## Three ways out\n")
 
 mine, theirs = torch.full((1 << 21,), float(rank)), torch.zeros(1 << 21)  # 8 MB each
 all_ways()
@@ -1168,6 +1197,8 @@ def ring_sum(x):
 
 
 everyone()
+if rank == 0:
+    print("\n## Everybody's sum\n")
 
 with trace() as t:
     by_ring = ring_sum(torch.tensor([rank + 1.0]))

@@ -1,4 +1,4 @@
-# Generated from book/07_collectives.md by `make forms`: edit the manuscript, not this file.
+# Chapter 7 of Many Ranks, One Model, as one script. Generated from book/07_collectives.md.
 #
 # Run it on 4 ranks, or on another number of them, in one of these ways:
 #     python 07_collectives.py
@@ -234,6 +234,9 @@ def broadcast(x, src, group=None):
 # order, so that every one of them can be compared with its original: same call, same
 # numbers (among all ranks; in groups the root is numbered differently, see below).
 
+if rank == 0:
+    print("\n## Broadcast\n")
+
 x = marks() if rank == 0 else empty()
 before = x.clone()
 theirs = x.clone()
@@ -261,7 +264,9 @@ def file_beside(name):
         number += 1
         name = f"{first}-{number}"
     pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    print(f"saved beside this script: {path.name}")
+    return path
 
 
 # From ranklab.plots:
@@ -499,6 +504,9 @@ def everyone():
 
 
 everyone()
+if rank == 0:
+    print("\n## Scatter and gather\n")
+
 before = marks(world_size) if rank == 0 else empty(0)
 parts = list(before.split(1)) if rank == 0 else None
 box, theirs = empty(), empty()
@@ -552,6 +560,9 @@ def all_gather(boxes, x, group=None):
 
 
 everyone()
+if rank == 0:
+    print("\n## All-gather\n")
+
 before = marks()
 boxes, theirs = ([empty() for _ in range(world_size)] for _ in range(2))
 all_gather(boxes, before)
@@ -600,6 +611,9 @@ def reduce(x, dst, group=None):
 
 
 everyone()
+if rank == 0:
+    print("\n## Reduce\n")
+
 before = marks(world_size)
 x, theirs = before.clone(), before.clone()
 reduce(x, 0)
@@ -666,6 +680,9 @@ def reduce_scatter(box, parts, group=None):
 
 
 everyone()
+if rank == 0:
+    print("\n## Reduce-scatter\n")
+
 before = marks(world_size)
 parts = list(before.split(1))
 box, theirs = empty(), empty()
@@ -705,6 +722,9 @@ def all_reduce(x, group=None):
 
 
 everyone()
+if rank == 0:
+    print("\n## All-reduce\n")
+
 before = marks(world_size)
 x, theirs = before.clone(), before.clone()
 all_reduce(x)
@@ -740,6 +760,9 @@ def all_to_all(boxes, parts, group=None):
 
 
 everyone()
+if rank == 0:
+    print("\n## All-to-all\n")
+
 before = marks(world_size)
 parts = list(before.split(1))
 boxes, theirs = ([empty() for _ in range(world_size)] for _ in range(2))
@@ -790,6 +813,8 @@ def come_and_go(wait):
 
 
 everyone()
+if rank == 0:
+    print("\n## Barrier\n")
 
 came_and_went = come_and_go(barrier), come_and_go(dist.barrier)
 
@@ -871,6 +896,9 @@ def received_over_tcp():
 # and for PyTorch's.
 
 everyone()
+if rank == 0:
+    print("\n## The bill\n")
+
 whole = torch.zeros(world_size * (1 << 14))
 parts, boxes = list(whole.clone().chunk(world_size)), list(whole.clone().chunk(world_size))
 part, at_root = torch.zeros(1 << 14), rank == 0
@@ -1052,6 +1080,8 @@ def rows_of_matrix(call, parts):
 
 
 everyone()
+if rank == 0:
+    print("\n## Backwards\n")
 
 takes = {  # the map, and how many numbers a rank gives to it
     "broadcast": (broadcast_map, 1), "reduce": (reduce_map, 1),
@@ -1205,6 +1235,9 @@ if rank == 0:
 # same time. What does rank 1 hold afterwards?
 
 everyone()
+if rank == 0:
+    print("\n## Groups\n")
+
 evens = dist.new_group(range(0, world_size, 2))
 odds = dist.new_group(range(1, world_size, 2))
 team = odds if rank % 2 else evens
@@ -1239,6 +1272,9 @@ if rank == 0:
 # comes to the next cell's all-reduce only when rank 0 has looked:
 
 everyone()
+if rank == 0:
+    print("\n## Start now, wait later\n")
+
 last, done_at_once = world_size - 1, None
 x, letter = torch.ones(3), torch.zeros(1)
 if rank == last:
@@ -1284,6 +1320,8 @@ def slow_and_fast(count, repeats):
 
 
 everyone()
+if rank == 0:
+    print("\n## Objects\n")
 
 object_times = slow_and_fast(1, repeats=25), slow_and_fast(100_000, repeats=5)
 
@@ -1312,6 +1350,9 @@ if rank == 0:
 # up. What should come out, and what does?
 
 everyone()
+if rank == 0:
+    print("\n## When the calls do not match\n")
+
 gradients = {"weight": torch.ones(2), "bias": torch.full((2,), 10.0)}
 for key in ["bias", "weight"] if rank == 0 else ["weight", "bias"]:
     dist.all_reduce(gradients[key])

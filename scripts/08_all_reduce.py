@@ -1,4 +1,4 @@
-# Generated from book/08_all_reduce.md by `make forms`: edit the manuscript, not this file.
+# Chapter 8 of Many Ranks, One Model, as one script. Generated from book/08_all_reduce.md.
 #
 # Run it on 4 ranks, or on another number of them, in one of these ways:
 #     python 08_all_reduce.py
@@ -149,6 +149,10 @@ def on_flat(algorithm):
     return all_reduce
 
 
+if rank == 0:
+    print("\n## One collects, one gives back\n")
+
+
 @on_flat
 def gather_all_reduce(x, members, me):
     """Rank 0 receives from all, adds, and sends the sum to all."""
@@ -238,7 +242,9 @@ def file_beside(name):
         number += 1
         name = f"{first}-{number}"
     pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    print(f"saved beside this script: {path.name}")
+    return path
 
 
 def show(value, on_rank=None):
@@ -276,6 +282,8 @@ if rank == 0:
 # sums are added, and so on, and the total goes down the same tree.
 
 everyone()
+if rank == 0:
+    print("\n## A tree\n")
 
 
 @on_flat
@@ -329,6 +337,8 @@ def sendrecv(outgoing, dst, incoming, src, group=None):
 # ranks 4, 5 and 6 of seven?
 
 everyone()
+if rank == 0:
+    print("\n## Everybody swaps\n")
 
 
 @on_flat
@@ -409,6 +419,8 @@ sent_by = {way: counted(first_three[way], 1 << 18)[1] for way in first_three}
 # a thousand ranks? Why can no all-reduce by messages do with less?
 
 everyone()
+if rank == 0:
+    print("\n## Around a ring\n")
 
 
 @on_flat
@@ -467,6 +479,8 @@ if rank == 0:
 # wrong numbers, and where?
 
 everyone()
+if rank == 0:
+    print("\n## One step too few\n")
 
 
 @on_flat
@@ -520,6 +534,8 @@ def forgetful_all_reduce(x):
 
 
 everyone()
+if rank == 0:
+    print("\n## A copy thrown away\n")
 
 matrix = torch.full((3, 2), rank + 1.0)
 forgetful_all_reduce(matrix)
@@ -606,6 +622,9 @@ def _pipelined(x, members, me, piece):
 # for Python. The bytes are the same:
 
 everyone()
+if rank == 0:
+    print("\n## In pieces\n")
+
 x, t = counted(functools.partial(pipelined_all_reduce, piece=1 << 14), world_size << 16)
 
 x_by_rank = to_rank_0(x)
@@ -757,6 +776,8 @@ def each(call, rows=10, row=30):
 
 
 everyone()
+if rank == 0:
+    print("\n## Through memory that all can see\n")
 
 barriers = [
     kind(shared_bytes(4096), rank, world_size).wait for kind in (SharedBarrier, SleepingBarrier)
@@ -870,6 +891,8 @@ if rank == 0:
 # doubling: rank 0 adds rank 1's numbers to its own, and rank 1 adds rank 0's.
 
 everyone()
+if rank == 0:
+    print("\n## The same bits?\n")
 
 
 @on_flat
@@ -1018,6 +1041,8 @@ def parts_of_the_bill(nbytes):
 
 
 everyone()
+if rank == 0:
+    print("\n## What should it take?\n")
 
 other_sizes = [2 * 4**k for k in range(1, 13)]  # 8 bytes to 32 MB
 bill = [
@@ -1122,6 +1147,9 @@ if rank == 0:
 # the slowest?
 
 everyone()
+if rank == 0:
+    print("\n## What does it take?\n")
+
 timed = {way: call for way, call in ways.items() if way != "everybody adds"}
 timed["Gloo"] = dist.all_reduce
 seconds = []
@@ -1215,6 +1243,7 @@ if rank == 0:
 # switches that add, it can exceed it).
 
 if rank == 0:
+    print("\n## The bandwidth of the bus\n")
     bus = {key: 2 * (n - 1) / n * sizes / measured[key] / 1e9 for key in names}
     for key in names:
         print(f"{key:>10}:", *(f"{bus[key][k]:6.2f}" for k in (7, 9, 11, 12)), "GB/s")
@@ -1244,6 +1273,7 @@ def ring_wins_from(sizes, doubling, ring):
 
 
 if rank == 0:
+    print("\n## Why libraries switch\n")
     grid = np.geomspace(4, 1 << 26, 400)
     by_model = ring_wins_from(grid, lines["doubling"](grid), lines["ring"](grid))
     as_measured = ring_wins_from(sizes, measured["doubling"], measured["ring"])
@@ -1308,6 +1338,7 @@ def leave_group():
 # as they do here.
 
 if rank == 0:
+    print("\n## The floor\n")
     traffic_in_copies = (4 * (n - 1) / n + 1 + 2 / n) / 2
     floor = traffic_in_copies * all_copy[-1]  # at 32 MB
     over_floor = by_memory[-1] / floor

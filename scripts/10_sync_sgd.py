@@ -1,4 +1,4 @@
-# Generated from book/10_sync_sgd.md by `make forms`: edit the manuscript, not this file.
+# Chapter 10 of Many Ranks, One Model, as one script. Generated from book/10_sync_sgd.md.
 #
 # Run it on 4 ranks, or on another number of them, in one of these ways:
 #     python 10_sync_sgd.py
@@ -253,6 +253,9 @@ def samples_of_step(step, n, batch_size, seed=0):
 
 
 everyone()
+if rank == 0:
+    print("\n## A batch, shared out\n")
+
 play("ranks")
 
 (X, y), (X_test, y_test) = digits()
@@ -282,7 +285,9 @@ def file_beside(name):
         number += 1
         name = f"{first}-{number}"
     pictures_.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    print(f"saved beside this script: {path.name}")
+    return path
 
 
 # From ranklab.plots:
@@ -394,6 +399,9 @@ if rank == 0:
 # the whole batch, for equal shards? And for unequal ones, if one takes the plain mean?
 
 everyone()
+if rank == 0:
+    print("\n## Why it can be the same\n")
+
 play("ranks")
 
 teams = {k: dist.new_group(range(k)) for k in range(1, world_size + 1)}  # the first k ranks
@@ -541,6 +549,9 @@ def send_parameters(model):
 # 0's?
 
 everyone()
+if rank == 0:
+    print("\n## The same start\n")
+
 play("ranks")
 
 
@@ -682,6 +693,9 @@ except ImportError:
 # state of the optimizer, so the same step, on every rank.
 
 everyone()
+if rank == 0:
+    print("\n## One step\n")
+
 play("ranks")
 
 model = DigitsNet()
@@ -762,6 +776,9 @@ def train(make, k, dtype=torch.float32, steps=121, rate=0.2):
 
 
 everyone()
+if rank == 0:
+    print("\n## One curve\n")
+
 play("ranks")
 
 sizes = sorted({1, 2, world_size})
@@ -878,6 +895,9 @@ if rank == 0:
 # Predict: Which of the four will have the same bits?
 
 everyone()
+if rank == 0:
+    print("\n## The last bits\n")
+
 play("ranks")
 model = DigitsNet()
 inputs, labels = X[batch], y[batch]
@@ -991,6 +1011,7 @@ def hands(n, world, epoch=None, **how):
 
 
 if rank == 0:
+    print("\n## Who gets which sample\n")
     nine = 2 * n_ranks + 1
     dealt = hands(nine, n_ranks, shuffle=False)
     fig, ax = plt.subplots(num="dealt", figsize=(5.2, 0.55 * n_ranks + 0.4))
@@ -1203,6 +1224,9 @@ def norm_miss(norm, own):
 
 
 everyone()
+if rank == 0:
+    print("\n## Batch normalization\n")
+
 play("ranks")
 inputs, labels = X[batch].double(), y[batch]
 norms = nn.BatchNorm1d, OneWay, SyncedBatchNorm
@@ -1274,6 +1298,9 @@ if rank == 0:
 # can be replaced; the batch is 16 samples for each rank.
 
 everyone()
+if rank == 0:
+    print("\n## Four mistakes\n")
+
 play("ranks")
 
 with_momentum = functools.partial(torch.optim.SGD, momentum=0.9)

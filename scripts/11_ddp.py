@@ -1,4 +1,4 @@
-# Generated from book/11_ddp.md by `make forms`: edit the manuscript, not this file.
+# Chapter 11 of Many Ranks, One Model, as one script. Generated from book/11_ddp.md.
 #
 # Run it on 4 ranks, or on another number of them, in one of these ways:
 #     python 11_ddp.py
@@ -264,6 +264,9 @@ def average_gradients(model, weight=None, group=None):
 
 
 everyone()
+if rank == 0:
+    print("\n## One line\n")
+
 play("ranks")
 X, y = train_set
 mine = slice(rank, batch, world_size)  # this rank's part of the first batch
@@ -351,6 +354,9 @@ except ImportError:
 # call, before any data has been seen? And how often, for a model of four parameters?
 
 everyone()
+if rank == 0:
+    print("\n## When it wraps\n")
+
 play("ranks")
 candidate = network(seed=rank)
 with trace() as t:
@@ -415,6 +421,9 @@ class Crossed(nn.Module):
 
 
 everyone()
+if rank == 0:
+    print("\n## During backward\n")
+
 play("ranks")
 x = torch.ones(256, 768)
 replica, calls = watched(Crossed(768), bucket_cap_mb=1)
@@ -440,7 +449,9 @@ def file_beside(name):
         number += 1
         name = f"{first}-{number}"
     pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    print(f"saved beside this script: {path.name}")
+    return path
 
 
 def show(value, on_rank=None):
@@ -521,6 +532,9 @@ def accumulate(replica, parts, quiet):
 
 
 everyone()
+if rank == 0:
+    print("\n## Not yet: no_sync\n")
+
 play("ranks")
 
 replica, calls = watched(network())
@@ -577,6 +591,9 @@ class TwoHeads(nn.Module):
 
 
 everyone()
+if rank == 0:
+    print("\n## A parameter that takes no part\n")
+
 play("ranks")
 
 replica, steps_done, refusal = DDP(TwoHeads()), 0, None
@@ -680,6 +697,9 @@ if rank == 0:
 # --- What it is called inside ---------------------------------------------------------
 
 everyone()
+if rank == 0:
+    print("\n## What it is called inside\n")
+
 play("ranks")
 plain = network()
 names_inside = list(DDP(plain).state_dict())
@@ -722,6 +742,7 @@ if rank == 0:
 # `DataParallel` does nothing:
 
 if rank == 0:
+    print("\n## Threads or processes\n")
     shape_only = torch.nn.DataParallel(torch.nn.Linear(2, 2), device_ids=[])
     result("devices_of_data_parallel_on_a_cpu", len(shape_only.device_ids))
 
@@ -1037,6 +1058,9 @@ def train(model, data, steps, batch, *, lr=0.1, horizon=24, noisy=True, group=No
 # trainings is another one?
 
 everyone()
+if rank == 0:
+    print("\n## More ranks: batch, learning rate, workers\n")
+
 play("ranks")
 counts = sorted({1, 2, world_size})
 groups = {n: dist.new_group(list(range(n))) for n in counts}  # every rank takes part in making them
@@ -1124,6 +1148,9 @@ def draws(seed):
 
 
 everyone()
+if rank == 0:
+    print("\n## Seeds: what differs, what is equal\n")
+
 play("ranks")
 
 same_seed, own_seed = draws(0), draws(rank)
@@ -1205,6 +1232,9 @@ def write_whole(path, write):
 # SIGKILL, which nobody can catch, and never comes to the second.
 
 everyone()
+if rank == 0:
+    print("\n## A file that is whole or not there\n")
+
 play("ranks")
 
 source_of_write_whole = inspect.getsource(write_whole)
@@ -1273,6 +1303,7 @@ def push(name, make):
 # file when rank 0 is halfway.
 
 if rank == 0:
+    print("\n## All ranks save at once\n")
     place = str(folder)
 
 push("place", lambda: place)
@@ -1450,6 +1481,9 @@ def run(steps, **options):
 
 
 everyone()
+if rank == 0:
+    print("\n## What must be in it\n")
+
 play("ranks")
 
 twin = run(24)
@@ -1587,6 +1621,9 @@ if rank == 0:
 # killed again after each restart.)
 
 everyone()
+if rank == 0:
+    print("\n## Three launchers, one kill\n")
+
 play("ranks")
 taken = [network, shares, augmented, seed_all, random_states, set_random_states, warm_up, resume]
 taken += [train, write_whole, checkpoints, latest_checkpoint, save_checkpoint, load_checkpoint]
@@ -1750,6 +1787,9 @@ if rank == 0:
 # batch. What is the same, what is close, and what is gone?
 
 everyone()
+if rank == 0:
+    print("\n## Four ranks stop, two go on\n")
+
 play("ranks")
 half_of_us = next(n for n in range(world_size // 2, 0, -1) if batch % n == 0)  # or nearly half
 half_group = dist.new_group(list(range(half_of_us)))
@@ -1784,6 +1824,9 @@ if rank == 0:
 # between the ranks is how each adds something of its own.
 
 everyone()
+if rank == 0:
+    print("\n## PyTorch's own checkpoint\n")
+
 play("ranks")
 
 model = network(seed=rank)

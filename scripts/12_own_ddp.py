@@ -1,4 +1,4 @@
-# Generated from book/12_own_ddp.md by `make forms`: edit the manuscript, not this file.
+# Chapter 12 of Many Ranks, One Model, as one script. Generated from book/12_own_ddp.md.
 #
 # Run it on 4 ranks, or on another number of them, in one of these ways:
 #     python 12_own_ddp.py
@@ -236,6 +236,9 @@ def traced(make_step):
     return t
 
 
+if rank == 0:
+    print("\n## One message a parameter\n")
+
 play("ranks")
 
 error_1, t_1 = wrong_by(one_a_parameter), traced(one_a_parameter)
@@ -260,7 +263,9 @@ def file_beside(name):
         number += 1
         name = f"{first}-{number}"
     pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    print(f"saved beside this script: {path.name}")
+    return path
 
 
 def show(value, on_rank=None):
@@ -338,6 +343,9 @@ def one_for_all(model):
 
 
 everyone()
+if rank == 0:
+    print("\n## One message for all\n")
+
 play("ranks")
 
 error_2, t_2 = wrong_by(one_for_all), traced(one_for_all)
@@ -474,6 +482,9 @@ def in_several(model, bucket_bytes=512 << 10, **how):
 
 
 everyone()
+if rank == 0:
+    print("\n## Buckets\n")
+
 play("ranks")
 
 error_3 = wrong_by(functools.partial(in_several, bucket_bytes=1000))
@@ -534,6 +545,9 @@ def during_backward(model, bucket_bytes=512 << 10, **how):
 
 
 everyone()
+if rank == 0:
+    print("\n## While backward computes\n")
+
 play("ranks")
 
 error_4 = wrong_by(lambda model: during_backward(model, 1000))
@@ -581,6 +595,9 @@ def nothing_sent(model):
 
 
 everyone()
+if rank == 0:
+    print("\n## What overlap gains\n")
+
 play("ranks")
 
 versions = [one_a_parameter, one_for_all, in_several, during_backward, nothing_sent]
@@ -821,6 +838,9 @@ def all_reduce_seconds(sizes, group):
 
 
 everyone()
+if rank == 0:
+    print("\n## How large a bucket?\n")
+
 play("ranks")
 
 fit_sizes = [4 << (2 * k) for k in range(2, 11)]  # 64 bytes to 4 MB
@@ -938,6 +958,9 @@ if rank == 0:
 # before it has called `finish`. What is in it?
 
 everyone()
+if rank == 0:
+    print("\n## Three ways to get it wrong\n")
+
 play("ranks")
 model = deep(2, 4, torch.float64)
 average = Overlapped(model.parameters())
@@ -1317,6 +1340,9 @@ def may_fail():
 # --- Models that differ ---------------------------------------------------------------
 
 everyone()
+if rank == 0:
+    print("\n## The wrapper\n")
+
 play("ranks")
 with may_fail():
     names = sorted(["left", "right", "middle"], reverse=rank == 0)  # as a loop over a set may do
@@ -1350,6 +1376,9 @@ def names_in_buckets(replica):
 # arrive? What does the bucket do that has the head's?
 
 everyone()
+if rank == 0:
+    print("\n## The order of arrival\n")
+
 replica = OwnDDP(Crossed(), bucket_bytes=1, first_bytes=1)
 guessed = names_in_buckets(replica)
 replica(torch.randn(3, 8)).sum().backward()  # deals anew when it ends
@@ -1440,6 +1469,9 @@ def train_alone(steps=30):
 
 
 everyone()
+if rank == 0:
+    print("\n## The same weights\n")
+
 play("ranks")
 
 owns = train(functools.partial(OwnDDP, bucket_bytes=600, first_bytes=100))
@@ -1505,6 +1537,9 @@ if rank == 0:
 # done:
 
 everyone()
+if rank == 0:
+    print("\n## Unequal data\n")
+
 play("ranks")
 replica = OwnDDP(deep(2, 4, torch.float64))
 optimizer = torch.optim.SGD(replica.parameters(), lr=0.1)
@@ -1542,6 +1577,9 @@ if rank == 0:
 # ranks bring, and what four? In which of the two questions is more to be had, and why?
 
 everyone()
+if rank == 0:
+    print("\n## What do more ranks bring?\n")
+
 play("ranks")
 teams = sorted({1, 2, 4, world_size} & set(range(1, world_size + 1)))
 groups = [dist.new_group(range(size)) for size in teams]  # everyone makes all of them
@@ -1651,6 +1689,7 @@ if rank == 0:
 # Where does it matter that the all-reduce is a ring?
 
 if rank == 0:
+    print("\n## Machines that you do not have\n")
     GRADIENT = [25e6] * 16  # bytes
     NETWORKS = {"Ethernet": (50e-6, 1.25e9), "InfiniBand": (5e-6, 50e9), "NVLink": (5e-6, 450e9)}
     many_ranks = 2 ** np.arange(0, 11)

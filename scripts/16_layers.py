@@ -1,4 +1,4 @@
-# Generated from book/16_layers.md by `make forms`: edit the manuscript, not this file.
+# Chapter 16 of Many Ranks, One Model, as one script. Generated from book/16_layers.md.
 #
 # Run it on 4 ranks, or on another number of them, in one of these ways:
 #     python 16_layers.py
@@ -161,6 +161,9 @@ def layer(number):
     torch.manual_seed(number)
     return nn.Sequential(nn.Linear(16, 16), nn.Tanh()).double()
 
+
+if rank == 0:
+    print("\n## A cut, by hand\n")
 
 play("ranks")
 
@@ -340,7 +343,9 @@ def file_beside(name):
         number += 1
         name = f"{first}-{number}"
     pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    print(f"saved beside this script: {path.name}")
+    return path
 
 
 def save_figures():
@@ -459,6 +464,9 @@ def mlp_backward():
 
 
 everyone()
+if rank == 0:
+    print("\n## Messages that autograd knows\n")
+
 play("ranks")
 
 mine.zero_grad()
@@ -534,6 +542,9 @@ def windows(tokens, batch, context, seed):
 
 
 everyone()
+if rank == 0:
+    print("\n## A GPT\n")
+
 play("ranks")
 text = prose()
 tokens = encode(text)
@@ -751,6 +762,7 @@ def language_loss(logits, targets):
 # embedding, H the head.)
 
 if rank == 0:
+    print("\n## Any cut\n")
     show(draw_chain(["E", *"012345", "H"], [0, 2, 5, 8], "cut"))
     save_figures()
 
@@ -908,6 +920,9 @@ except ImportError:
 # the receiving, and the picture would show waiting inside of computing.
 
 everyone()
+if rank == 0:
+    print("\n## What it saves, and what it does not\n")
+
 play("ranks")
 shape = Shape(blocks=6)  # 64 characters, 64 features
 big_batch = windows(tokens, 16, shape.context, 0)
@@ -1192,6 +1207,9 @@ def layer_seconds(layers, tokens, targets, repeats=6):
 
 
 everyone()
+if rank == 0:
+    print("\n## Who owns how many layers?\n")
+
 play("ranks")
 wordy = Shape(vocabulary=2048, blocks=6)
 wordy_seconds = layer_seconds(gpt(wordy), *big_batch, repeats=3) if rank == 0 else None
@@ -1357,6 +1375,9 @@ if rank == 0:
 # copy's gradient? What becomes of the copies after a few steps?
 
 everyone()
+if rank == 0:
+    print("\n## One weight, two owners\n")
+
 play("ranks")
 ends = dist.new_group([0, world_size - 1])
 
@@ -1480,6 +1501,9 @@ if rank == 0:
 # A model that nobody holds can still write. To train it, all ranks own a part:
 
 everyone()
+if rank == 0:
+    print("\n## A sentence\n")
+
 play("ranks")
 layers = gpt_stage(small, evenly, rank)
 optimizer = torch.optim.AdamW(layers.parameters(), 1e-2)
@@ -1653,6 +1677,7 @@ def leave_group():
 # needs 16 bytes for each parameter [rajbhandari2020], and an H100 has 80 GB [hopper].
 
 if rank == 0:
+    print("\n## When it is worth it\n")
     parameters = 12 * 96 * 12_288**2 + 50_257 * 12_288  # attention 4, MLP 8, times width squared
     result("billions", round(parameters / 1e9))
     result("state_tb", round(16 * parameters / 1e12, 1))

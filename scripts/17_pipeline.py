@@ -1,4 +1,4 @@
-# Generated from book/17_pipeline.md by `make forms`: edit the manuscript, not this file.
+# Chapter 17 of Many Ranks, One Model, as one script. Generated from book/17_pipeline.md.
 #
 # Run it on 4 ranks, or on another number of them, in one of these ways:
 #     python 17_pipeline.py
@@ -173,7 +173,9 @@ def file_beside(name):
         number += 1
         name = f"{first}-{number}"
     pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    print(f"saved beside this script: {path.name}")
+    return path
 
 
 def show(value, on_rank=None):
@@ -189,6 +191,7 @@ def show(value, on_rank=None):
 
 
 if rank == 0:
+    print("\n## An order is data\n")
     show(gpipe(2, 2))
 
 # Both stages do the same. That they do it at different times is not in the lists, and
@@ -440,6 +443,7 @@ def with_messages(schedule):
 
 
 if rank == 0:
+    print("\n## When can what begin?\n")
     for stage, program in enumerate(with_messages(gpipe(2, 1))):
         print(f"stage {stage}:", ", ".join(map(name, program)))
 
@@ -794,6 +798,7 @@ def from_rank_0(make):
 
 
 if rank == 0:
+    print("\n## One interpreter\n")
     unit = 0.02  # seconds
 
 unit = from_rank_0(lambda: unit)
@@ -945,6 +950,7 @@ def one_f_one_b(stages, micro_batches):
 # than GPipe's, smaller, or the same?
 
 if rank == 0:
+    print("\n## 1F1B: the same idle time, less memory\n")
     schedules["one_f_one_b"] = one_f_one_b(n, 2 * n)
     full, plans["one_f_one_b"] = plan(schedules["one_f_one_b"])
 
@@ -1090,6 +1096,7 @@ def check_schedule(schedule):
 
 
 if rank == 0:
+    print("\n## A checker\n")
     for stages, micro_batches in itertools.product(range(1, 9), range(1, 13)):
         assert check_schedule(gpipe(stages, micro_batches)) == [micro_batches] * stages
         most = [min(stages - stage, micro_batches) for stage in range(stages)]
@@ -1202,6 +1209,7 @@ def interleaved(stages, micro_batches, chunks):
 # messages?
 
 if rank == 0:
+    print("\n## Interleaved: shorter ways\n")
     schedules["interleaved"] = interleaved(n, 2 * n, 2)
     full, plans["interleaved"] = plan(schedules["interleaved"])
 
@@ -1313,6 +1321,9 @@ class SplitWorker(Worker):
 # pipeline of one stage.
 
 everyone()
+if rank == 0:
+    print("\n## Zero bubble: work that nobody waits for\n")
+
 alone = dist.new_group([0])
 
 
@@ -1424,6 +1435,7 @@ def formula(
 
 
 if rank == 0:
+    print("\n## Formula, schedule, clock\n")
     for f, i, w in ((2, 2, 1), (1, 2, 2), (2, 1, 3)):  # a W that is short, as long, long
         ended = end_of(simulate(with_messages(schedules["zero_bubble"]), f, i, w))
         assert ended - 2 * n * (f + i + w) == formula("zero_bubble", n, 2 * n, 1, f, i, w)[0]
@@ -1551,6 +1563,8 @@ class Shape:
 # its layers do not follow each other.
 
 everyone()
+if rank == 0:
+    print("\n## The same weights\n")
 
 text = encode(prose())
 small = Shape(context=8, width=16, heads=2, blocks=2 * world_size - 2)  # 2 * world_size layers
@@ -1904,6 +1918,9 @@ if rank == 0:
 # take longer than planned, and will the share of idle time be smaller or larger?
 
 everyone()
+if rank == 0:
+    print("\n## Real layers, real cores\n")
+
 large = Shape(context=64, width=64, heads=4, blocks=2 * world_size - 2)
 text_inputs, text_targets = windows(text, 2 * 2 * world_size, large.context, seed=0)
 real_inputs, real_targets = text_inputs.split(2), text_targets.split(2)
@@ -2002,6 +2019,7 @@ def receives_first(program):
 
 
 if rank == 0:
+    print("\n## Two stages that both receive first\n")
     good = with_messages(one_f_one_b(n, 2 * n))
     improved = [receives_first(program) for program in good]
 
@@ -2089,6 +2107,9 @@ def side_by_side(which, kind, repeats=3):
 
 
 everyone()
+if rank == 0:
+    print("\n## Beside PyTorch's\n")
+
 kinds = {
     "gpipe": ScheduleGPipe,
     "one_f_one_b": Schedule1F1B,

@@ -1,4 +1,4 @@
-# Generated from book/18_tensor.md by `make forms`: edit the manuscript, not this file.
+# Chapter 18 of Many Ranks, One Model, as one script. Generated from book/18_tensor.md.
 #
 # Run it on 4 ranks, or on another number of them, in one of these ways:
 #     python 18_tensor.py
@@ -192,6 +192,9 @@ def everyone():
 # in between?
 
 everyone()
+if rank == 0:
+    print("\n## A product, cut two ways\n")
+
 play("ranks")
 torch.manual_seed(0)  # all ranks draw the same matrices
 X, A, B = (torch.randn(size, dtype=torch.float64) for size in ((3, 8), (8, 24), (24, 8)))
@@ -228,7 +231,9 @@ def file_beside(name):
         number += 1
         name = f"{first}-{number}"
     pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    print(f"saved beside this script: {path.name}")
+    return path
 
 
 # From ranklab.plots:
@@ -353,6 +358,9 @@ def branch(x):
 
 
 everyone()
+if rank == 0:
+    print("\n## f and g\n")
+
 play("ranks")
 
 X_whole, X_mine = (X.clone().requires_grad_() for _ in range(2))
@@ -684,6 +692,9 @@ def errors(split, whole, x):
 
 
 everyone()
+if rank == 0:
+    print("\n## Layers that know their part\n")
+
 play("ranks")
 
 some = torch.randn(2, 6, 8, dtype=torch.float64)
@@ -822,6 +833,9 @@ class Attention(nn.Module):
 # one head more than there are ranks:
 
 everyone()
+if rank == 0:
+    print("\n## Attention by heads\n")
+
 play("ranks")
 heads = world_size + 1
 unequal = fill(SplitAttention(8, heads, 4).double())
@@ -928,6 +942,9 @@ def split_cross_entropy(logits, targets, vocabulary, group=None):
 # nothing overflows:
 
 everyone()
+if rank == 0:
+    print("\n## The vocabulary\n")
+
 torch.manual_seed(1)  # all ranks draw the same logits
 vocabulary = 96
 logits = 1e4 * torch.randn(2, 6, vocabulary, dtype=torch.float64)
@@ -1092,6 +1109,9 @@ class Shape:
 # AdamW, how large will the difference be: bits, percent?
 
 everyone()
+if rank == 0:
+    print("\n## A GPT that no rank holds\n")
+
 play("ranks")
 
 context = 24 // world_size * world_size  # so that time can be dealt out, further below
@@ -1371,6 +1391,9 @@ except ImportError:
     traffic = left_out("traffic")
 
 everyone()
+if rank == 0:
+    print("\n## What it sends\n")
+
 play("ranks")
 split = tensor_gpt(shape)
 dist.barrier()
@@ -1471,6 +1494,7 @@ def strip(ax, title, words, by_time):
 
 
 if rank == 0:
+    print("\n## Between the layers: sequence parallelism\n")
     fig, axes = plt.subplots(2, num="sequence", figsize=(5.2, 3.2))
     strip(axes[0], "tensor parallelism", ("f", "g\nall-\nreduce"), by_time=False)
     show(strip(axes[1], "and sequence parallelism", ("all-\ngather", "reduce-\nscatter"), by_time=True))
@@ -1672,6 +1696,9 @@ if rank == 0:
 # ones. All have the same seed. What is wrong with the masks, and how would you notice?
 
 everyone()
+if rank == 0:
+    print("\n## Two more mistakes\n")
+
 play("ranks")
 torch.manual_seed(0)
 mask_same = nn.functional.dropout(torch.ones(2000, 6), 0.25) > 0
@@ -1884,6 +1911,9 @@ def side_by_side(calls, repeats=4):
 
 
 everyone()
+if rank == 0:
+    print("\n## PyTorch's own\n")
+
 play("ranks")
 tokens_of_all = -(-96 // world_size) * world_size  # 96 or more, and the ranks divide it
 wide = Shape(tokens_of_all, context=32, width=16 * world_size, heads=2 * world_size, blocks=2)
@@ -1997,6 +2027,9 @@ def broadcast_all(tensors, src=0, group=None):
 # first together, and then each one alone with the whole model.
 
 everyone()
+if rank == 0:
+    print("\n## Writing with all ranks\n")
+
 play("ranks")
 
 writer = gpt(shape, dtype=torch.float64)
@@ -2120,6 +2153,7 @@ def memory(shape, batch, n):
 # tokens? For a batch 32 times as large? And for a model ten times as wide?
 
 if rank == 0:
+    print("\n## When to use which\n")
     big = Shape(width=96, heads=8, context=32, blocks=max(4, n_ranks))
     big_batch, n_micro = 4 * n_ranks, 4
     wider = Shape(width=960, heads=8, context=32, blocks=big.blocks)

@@ -209,5 +209,5 @@ def _plain_role(found: Role) -> str:
         return f"[{', '.join(key.strip() for key in found.target.split(','))}]"
     if found.name == "math":
         return f"${found.text}$"
-    is_chapter = CHAPTER.fullmatch(found.text)
-    return f"chapter {found.text}" if found.name == "doc" and is_chapter else found.text
+    is_chapter = found.name == "doc" and CHAPTER.fullmatch(found.text)
+    return f"chapter {int(found.text[:2])}" if is_chapter else found.text

@@ -8,14 +8,16 @@ import yaml
 from nbformat import NotebookNode
 
 from bookmaker.errors import FormError
-from bookmaker.folders import HERE
+from bookmaker.folders import CHAPTER, HERE
 from bookmaker.manuscript import manuscript
 from bookmaker.notebook import exercise_cells, plain_markdown
 from bookmaker.notebook.plain_markdown import Places
 
 _ORIGIN = """\
-*Generated from [`{manuscript}`]({repository}/blob/main/{manuscript}) by `make forms`. Your \
-answers to its exercises stay yours; the chapter itself is edited in that file.*"""
+*{chapter} of [Many Ranks, One Model]({site}), generated from \
+[`{manuscript}`]({repository}/blob/main/{manuscript}). Run the cells in order, from the top, with \
+Shift+Enter. Where the text says a name such as `total`, the cell above it has printed a value \
+under that name. What you write into the exercises is kept when the book is updated.*"""
 
 _WITHIN_THE_BOOK = re.compile(
     r"\[((?:\\.|[^\[\]\\])*)\]"
@@ -89,7 +91,13 @@ def _pages(repository: str) -> str:
 
 
 def _generated_cells(nb: NotebookNode, places: Places) -> list[NotebookNode]:
-    values = {"manuscript": nb.metadata.ranklab.manuscript, "repository": places.repository}
+    name = manuscript.name_of(nb)
+    values = {
+        "manuscript": nb.metadata.ranklab.manuscript,
+        "repository": places.repository,
+        "site": places.site,
+        "chapter": f"Chapter {int(name[:2])}" if CHAPTER.fullmatch(name) else "A chapter",
+    }
     mark = {"ranklab": {"generated": True}}
     origin = nbformat.v4.new_markdown_cell(
         _ORIGIN.format(**values), id="ranklab-origin", metadata=mark

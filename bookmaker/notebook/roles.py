@@ -40,6 +40,8 @@ def _link(role: markdown.Role, places: Places) -> str:
 def _label(role: markdown.Role) -> str:
     if role.name == "glue:text":
         return f"`{role.target.split(':')[0]}`"
+    if role.name == "doc" and CHAPTER.fullmatch(role.text):
+        return f"chapter {int(role.text[:2])}"
     text = f"[{role.target}]" if role.name == "cite" else role.text
     return re.sub(r"([\[\]])", r"\\\1", text)
 

@@ -17,6 +17,7 @@ from nbconvert.exporters import Exporter
 from traitlets import Bool
 
 from bookmaker.errors import FormError
+from bookmaker.folders import CHAPTER
 from bookmaker.notebook import exercise_cells, notebook
 from bookmaker.script.analyse.plan import make_plan
 from bookmaker.script.emit.exercises import with_exercises
@@ -39,7 +40,8 @@ def to_script(nb, name: str | None = None, exercises: bool = False) -> str:
     manuscript = nb.metadata.get("ranklab", {}).get("manuscript")
     name = name or (Path(manuscript).stem if manuscript else "notebook")
     if manuscript:
-        origin = f"Generated from {manuscript} by `make forms`: edit the manuscript, not this file."
+        book = f"Chapter {int(name[:2])} of Many Ranks, One Model, as one script"
+        origin = f"{book if CHAPTER.fullmatch(name) else 'A script'}. Generated from {manuscript}."
         chapter, nb = nb, exercise_cells.left_out(nb)
     else:
         origin = f"Generated from {name}.ipynb by `jupyter nbconvert --to ranklab_script`."

@@ -21,7 +21,7 @@ from bookmaker.folders import CHAPTER
 log = logging.getLogger(__name__)
 # What ipyparallel puts before a line that a rank printed, and before what it returned.
 EXTRA = "For those who want to know more. Nothing later depends on it."
-RANK = re.compile(r"^(\[(?:stdout|stderr):(\d+)\])", re.MULTILINE)
+RANK = re.compile(r"^(\[(?:stdout|stderr|output):(\d+)\])", re.MULTILINE)
 
 
 class CellOnRanks(RegexLexer):

@@ -5,6 +5,7 @@ It is made of what was found: failures (failures.py), and what a vigil saw (vigi
 
 from ranklab.doctor import mismatch, sentences
 from ranklab.errors import RankError, named
+from ranklab.forgotten import OF_EACH_RANK
 from ranklab.upstream import torch_says
 
 SAYS = {  # causes before consequences
@@ -17,7 +18,6 @@ SAYS = {  # causes before consequences
     "unreadable": "sent something that cannot be rebuilt here",
     "aborted": "did not start on this, because an earlier cell failed there",
 }
-OF_EACH_RANK = ("rank", "world_size", "device", "torch", "dist")
 FIRST_CONSEQUENCE = "waited"
 TOLD_BY_PLACE = ("waited", "mismatch")  # each rank has words of its own for the same thing
 CONSEQUENCES = ("waited", "interrupted", "busy")

@@ -15,8 +15,13 @@ What is checked stands in `ranklab/checks/`, a file an exercise, written with `E
 model.py and shown.py (values in short form) are used in all of them.
 """
 
+from IPython import get_ipython
+
+from ranklab import forgotten
 from ranklab.exercises.checking import check
 from ranklab.exercises.model import Case, Choice, Exercise, Mistake, Seen
 from ranklab.exercises.shown import Raised
+
+forgotten.explain_in(get_ipython())  # a check above its stub
 
 __all__ = ["Case", "Choice", "Exercise", "Mistake", "Raised", "Seen", "check"]

@@ -13,6 +13,11 @@ def size():
     return _current.world_size if _current else 0
 
 
+def current():
+    """Return the ranks of this kernel, or None."""
+    return _current
+
+
 def replace_by(ranks, plan):
     """Close the ranks that this kernel has, so that it never has two; return what stays of them."""
     global _current

@@ -37,11 +37,27 @@ def take(ranks, result, limit=None, shown_by=None):
         replies.forget(ranks, result)
 
 
+def of_unwatched(ranks, result):
+    """Say how a cell with --noblock ended, which tells of no error by itself."""
+    _, failed = failures.read(ranks, result, ranks.cell.first_line)
+    if not failed:
+        return "The last cell, with --noblock, has ended on every rank."
+    ranks.broken |= _broke(failed)
+    return f"The last cell, with --noblock, has ended.\n\n{_told(ranks, failed, None, False)}"
+
+
+def _broke(failed):
+    return any(failure.kind == "waited" for failure in failed)
+
+
 def _error(ranks, watched, broken_before):
     failed, account = watched.failures, watched.account
-    ranks.broken |= watched.freed or any(failure.kind == "waited" for failure in failed)
+    ranks.broken |= watched.freed or _broke(failed)
     # Who is seen in a circle is not there for an old reason.
-    broken_before = broken_before and not account
+    return _told(ranks, failed, account, broken_before and not account)
+
+
+def _told(ranks, failed, account, broken_before):
     shell = get_ipython()
     names = shell.user_ns if shell else ()
     return telling.error_from(failed, ranks.name, names, account, broken_before, ranks.restarted)

@@ -51,7 +51,9 @@ class RankMagics(ParallelMagics):
         self.last_result = self.ranks.last_result = result
         if save_name:
             self.shell.user_ns[save_name] = result
+        self.ranks.unwatched = None
         if not (self.view.block if block is None else block):
+            self.ranks.unwatched = result
             return result
         stream = options.get("stream_output")
         stream = self.stream_output if stream is None else stream
@@ -76,3 +78,12 @@ def say_what_is_missing(shell):
 
     if shell and "px" not in shell.magics_manager.magics["cell"]:
         shell.register_magic_function(px, "line_cell", "px")
+        shell.input_transformers_cleanup.append(_first_of_all)
+
+
+def _first_of_all(lines):
+    """Refuse a cell with a comment above its `%%px`, of which IPython would say too little."""
+    code = [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    if code and code[0].startswith("%%px") and lines[0].lstrip().startswith("#"):
+        raise ArgumentError("%%px must be the first line of its cell: move the comment below it.")
+    return lines

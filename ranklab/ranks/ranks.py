@@ -25,6 +25,7 @@ from concurrent.futures import wait
 import ipyparallel
 from IPython import get_ipython
 
+from ranklab import forgotten
 from ranklab.doctor import places, rounds, vigil
 from ranklab.doctor.telling import what_next
 from ranklab.errors import ArgumentError, RankError, named
@@ -124,6 +125,7 @@ class Ranks:
         self.watched = 0  # by how many vigils
         self.cell = places.LastCell()
         self.last_result = self.earlier_result = None  # of the last two %%px
+        self.unwatched = None  # the result of the last one, if it was --noblock
         self.broken = False  # did a communication fail in this process group?
         self._meetings = itertools.count()
 
@@ -252,6 +254,8 @@ class Ranks:
         diagnosis = rounds.where(self, replies.ended(self, last) if pending else None)
         if self.gone() or self.broken:
             diagnosis.advice = what_next({"died" if self.gone() else "waited"}, self.name)
+        if self.unwatched is not None and self.unwatched.ready():
+            diagnosis.advice = outcome.of_unwatched(self, self.unwatched)
         return diagnosis
 
     def _on_all(self, function, *args, limit):
@@ -281,3 +285,4 @@ class Ranks:
 
 
 px.say_what_is_missing(get_ipython())
+forgotten.explain_in(get_ipython())

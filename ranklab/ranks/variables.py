@@ -2,8 +2,8 @@
 
 import pickle
 
-from ranklab.doctor.telling import OF_EACH_RANK
 from ranklab.errors import ArgumentError, MissingOnRanks, RankError, named
+from ranklab.forgotten import OF_EACH_RANK
 from ranklab.ranks import outcome
 
 

@@ -5,12 +5,14 @@
 
 import contextlib
 import json
+import uuid
 from pathlib import Path
 
 import zmq
 from ipyparallel import AsyncResult, RemoteError
 from ipyparallel.cluster.launcher import LocalEngineLauncher
 from ipyparallel.util import connect, disambiguate_url
+from IPython.display import publish_display_data
 from jupyter_client.session import Session
 
 UNREADABLE = "Unreadable"  # stands where the name of a rank's error stands
@@ -119,20 +121,37 @@ def display(result, groupby):
 
 
 def streamed(result):
-    """Show output as it comes, but leave the errors to the one message at the end.
+    """Show output as it comes, in rank order, but leave the errors to the one message at the end.
 
-    Without it: `%%px` shows each rank's error by itself, and prints of several ranks in one.
+    Text is one display, which is written anew with each piece of it that comes.
+
+    Without it: `%%px` shows each rank's error by itself, and what ranks print as they are fast.
     """
     show = result._iopub_streaming_output_callback
+    written, values = {"transient": {"display_id": uuid.uuid4().hex}, "update": False}, {}
 
     def show_output(rank, future, message):
-        # What came before anybody listened comes without a parent, and all ranks would share it.
-        message.setdefault("parent_header", {"msg_id": future.msg_id})
-        if message["header"]["msg_type"] != "error":
+        kind, content = message["header"]["msg_type"], message["content"]
+        if kind == "execute_result" and set(content["data"]) == {"text/plain"}:
+            values[rank] = content["data"]["text/plain"]
+        if kind == "stream" or rank in values:
+            publish_display_data({"text/plain": _in_rank_order(result, values)}, **written)
+            written["update"] = True
+        elif kind != "error":
             show(rank, future, message)
 
     result._iopub_streaming_output_callback = show_output
     return result.stream_output()
+
+
+def _in_rank_order(result, values):
+    """Return what the ranks printed so far, and below it the last expressions of their cells."""
+    told = []
+    for name in ("stdout", "stderr"):
+        for rank, child in zip(result._targets, result._children):
+            told.append((f"{name}:{rank}", child.output.metadata[name]))
+    told += [(f"output:{rank}", values[rank]) for rank in result._targets if rank in values]
+    return "\n".join(f"[{source}] {text.rstrip()}" for source, text in told if text)
 
 
 # The client

@@ -228,6 +228,57 @@ def test_what_run_prints_is_shown_in_rank_order(working):
     assert "ZeroDivisionError" in error
 
 
+LATE = """%%px
+import time
+time.sleep(0.3 * (world_size - rank))
+print("late", rank)
+rank + 10
+"""
+
+
+def test_what_a_cell_prints_is_shown_in_rank_order_and_then_its_values(working):
+    working.on_screen.clear()
+    assert working.run(LATE, timeout=20)[1] is None
+    (shown,) = working.on_screen.values()
+    lines = ["[stdout:0] late 0", "[stdout:1] late 1", "[output:0] 10", "[output:1] 11"]
+    assert shown.splitlines() == lines
+
+
+@pytest.mark.parametrize("name", ["rank", "dist", "box"])
+def test_a_forgotten_px_is_told(working, name):
+    working.run("%%px\nbox = 1\nthere = 2")
+    _, error = working.run(f"{name}")
+    assert error == f"NameError: name '{name}' is not defined"
+    assert f"`{name}` lives on the ranks" in working.traceback
+    assert "Should it begin with %%px?" in working.traceback
+    _, error = working.run("nowhere_at_all")
+    assert "lives on the ranks" not in working.traceback
+
+
+def test_a_comment_above_px_is_told(working):
+    _, error = working.run("# all ranks:\n%%px\nx = 1")
+    assert error.endswith("%%px must be the first line of its cell: move the comment below it.")
+
+
+def test_a_check_before_its_answer_is_told(working):
+    working.run("from ranklab.exercises import check\ncheck('own_ring', not_yet_defined)")
+    assert "The cell that defines `not_yet_defined`, above this one" in working.traceback
+
+
+def test_where_tells_how_a_cell_without_blocking_ended(working):
+    working.run("%%px --noblock\nif rank == 1:\n    1 / 0")
+    shown, _ = working.run(
+        "import time\nwhile not ranks.last_result.ready():\n    time.sleep(0.05)\nranks.where()"
+    )
+    assert "The last cell, with --noblock, has ended." in shown
+    assert "rank 1 failed" in shown and "ZeroDivisionError" in shown
+    working.run("%%px --noblock\nx = 1")
+    shown, _ = working.run("ranks.last_result.wait(10); ranks.where()")
+    assert "The last cell, with --noblock, has ended on every rank." in shown
+    working.run("%%px\nx = 2")
+    assert "--noblock" not in working.run("ranks.where()")[0]
+
+
 def test_an_object_of_a_class_that_only_the_ranks_have_comes_with_it(working):
     working.run("%%px\nclass Net:\n    def of(self):\n        return here\nnet = Net()")
     assert working.value("(here := 3) and [one.of() for one in ranks['net']]") == [3, 3]

@@ -21,6 +21,13 @@ def comments(text: str) -> list[str]:
     return [line.rstrip() for line in _without_empty_around_headings(out)]
 
 
+def title(text: str) -> str:
+    """The last heading of the second level in a text; "" if there is none."""
+    heads = [_HEADING.match(lines[0]) for kind, lines in _blocks(plain(text)) if kind == "heading"]
+    titles = [head[2].replace("`", "") for head in heads if head[1] == "##"]
+    return titles[-1] if titles else ""
+
+
 def _block(kind: str, lines: list[str]) -> list[str]:
     if kind == "heading":
         marks, title = _HEADING.match(lines[0]).groups()

@@ -23,7 +23,7 @@ from bookmaker.script.read.source import Source
 def script(cells: list[Cell | Prose], plan: Plan, title: Title) -> str:
     """The text of the script."""
     step = Step(plan, draws=names_that_draw(plan.imports.names))
-    lines = _cells(step)
+    lines = _cells(cells, step)
     end = ["", f"{step.use('leave_group')}()"] if plan.lab.has_ranks and not step.closed else []
     top, above = helpers(lines, step)
     sections = [head(plan, title), grouped(plan.imports.statements), "\n\n\n".join(top)]
@@ -31,10 +31,14 @@ def script(cells: list[Cell | Prose], plan: Plan, title: Title) -> str:
     return _verified(spaced([*text.split("\n"), "", "", *_body(cells, lines, above), *end]), step)
 
 
-def _cells(step: Step) -> dict[int, list[str]]:
+def _cells(cells: list[Cell | Prose], step: Step) -> dict[int, list[str]]:
     """Number of a cell -> its lines. What it needs of the preamble is noted on the way."""
     lines = {}
-    for cell in step.plan.cells:
+    for cell in cells:
+        if isinstance(cell, Prose):
+            step.title = prose.title(cell.text) or step.title
+        if isinstance(cell, Prose) or cell.notebook_only:
+            continue
         before, step.used = step.used, set()
         lines[cell.place.number] = _cell_lines(cell, step)
         step.first_used.update((part, cell.place.number) for part in step.used - before)

@@ -1,6 +1,7 @@
 """What a translation needs to know while it goes through the cells, one after the other."""
 
 import ast
+import json
 from dataclasses import dataclass, field
 
 from bookmaker.script.analyse.lab import Lab
@@ -30,7 +31,8 @@ class Step:
     cell that first asks for it. draws: names that stand for something that draws. playing: the
     part that rank 0 has ("either" after a loop or a condition). loops: those that all ranks are
     in. nested: how deep in loops and conditions. copied: statements that are in the script as they
-    are. traced: views in the head of a ``with``."""
+    are. traced: views in the head of a ``with``. title: of a section that has begun, until the
+    script says so."""
 
     plan: Plan
     draws: set[str] = field(default_factory=set)
@@ -43,6 +45,7 @@ class Step:
     closed: bool = False
     copied: list[tuple[Cell, ast.stmt]] = field(default_factory=list)
     traced: set[str] = field(default_factory=set)
+    title: str = ""
 
     @property
     def lab(self) -> Lab:
@@ -60,20 +63,20 @@ class Step:
         """
         wait = self._wait() if self.waiting.unseen else []
         self.waiting.kernel_ran = self.lab.has_ranks and not self.closed
-        return wait + self.play("kernel", *code)
+        return wait + self._heading() + self.play("kernel", *code)
 
     def before_cell_on_ranks(self, *code: ast.AST) -> list[Piece]:
         """Let all ranks begin a cell together."""
         ahead = self.waiting
         wait = self._wait() if ahead.kernel_ran or ahead.ranks_ran or ahead.unseen else []
         self.waiting = Waiting(ranks_ran=True, unseen=True)
-        return wait + self.play("ranks", *code)
+        return wait + self._heading() + self.play("ranks", *code)
 
     def before_run(self, pushed: bool, *code: ast.AST) -> list[Piece]:
         """The same for ranks.run(), which may bring rank 0's arguments along."""
         if pushed and not self.waiting.ranks_ran and not self.waiting.unseen:
             self.waiting = Waiting(ranks_ran=True, unseen=True)
-            return self.play("ranks", *code)
+            return self._heading() + self.play("ranks", *code)
         return self.before_cell_on_ranks(*code)
 
     def pulled(self) -> None:
@@ -129,11 +132,20 @@ class Step:
         used = set().union(*(_all_names(node) for node in code), set())
         return bool(self.plan.apart) and (self.plan.apart_in_code or bool(used & self.plan.apart))
 
+    def _heading(self) -> list[Piece]:
+        """Say which section begins, so that what is printed reads like the chapter."""
+        title, self.title = self.title, ""
+        return [layout.line(f"print({_quoted(title)})", everywhere=False)] if title else []
+
     def _wait(self) -> list[Piece]:
         self.waiting = Waiting()
         if not self.lab.has_ranks or self.closed:
             return []
         return [layout.line(f"{self.use('everyone')}()", everywhere=True)]
+
+
+def _quoted(title: str) -> str:
+    return json.dumps(f"\n## {title}\n", ensure_ascii=False)
 
 
 def _all_names(code: ast.AST) -> set[str]:
