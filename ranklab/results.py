@@ -10,6 +10,8 @@ HIDDEN = "application/papermill.record/"
 def result(name, value, varies=False):
     """Show `name = value` below the cell, and let the chapter's sentences quote it.
 
+    Floats are shown, and quoted, with four digits; all of them are recorded.
+
     In the manuscript, ``{glue:text}`name` `` stands for the value, and
     ``{glue:text}`name:.2f` `` for the value in that format.
 
@@ -25,11 +27,21 @@ def result(name, value, varies=False):
         raise ValueError(f"result: {name!r} cannot be quoted; use a name such as 'bytes_sent'.")
     value = _simple(name, value)
     record = {"name": name, "value": value, "varies": varies}
-    print(f"{name} = {value}")
+    print(f"{name} = {_text(value)}")
     # The record for the text is not shown: a type that no notebook displays, under the
     # key where myst-nb looks for it.
     metadata = {"scrapbook": {"name": name, "mime_prefix": HIDDEN}, "ranklab": record}
-    display({HIDDEN + "text/plain": repr(value)}, metadata=metadata, raw=True)
+    quoted = repr(value) if isinstance(value, str) else _text(value)  # myst-nb takes off the quotes
+    display({HIDDEN + "text/plain": quoted}, metadata=metadata, raw=True)
+
+
+def _text(value):
+    """Write a value as a reader wants to see it."""
+    if isinstance(value, list):
+        return f"[{', '.join(repr(v) if isinstance(v, str) else _text(v) for v in value)}]"
+    if isinstance(value, float):
+        return f"{value:.0f}" if 1e4 <= abs(value) < 1e7 else f"{value:.4g}"
+    return str(value)
 
 
 def _simple(name, value):

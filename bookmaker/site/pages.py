@@ -40,6 +40,7 @@ def setup(app):
     app.connect("doctree-read", _complete)
     app.connect("missing-reference", _name_coming_chapter)
     app.connect("doctree-resolved", _check_figures, priority=900)
+    app.connect("doctree-resolved", _define_terms, priority=900)
     app.connect("doctree-resolved", _drop_thebe_settings, priority=900)
     app.connect("html-page-context", _drop_thebe, priority=900)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
@@ -123,6 +124,29 @@ def _check_figures(app, doctree, name):
     for image in doctree.findall(nodes.image):
         if not image.get("alt"):
             log.warning("%s: a figure has no alt text (mystnb: image: alt:)", name)
+
+
+def _define_terms(app, doctree, name):
+    """A link to the glossary shows the definition when the mouse is over it."""
+    definitions = _definitions(app)
+    for link in doctree.findall(nodes.reference):
+        term = link.get("refuri", "").partition("glossary.html#")[2]
+        if term in definitions:
+            link["reftitle"] = definitions[term]
+
+
+def _definitions(app) -> dict[str, str]:
+    """{the id of a term: what the glossary says of it}"""
+    if "glossary" not in app.env.all_docs:
+        return {}
+    if not hasattr(app, "ranklab_definitions"):
+        app.ranklab_definitions = {
+            id: item.next_node(nodes.definition).astext().replace("\n", " ")
+            for item in app.env.get_doctree("glossary").findall(nodes.definition_list_item)
+            for term in item.findall(nodes.term)
+            for id in term["ids"]
+        }
+    return app.ranklab_definitions
 
 
 def take_away(name: str, launch: dict[str, str]) -> str:

@@ -27,6 +27,18 @@ def test_a_result_is_printed_and_recorded(shown, capsys):
     ]
 
 
+def test_floats_are_shown_with_four_digits_and_recorded_with_all(shown, capsys):
+    result("third", 1 / 3)
+    result("many", [2 / 3, "a", 123456.7, 3e-9 / 7, 2])
+    assert capsys.readouterr().out == (
+        "third = 0.3333\nmany = [0.6667, 'a', 123457, 4.286e-10, 2]\n"
+    )
+    assert [record["value"] for record in shown] == [
+        1 / 3,
+        [2 / 3, "a", 123456.7, 3e-9 / 7, 2],
+    ]
+
+
 def test_what_a_text_cannot_quote(shown):
     with pytest.raises(ValueError, match="'bytes sent' cannot be quoted"):
         result("bytes sent", 1)
