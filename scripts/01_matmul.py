@@ -1089,8 +1089,8 @@ if rank == 0:
 
 # At the flat roof, then, more processors. The rows of $C$ do not wait for each other:
 # whoever has the rows of $A$ that belong to them, and all of $B$, can compute them
-# alone. We start a few processes and give each its share. In chapter 05_ranks you learn
-# what they are and how they come about. Here it is enough to know that each has its own
+# alone. We start a few processes and give each its share. In chapter 5 you learn what
+# they are and how they come about. Here it is enough to know that each has its own
 # memory, a number `rank`, and a `world_size`, which says how many they are. A cell that
 # begins with `%%px` runs on all of them.
 

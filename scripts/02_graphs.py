@@ -38,7 +38,7 @@ if any(os.environ.get(name, "0") != "0" for name in ("RANK", "PMI_RANK", "OMPI_C
 # chapter you can write that graph yourself, read PyTorch's, say what a second worker is
 # worth before you have one, and predict to the byte what a batch keeps in memory.
 #
-# 35 minutes to read, with the code · 10 seconds to run · stands on chapter 01_matmul
+# 35 minutes to read, with the code · 10 seconds to run · stands on chapter 1
 
 torch.manual_seed(0)
 torch.set_num_threads(1)  # so that one worker is one processor
@@ -329,8 +329,8 @@ steps_needed = [len(schedule(formula, workers)) for workers in (1, 2, 3)]
 assert steps_needed == [4, 3, 3]
 result("steps_needed", steps_needed)
 
-# The second worker saves one step, the third saves none. The two numbers from chapter
-# 01_matmul explain it:
+# The second worker saves one step, the third saves none. The two numbers from chapter 1
+# explain it:
 # - the work $W$: the number of operations, here 4. One worker needs $W$ steps.
 # - the span $S$: the number of operations on the longest chain, here 3. Each waits for
 #   the one before, so no number of workers is faster than $S$.
@@ -821,15 +821,15 @@ save_figures()
 
 # Two workers already reach the span, and even with twelve layers the speed-up is at
 # most (speed_up_at_most); the limit is 1.5. So the parallelism of training is not in
-# this graph. It is inside the operations, in the matrix products of chapter 01_matmul,
-# and in the batch, where Part III will find it. What the graph offers is something
-# else: an operation that nothing waits for.
+# this graph. It is inside the operations, in the matrix products of chapter 1, and in
+# the batch, where Part III will find it. What the graph offers is something else: an
+# operation that nothing waits for.
 
 # --- Two workers, for real ------------------------------------------------------------
 
 # Let two threads run the step. Each takes the next operation of the schedule and waits
 # for its inputs. (Threads will do here, because PyTorch computes outside Python's
-# global interpreter lock. chapter 05_ranks shows what that lock does otherwise.)
+# global interpreter lock. chapter 5 shows what that lock does otherwise.)
 
 
 def run_on_threads(graph, inputs, workers):

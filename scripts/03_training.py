@@ -63,7 +63,7 @@ def show(value, on_rank=None):
 # depends on. The model and the loop of this chapter are those that Part III spreads
 # over many ranks.
 #
-# 25 minutes to read · 25 seconds to run · stands on chapter 02_graphs
+# 25 minutes to read · 25 seconds to run · stands on chapter 2
 
 show(torch.set_num_threads(1))  # the same bits, however many processors there are
 
@@ -254,9 +254,9 @@ def rate_at(step, niters, first=0.1):
 # --- Where its time goes --------------------------------------------------------------
 
 # Predict: Four parts: pick the samples of the batch, forward pass, backward pass,
-# update the weights. From chapter 02_graphs: the backward pass makes a weight gradient
-# for every layer, and an input gradient for every layer but the first. How many times
-# the forward pass's multiplications is that, in this network? Twice?
+# update the weights. From chapter 2: the backward pass makes a weight gradient for
+# every layer, and an input gradient for every layer but the first. How many times the
+# forward pass's multiplications is that, in this network? Twice?
 
 print("\n## One step\n")
 layers = [n_in * n_out for n_in, n_out in pairwise(sizes)]
@@ -355,7 +355,7 @@ save_figures()
 #
 # Picking the samples took (data_share) of a step: 64 rows, from places all over the
 # memory, are copied into one tensor. When they must be read and decoded first, this
-# part can be the largest: chapter 04_feeding.
+# part can be the largest: chapter 4.
 #
 # One step is no measurement. The first took (first_over_median) times the median, as
 # memory is taken and code is loaded then; and of the later ones the slowest took

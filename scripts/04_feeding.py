@@ -62,7 +62,7 @@ del __file__  # processes that this one starts, and that import it, must not run
 # The meter shows 20 %: what is the processor waiting for? It shows 100 %: is it doing
 # anything?
 #
-# 25 minutes to read · 25 seconds to run · stands on chapter 03_training
+# 25 minutes to read · 25 seconds to run · stands on chapter 3
 #
 # An expensive processor that waits for its input costs as much as one that computes. At
 # the end you can say what a utilization number means and what it does not, tell a
@@ -225,7 +225,7 @@ if recorded:
 # that occupies a single one of its hundred-odd multiprocessors counts in full, and so
 # does one that waits for a message of another GPU: a training in which all wait for one
 # that is gone shows 100 %. Whether it works is a question for operations per second
-# against the peak, as in chapter 01_matmul, or simply for examples per second.
+# against the peak, as in chapter 1, or simply for examples per second.
 #
 # Here it is in a real training step, on data that is already in memory:
 
@@ -769,8 +769,7 @@ assert died
 #    with the $L$ that you measure. Does it compute? Workers up to the cores, then less
 #    work for each example. Is it uneven? A longer queue.
 # 4. If the first is the lower one, the input is not to blame, whatever the utilization.
-#    Look at the step: larger batches, fewer small operations, chapter 01_matmul's
-#    roofline.
+#    Look at the step: larger batches, fewer small operations, chapter 1's roofline.
 
 print("\n## What to do when the number is low\n")
 fetched = inputs["fetched: waits for 4 steps"]

@@ -136,7 +136,7 @@ def play(part):
 # What exactly is a rank, and what must be true for four copies of one program to behave
 # as one?
 #
-# 35 minutes to read, with the code · 25 seconds to run · stands on chapter 01_matmul
+# 35 minutes to read, with the code · 25 seconds to run · stands on chapter 1
 #
 # To train on many processors, you start the same program many times. That alone gives
 # many programs that know nothing of each other. This chapter adds what is missing, one
@@ -1252,6 +1252,6 @@ dist.all_reduce(total)  # and a group that works
 # - [pyspy] and [flightrecorder]: stacks and records of ranks that hang, on a cluster.
 # - [ipyparallel]: the engines under this notebook.
 #
-# Next, two ranks talk: chapter 06_messages.
+# Next, two ranks talk: chapter 6.
 
 leave_group()

@@ -125,7 +125,7 @@ def play(part):
 # Two processes share no memory. How does a number get from one to the other, who waits
 # for whom, and what does it cost?
 #
-# 35 minutes to read, with the code · 25 seconds to run · stands on chapter 05_ranks
+# 35 minutes to read, with the code · 25 seconds to run · stands on chapter 5
 #
 # At the end you can move a tensor between any two ranks, say who waits for whom before
 # you run it, find the circle behind a deadlock and break it, and predict how long a

@@ -134,7 +134,7 @@ def play(part):
 # gradients. Which patterns are these, what does each of them cost, and which one undoes
 # which?
 #
-# 35 minutes to read · 15 seconds to run · stands on chapter 06_messages
+# 35 minutes to read · 15 seconds to run · stands on chapter 6
 #
 # At the end you know the nine calls that nearly every distributed program is made of.
 # You have written each of them with nothing but messages, you can say what it sends and
@@ -739,7 +739,7 @@ if rank == 0:
 # Each half costs $\frac{n-1}{n} N$ bytes a rank, so it is $2\,\frac{n-1}{n} N$
 # together: less than twice the tensor, however many ranks there are. As long as only
 # the ranks add, that is the best possible in bytes [patarasuk2009]. In rounds,
-# $2(n-1)$, it is not. chapter 08_all_reduce is about nothing else.
+# $2(n-1)$, it is not. chapter 8 is about nothing else.
 #
 # Used for: gradients (chapter 10), and whatever everybody must agree on.
 

@@ -114,8 +114,7 @@ form_groups()
 # Every training step ends with the same sum over all ranks. What is the least that it
 # can cost, and who gets near that?
 #
-# 40 minutes to read · 20 seconds to run · stands on chapter 06_messages and chapter
-# 07_collectives
+# 40 minutes to read · 20 seconds to run · stands on chapter 6 and chapter 7
 #
 # Data parallelism adds up every gradient over all ranks, in every step. Whatever that
 # takes comes on top of the computing, so people have looked for the fastest way for
@@ -884,8 +883,8 @@ if rank == 0:
 
 # Floating-point addition rounds, so its result depends on the order. Each way adds in
 # another order. Do all ranks at least get the same? Here are all of them on the same
-# random numbers, and the ring of chapter 06_messages beside them, in which whole
-# tensors go around and everybody adds what comes, as it comes.
+# random numbers, and the ring of chapter 6 beside them, in which whole tensors go
+# around and everybody adds what comes, as it comes.
 #
 # Predict: Which ways give every rank the same, to the last bit? Think of recursive
 # doubling: rank 0 adds rank 1's numbers to its own, and rank 1 adds rank 0's.

@@ -147,8 +147,7 @@ def result(name, value, varies=False):
 # Four ranks take a quarter of every batch each. Is what they train together the network
 # that one rank alone would have trained, and to which digit?
 #
-# 40 minutes to read · 30 seconds to run · stands on chapter 03_training and chapter
-# 07_collectives
+# 40 minutes to read · 30 seconds to run · stands on chapter 3 and chapter 7
 #
 # At the end you can share a batch out in any way and get the gradient of the whole,
 # prove it to twelve digits, and say where the last ones went. You know what breaks it,
@@ -218,8 +217,8 @@ class DigitsNet(nn.Module):
 
 
 # Every rank loads all of it (it is small), and asks which part of a batch is its own.
-# The order of the samples is that of chapter 03_training: a function of the step's
-# number, the same on every rank.
+# The order of the samples is that of chapter 3: a function of the step's number, the
+# same on every rank.
 
 
 def shard(n, rank, world_size):
@@ -597,8 +596,8 @@ if rank == 0:
 # It fell from (drift_at_first) to (drift_after_sending), not to 0. A model has more
 # memory than its parameters: buffers, which no gradient reaches. Batch normalization
 # keeps (still_apart) there, and its forward pass changes them. They belong to the
-# start, too. And one by one, rank 0 sends each tensor $n - 1$ times; chapter
-# 07_collectives has the collective for it.
+# start, too. And one by one, rank 0 sends each tensor $n - 1$ times; chapter 7 has the
+# collective for it.
 
 everyone()
 play("ranks")
@@ -638,8 +637,8 @@ if rank == 0:
 
 # --- One step -------------------------------------------------------------------------
 
-# chapter 03_training kept two lines apart, `loss_and_gradients` and `optimizer.step()`,
-# because "data parallelism will put something between them". Here it is:
+# chapter 3 kept two lines apart, `loss_and_gradients` and `optimizer.step()`, because
+# "data parallelism will put something between them". Here it is:
 
 
 def average_gradients(model, weight=None, group=None):
@@ -716,8 +715,8 @@ if rank == 0:
 # Each rank computes (upper half of its row); then come four all-reduces, one for each
 # weight tensor (lower half), of which the first one waits for the slowest rank; then a
 # short step. While the ranks communicate they compute nothing, and they could: the
-# gradient of the last layer is there before that of the first. chapter 12_own_ddp fills
-# that gap. Here we only want to be right. (The tensors are small, and there may be more
+# gradient of the last layer is there before that of the first. chapter 12 fills that
+# gap. Here we only want to be right. (The tensors are small, and there may be more
 # processes than cores: the milliseconds are this machine's.)
 
 # --- One curve ------------------------------------------------------------------------
@@ -835,8 +834,8 @@ if rank == 0:
 # One curve. With (numbers_of_ranks) ranks the network finds (percent_found) % of the
 # (n_test) digits that no rank has seen. The losses are at most (apart_float32) apart,
 # in float64 (apart_float64): the difference shrinks with the precision, so by the rule
-# of chapter 03_training it is rounding and not a mistake. And the drift is 0 in all
-# trainings, to the last bit.
+# of chapter 3 it is rounding and not a mistake. And the drift is 0 in all trainings, to
+# the last bit.
 #
 # Do not expect it to stay so small in every training. Each step hands on the difference
 # that the one before left, and a large step can enlarge it. And where a function has a
@@ -944,8 +943,8 @@ if rank == 0:
 # holds although on one side all ranks computed, and on the other a single one. So the
 # ranks are not to blame. What differs is the order. A matrix product over a whole batch
 # adds its samples up in one order, products over its shards in another. And Gloo's ring
-# begins each part of the tensor at another rank (chapter 08_all_reduce). With two ranks
-# there is only a + b or b + a, and those are equal.
+# begins each part of the tensor at another rank (chapter 8). With two ranks there is
+# only a + b or b + a, and those are equal.
 #
 # The other way to equal bits: sums that never round. Whole numbers up to $2^{24}$ have
 # all their digits in float32, and dividing by a power of two only moves the point. So a
@@ -1099,7 +1098,7 @@ if rank == 0:
     result("never_seen", never_seen(told=False))
 
 # (never_seen) samples of (n_train) are never trained on, in ten epochs, and with the
-# line none. (It is the disease of chapter 03_training, caught in another way.)
+# line none. (It is the disease of chapter 3, caught in another way.)
 #
 # Why deal, rather than cut the epoch into one piece for each rank? The first cards of
 # all hands are the first cards of the deck. So every full batch of an epoch is the same
@@ -1116,7 +1115,7 @@ if rank == 0:
     save_figures()
 
 # So one can go from 4 ranks to 2 in the middle of an epoch, and the training goes on
-# (chapter 11_ddp).
+# (chapter 11).
 
 # --- Batch normalization --------------------------------------------------------------
 
@@ -1138,8 +1137,8 @@ if rank == 0:
 # of their squares, and how many there are, since $\sigma^2 = \frac{1}{n}\sum x_j^2 -
 # \mu^2$. One all-reduce for the three. But this all-reduce is part of the forward pass,
 # and the gradient must come back through it. `dist.all_reduce` writes into its tensor
-# and tells autograd nothing. From chapter 07_collectives we know what belongs there:
-# the backward pass of an all-reduce is its adjoint, and that is an all-reduce.
+# and tells autograd nothing. From chapter 7 we know what belongs there: the backward
+# pass of an all-reduce is its adjoint, and that is an all-reduce.
 
 
 class AllReduce(torch.autograd.Function):
@@ -1290,7 +1289,7 @@ if rank == 0:
 # stays the same when ranks are added, each with as many samples as before [goyal2017].
 # For normalizations that look at one sample alone, such as layer normalization
 # [ba2016], there is no question. (Dropout is another layer that knows on which rank it
-# is: it draws at random. See chapter 11_ddp.)
+# is: it draws at random. See chapter 11.)
 
 # --- Four mistakes --------------------------------------------------------------------
 

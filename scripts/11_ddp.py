@@ -198,7 +198,7 @@ def digits(seed=0):
 # Everybody wraps the model in `DistributedDataParallel` and goes on. What does that
 # line do, and when? And what does it leave to you?
 #
-# 55 minutes to read · 30 seconds to run · stands on chapter 10_sync_sgd
+# 55 minutes to read · 30 seconds to run · stands on chapter 10
 #
 # At the end you can say which messages DDP sends and at what moment, use `no_sync` and
 # `find_unused_parameters` for what they are for, choose batch size, learning rate and
@@ -337,7 +337,7 @@ except ImportError:
 # loop stays a loop for one process.
 #
 # On GPUs there is one more argument, and the names in the environment are in capitals
-# (chapter 05_ranks; `os.environ["rank"]` is a KeyError):
+# (chapter 5; `os.environ["rank"]` is a KeyError):
 #
 # ```python
 # local_rank = int(os.environ["LOCAL_RANK"])   # which of this host's GPUs
@@ -931,9 +931,9 @@ if rank == 0:
 # is needed to go on as if nothing had happened, so that the final weights have the same
 # bits?
 #
-# First the samples. chapter 10_sync_sgd has shown `DistributedSampler`. Its order
-# follows from the seed and the number of the epoch alone (`set_epoch`), so a position
-# is two numbers: which epoch, and how many batches of it are done.
+# First the samples. chapter 10 has shown `DistributedSampler`. Its order follows from
+# the seed and the number of the epoch alone (`set_epoch`), so a position is two
+# numbers: which epoch, and how many batches of it are done.
 
 
 def shares(n, epoch, batch, group=None):
@@ -1129,7 +1129,7 @@ if rank == 0:
 # - the global batch, if the loader's `batch_size` is not divided. And a division rounds
 #   down: a batch of 100 on 3 ranks is `3 * (100 // 3)` = 99.
 # - the loader's workers: `num_workers=8` on each of 8 ranks is 64 processes on one
-#   host. Divide them, too (chapter 04_feeding has how to find the knee).
+#   host. Divide them, too (chapter 4 has how to find the knee).
 # - the steps of an epoch, and so everything that counts in steps: warm-up, schedule,
 #   evaluation, checkpoints.
 
@@ -1615,10 +1615,10 @@ if rank == 0:
 
 # Does it depend on how the ranks were started? The functions of this page now go into a
 # file, as they stand, with a few lines around them. Started alone it uses `mp.spawn`;
-# under `torchrun` it finds its rank in the environment, as in chapter 05_ranks. And it
-# can be told to kill one rank before one step, unless it has found a checkpoint to go
-# on from. (So let it be a step after the first checkpoint: before it, the rank would be
-# killed again after each restart.)
+# under `torchrun` it finds its rank in the environment, as in chapter 5. And it can be
+# told to kill one rank before one step, unless it has found a checkpoint to go on from.
+# (So let it be a step after the first checkpoint: before it, the rank would be killed
+# again after each restart.)
 
 everyone()
 if rank == 0:

@@ -140,8 +140,8 @@ def play(part):
 # behind that line, and how much code does it take to write one that you would trust
 # with a training of your own?
 #
-# 50 minutes to read · 25 seconds to run · stands on chapter 08_all_reduce, chapter
-# 10_sync_sgd and chapter 11_ddp
+# 50 minutes to read · 25 seconds to run · stands on chapter 8, chapter 10 and chapter
+# 11
 #
 # The gradient of the whole batch is the mean of the ranks' gradients; that is all the
 # mathematics there is, and chapter 10 has proven it. What is left is when to send what.
@@ -407,10 +407,10 @@ class Bucket:
 # travels for nothing.
 #
 # Into which bucket does a parameter go? In the order in which they are filled, the
-# first bucket should be the one that is full first. chapter 02_graphs has shown that
-# backward goes through the layers from the last to the first, and modules are mostly
-# registered in the order in which they are used. So go through the parameters in
-# reverse, and close a bucket when it is large enough.
+# first bucket should be the one that is full first. chapter 2 has shown that backward
+# goes through the layers from the last to the first, and modules are mostly registered
+# in the order in which they are used. So go through the parameters in reverse, and
+# close a bucket when it is large enough.
 
 
 def in_buckets(parameters, bucket_bytes, first_bytes=None):
@@ -925,7 +925,7 @@ if rank == 0:
 # all but the last bucket would be hidden.
 #
 # PyTorch's choice is 25 MB [li2020], after a first bucket of 1 MB, so that something is
-# under way early (chapter 11_ddp reads both off its wrapper).
+# under way early (chapter 11 reads both off its wrapper).
 #
 # Where is the optimum in general? Take k equal buckets of a gradient of S bytes, and T
 # seconds of backward. While the link keeps up, only the last bucket is left when
@@ -1071,7 +1071,7 @@ if rank == 0:
 
 # Rank 1 has gone on to the next step and waits in its barrier. The others wait in
 # `finish`, for the sum of a bucket that rank 1 never filled. With PyTorch's wrapper the
-# others wait, too, and rank 1 is told at its next forward pass (chapter 11_ddp), unless
+# others wait, too, and rank 1 is told at its next forward pass (chapter 11), unless
 # `find_unused_parameters=True` lets the wrapper look for such parameters.
 
 # The remedy: at the end of backward, fill what is missing with zeros, and send it. For

@@ -138,8 +138,8 @@ def play(part):
 # A model is too large for any one of your ranks. Can they own it together, a few layers
 # each, and still train the same model? And what becomes of the time?
 #
-# 45 minutes to read · 20 seconds to run · stands on chapter 02_graphs, chapter
-# 06_messages, chapter 07_collectives and chapter 10_sync_sgd
+# 45 minutes to read · 20 seconds to run · stands on chapter 2, chapter 6, chapter 7 and
+# chapter 10
 #
 # In data parallelism every rank holds the whole model and a part of the batch. Here it
 # is the other way round: every sample passes through every rank, and a rank holds a
@@ -378,12 +378,12 @@ if rank == 0:
 # --- Messages that autograd knows -----------------------------------------------------
 
 # By hand, each rank has to remember that a send in forward means a receive in backward.
-# But these two belong together as a function and its derivative do. chapter
-# 07_collectives calls such a pair adjoint: the adjoint of "send to rank 1" is "receive
-# from rank 1". Autograd can do the remembering, if both are written as functions with a
-# backward of their own: `forward` may note in `ctx` what `backward` will need, and
-# `backward` is given the gradient of what `forward` has returned, and returns one for
-# each of its arguments.
+# But these two belong together as a function and its derivative do. chapter 7 calls
+# such a pair adjoint: the adjoint of "send to rank 1" is "receive from rank 1".
+# Autograd can do the remembering, if both are written as functions with a backward of
+# their own: `forward` may note in `ctx` what `backward` will need, and `backward` is
+# given the gradient of what `forward` has returned, and returns one for each of its
+# arguments.
 
 
 class Send(torch.autograd.Function):
@@ -452,8 +452,8 @@ def through(layers, inputs, received, group=None):
 # `through` believes the shape that it is told, and takes the type from the stage's own
 # weights (so a stage needs one). Neither travels with the message: what comes in
 # another type, or is smaller, is taken for what was expected, and nobody says so
-# (chapter 06_messages). Such a mistake is made easily, with mixed precision on one side
-# of the cut, say.
+# (chapter 6). Such a mistake is made easily, with mixed precision on one side of the
+# cut, say.
 
 
 def mlp_backward():
@@ -902,9 +902,8 @@ except ImportError:
 # The largest difference is (largest_gap). Nothing is averaged here, and nothing is
 # added up in another order: every layer gets the same numbers and does the same with
 # them, wherever it is. In data parallelism the order of additions changes, and the
-# weights differ in their last digits (chapter 10_sync_sgd).
-# (`tests/chapters/test_layers.py` does 50 steps for every cut of a smaller GPT over 1
-# to 4 ranks.)
+# weights differ in their last digits (chapter 10). (`tests/chapters/test_layers.py`
+# does 50 steps for every cut of a smaller GPT over 1 to 4 ranks.)
 #
 # Three conditions are hidden in that. The optimizer must treat each parameter by
 # itself, as SGD and Adam do. What looks at all of them together, such as clipping by
@@ -963,7 +962,7 @@ if rank == 0:
 #
 # What does a rank have to hold? Its parameters, a gradient for each, and Adam's two
 # moments (two running means for each parameter). And what its forward saves for its
-# backward, the saved tensors, counted as in chapter 02_graphs.
+# backward, the saved tensors, counted as in chapter 2.
 
 
 def saved_bytes(layers, forward):
@@ -1118,8 +1117,8 @@ def latency_bandwidth(sizes, seconds):
     return float(alpha), float(1 / per_byte)
 
 
-# The model of chapter 06_messages says what the seams cost. Over each of them, one
-# after the other, an activation goes forward and a gradient comes back:
+# The model of chapter 6 says what the seams cost. Over each of them, one after the
+# other, an activation goes forward and a gradient comes back:
 #
 # $$
 # T(n) = T(1) + 2 (n - 1) \left(\alpha + \frac{S}{\beta}\right),
@@ -1165,8 +1164,8 @@ if rank == 0:
 # And the messages? Data parallelism sends the gradients of all parameters in each step;
 # this sends an activation and its gradient over each seam, however many parameters lie
 # behind it. A rank in the middle sends two such messages a step (an activation on, a
-# gradient back), and a rank of a ring about two times the gradients (chapter
-# 08_all_reduce). So compare one with one.
+# gradient back), and a rank of a ring about two times the gradients (chapter 8). So
+# compare one with one.
 #
 # Predict: An activation grows with the batch, and the gradients do not. From how many
 # windows a step on is the activation at one seam as large as all gradients of our
@@ -1299,7 +1298,7 @@ def from_rank_0(make):
 # last rank computes (balance_gain) times as long as the fullest one of the balanced
 # cut. The dotted line is an even share. The head alone takes (head_share) %: a layer
 # that takes more than an even share cannot be balanced by any cut, and has to be split
-# itself (chapter 18_tensor).
+# itself (chapter 18).
 #
 # Predict: By how much does the balanced cut shorten a step?
 
@@ -1324,8 +1323,8 @@ if rank == 0:
 # time: no less, up to what such measurements are unsure of. (On a busy machine both can
 # jump, the clock most: then run the last two cells again.) The ranks work one after the
 # other, so a step takes the sum of the stages, and the sum is the same for every cut.
-# In chapter 17_pipeline several batches are under way, each in another stage, and then
-# the slowest stage sets the pace for all.
+# In chapter 17 several batches are under way, each in another stage, and then the
+# slowest stage sets the pace for all.
 #
 # As long as there is one batch at a time, balance is a matter of memory. `balance` does
 # not mind: give it bytes in place of seconds.
@@ -1671,10 +1670,10 @@ def leave_group():
 
 # Cut between layers, n ranks train at the speed of one. If the model fits on one rank,
 # data parallelism is better: the same n ranks, each on a processor of its own, have up
-# to n times the speed (chapter 12_own_ddp). What remains is the model that does not
-# fit. How soon is that? GPT-3 has 96 blocks of width 12,288 and a vocabulary of 50,257,
-# and was trained on 3.2 million tokens a step [brown2020]. Adam in mixed precision
-# needs 16 bytes for each parameter [rajbhandari2020], and an H100 has 80 GB [hopper].
+# to n times the speed (chapter 12). What remains is the model that does not fit. How
+# soon is that? GPT-3 has 96 blocks of width 12,288 and a vocabulary of 50,257, and was
+# trained on 3.2 million tokens a step [brown2020]. Adam in mixed precision needs 16
+# bytes for each parameter [rajbhandari2020], and an H100 has 80 GB [hopper].
 
 if rank == 0:
     print("\n## When it is worth it\n")
@@ -1696,15 +1695,15 @@ if rank == 0:
 # would be sent? (seam_gb) GB over each seam, forward, and as much back. The gradients,
 # which data parallelism would send, are (gradient_gb) GB, whatever the batch; the two
 # are equal at (million_tokens_equal) million tokens. Of the ways to cut a model (this
-# one and that of chapter 18_tensor), this one sends least, and only to a neighbor. So
-# large systems cut between layers where the cut goes from one machine to another
+# one and that of chapter 18), this one sends least, and only to a neighbor. So large
+# systems cut between layers where the cut goes from one machine to another
 # [narayanan2021].
 #
 # The rule: if the model fits, divide the batch. If it does not, first ask whether it
 # can be made to fit (a smaller batch, activations computed twice [chen2016], state that
 # is sharded, chapter 19). If not, divide the model; between layers where the links are
 # slow. And never one batch at a time: how the ranks are kept busy is the next chapter,
-# chapter 17_pipeline.
+# chapter 17.
 
 # --- What you can do now --------------------------------------------------------------
 
@@ -1724,9 +1723,8 @@ if rank == 0:
 #
 # With more hosts, the same file under `torchrun --nnodes`. The model, `Send`,
 # `Receive`, `through` and `balance` are in `ranklab.taught.layers`. The next chapters
-# import the model from there. They send in other ways: chapter 17_pipeline by hand
-# again, because with `Send` and `Receive` it is autograd that decides when a message
-# goes.
+# import the model from there. They send in other ways: chapter 17 by hand again,
+# because with `Send` and `Receive` it is autograd that decides when a message goes.
 
 # --- Where to read on -----------------------------------------------------------------
 

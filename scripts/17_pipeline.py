@@ -128,8 +128,7 @@ form_groups()
 # How can all of them work at once, how much idle time is left, and what does that cost
 # in memory?
 #
-# 65 minutes to read · 25 seconds to run · stands on chapter 02_graphs, chapter
-# 06_messages and chapter 16_layers
+# 65 minutes to read · 25 seconds to run · stands on chapter 2, chapter 6 and chapter 16
 #
 # The answer is to send several small batches through the stages, one behind the other.
 # What is left is a question of order: which stage does what, when. You write that order
@@ -380,8 +379,8 @@ if rank == 0:
 # look which before you compare.
 #
 # More micro-batches make the bubble as small as the batch allows: there cannot be more
-# of them than samples, and small products are slow ones (chapter 01_matmul). So one
-# takes some times n: GPipe's authors found 4n enough [huang2019].
+# of them than samples, and small products are slow ones (chapter 1). So one takes some
+# times n: GPipe's authors found 4n enough [huang2019].
 
 # --- When can what begin? -------------------------------------------------------------
 
@@ -573,11 +572,11 @@ if rank == 0:
 #   keeps the tensor alive. The next send on the same link waits for it, so that at most
 #   one is under way.
 # - receive waits. What it waits for was posted before (`irecv`), so that the message
-#   can travel while the stage computes. (chapter 06_messages measured how much faster
-#   messages in a row are whose receives are there when they come.) Posted are the next
-#   `ahead` receives of the program, in its order. Eight is a choice: each takes the
-#   room of one tensor, whatever the schedule; for all at once, the room would grow with
-#   the number of micro-batches. The tensors are made like `like`.
+#   can travel while the stage computes. (chapter 6 measured how much faster messages in
+#   a row are whose receives are there when they come.) Posted are the next `ahead`
+#   receives of the program, in its order. Eight is a choice: each takes the room of one
+#   tensor, whatever the schedule; for all at once, the room would grow with the number
+#   of micro-batches. The tensors are made like `like`.
 # - A message does not say what it is. A smaller one would fill a part of that tensor,
 #   without an error: so the sender compares shapes.
 # - tags: 0 for activations, 1 for gradients, as each has links of its own.
@@ -901,7 +900,7 @@ if rank == 0:
 #
 # The figure is drawn from the worker's own clock. PyTorch's profiler sees the same:
 # `run` gives each instruction its name there, so that you find it in the trace of a
-# real step, too (chapter 06_messages).
+# real step, too (chapter 6).
 
 # --- 1F1B: the same idle time, less memory --------------------------------------------
 
@@ -1065,7 +1064,7 @@ def check_program(stage, program, stages, micro_batches, chunks):
 # then has room for no message at all. With such sends, and receives that are posted
 # only at their turn, GPipe would come to its end, and 1F1B would not: each of the last
 # two stages would be in a send, and wait for the other one to receive. There a send has
-# to be started together with the receive behind it (chapter 06_messages).
+# to be started together with the receive behind it (chapter 6).
 
 
 def check_schedule(schedule):
@@ -1246,12 +1245,12 @@ if rank == 0:
 
 # --- Zero bubble: work that nobody waits for ------------------------------------------
 
-# chapter 02_graphs has shown that the backward of a linear layer is two products that
-# do not need each other: the gradient of its input and that of its weight. Only the
-# first one is urgent: the stage before waits for it. For the second one nobody waits
-# before the optimizer's step. So make two instructions of B: I, the gradient of the
-# input, and W, that of the weights. W can be put where a stage would otherwise be idle
-# [qi2024]. (I and W are PyTorch's letters; the paper calls I B.)
+# chapter 2 has shown that the backward of a linear layer is two products that do not
+# need each other: the gradient of its input and that of its weight. Only the first one
+# is urgent: the stage before waits for it. For the second one nobody waits before the
+# optimizer's step. So make two instructions of B: I, the gradient of the input, and W,
+# that of the weights. W can be put where a stage would otherwise be idle [qi2024]. (I
+# and W are PyTorch's letters; the paper calls I B.)
 #
 # The variant ZB-H1 takes 1F1B, puts I in the place of B, and does W later: on stage s,
 # s micro-batches later. An activation is needed until W, so a stage that is late with W
@@ -1360,8 +1359,8 @@ if rank == 0:
 
 # With cuts F, I and W are (products_cut) products, without them (products_uncut): three
 # gradients between layers are computed twice. The same happens inside of a layer that
-# is a whole block of the GPT in chapter 16_layers. (PyTorch's pipelining finds the
-# places to cut in autograd's graph; [qi2024] replaces the linear layers.) And memory:
+# is a whole block of the GPT in chapter 16. (PyTorch's pipelining finds the places to
+# cut in autograd's graph; [qi2024] replaces the linear layers.) And memory:
 # `retain_graph` keeps all that autograd has saved until W, and the gradients at the
 # cuts are kept until then, too. What only I needed could go before.
 #
@@ -1770,8 +1769,8 @@ if rank == 0:
 
 # A step has more to it than `run`. What looks at all gradients needs all stages: to
 # clip by the norm of the whole gradient takes one all-reduce, of a sum of squares. And
-# a weight that two stages share (chapter 16_layers) needs another, before it: both
-# copies get the sum of their gradients, and only one of the two is counted in the norm.
+# a weight that two stages share (chapter 16) needs another, before it: both copies get
+# the sum of their gradients, and only one of the two is counted in the norm.
 
 everyone()
 first_and_last = dist.new_group([0, world_size - 1])
@@ -1823,16 +1822,16 @@ if rank == 0:
 # The norms of the three steps, (norms), were all clipped to 1, and losses, weights and
 # norms are again those of the whole model. Data parallelism fits in at the same place:
 # several such pipelines, each with its part of the batch, and the ranks that hold the
-# same stage average their gradients (chapter 12_own_ddp) before the norm is taken.
-# chapter 18_tensor asks which way of cutting a model is for what.
+# same stage average their gradients (chapter 12) before the norm is taken. chapter 18
+# asks which way of cutting a model is for what.
 
 # --- Activations, counted -------------------------------------------------------------
 
 # `held` counts forwards and backwards in a list. Does memory follow? Autograd calls a
-# hook for each tensor that it saves (chapter 02_graphs). Ours puts it into a box, and
-# notes when the box is thrown away. What two operations save, one as its output and the
-# next one as its input, is in memory once, and is counted once: with its first box,
-# until its last one is gone.
+# hook for each tensor that it saves (chapter 2). Ours puts it into a box, and notes
+# when the box is thrown away. What two operations save, one as its output and the next
+# one as its input, is in memory once, and is counted once: with its first box, until
+# its last one is gone.
 
 
 class Box:

@@ -154,8 +154,8 @@ def play(part):
 # A layer is too large for one rank. How can several ranks own it together, and compute
 # what the whole layer would have computed?
 #
-# 65 minutes to read · 20 seconds to run · stands on chapter 08_all_reduce, chapter
-# 16_layers and chapter 17_pipeline
+# 65 minutes to read · 20 seconds to run · stands on chapter 8, chapter 16 and chapter
+# 17
 #
 # Chapters 16 and 17 cut a model between its layers. Here the cut goes through every
 # layer: each rank has some columns of this matrix and some rows of that one, and no
@@ -402,9 +402,9 @@ if rank == 0:
 #
 # So f* = g, and g* = f. In the code each one's backward is the other one's forward.
 #
-# The table of chapter 07_collectives has another pair: the backward of an all-reduce is
-# an all-reduce. Both are right. There every rank's tensor counts for itself, n results
-# and n losses; here all n results are one Z, and the n losses are one loss, computed n
+# The table of chapter 7 has another pair: the backward of an all-reduce is an
+# all-reduce. Both are right. There every rank's tensor counts for itself, n results and
+# n losses; here all n results are one Z, and the n losses are one loss, computed n
 # times. PyTorch's `torch.distributed.nn.functional.all_reduce` is of chapter 7's kind:
 # in the place of g it multiplies by n whatever goes back through it, once for each
 # layer.
@@ -1457,20 +1457,20 @@ if rank == 0:
 
 # Each rank makes four all-reduces, two in forward and two in backward. While it sends
 # it computes nothing: the next product needs the sum. (Where messages take longer than
-# products, that is this machine's doing, whose ranks share their cores.) In chapter
-# 12_own_ddp messages could hide behind backward. As written here, these cannot. In
-# forward there is nothing else to do with the same batch. In backward there is: the
-# gradient of a layer's weights does not need the sum, and Megatron-LM's code computes
-# it while f's all-reduce is under way.
+# products, that is this machine's doing, whose ranks share their cores.) In chapter 12
+# messages could hide behind backward. As written here, these cannot. In forward there
+# is nothing else to do with the same batch. In backward there is: the gradient of a
+# layer's weights does not need the sum, and Megatron-LM's code computes it while f's
+# all-reduce is under way.
 
 # --- Between the layers: sequence parallelism -----------------------------------------
 
 # After g every rank has all activations, and computes LayerNorms and residual additions
 # on all of them, the same numbers n times. And it keeps them, all of them, for
 # backward. Sequence parallelism [korthikanti2023] does not. An all-reduce is a
-# reduce-scatter and an all-gather (chapter 07_collectives). So put something between
-# the two: after the reduce-scatter every rank has a part of the time, and computes the
-# LayerNorms for that part; before the next split layer, an all-gather.
+# reduce-scatter and an all-gather (chapter 7). So put something between the two: after
+# the reduce-scatter every rank has a part of the time, and computes the LayerNorms for
+# that part; before the next split layer, an all-gather.
 
 
 def strip(ax, title, words, by_time):

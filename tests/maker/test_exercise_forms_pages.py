@@ -1,5 +1,6 @@
 """Exercises on the page, in a teacher's course, and in JupyterLab."""
 
+import json
 import os
 import re
 import socket
@@ -12,6 +13,8 @@ from pathlib import Path
 import nbformat
 import pytest
 from exercise_sample import cell_of, form_of, forms, make_book, sample
+from kernels import Notebook
+from traitlets.config import PyFileConfigLoader
 
 from bookmaker.folders import HERE
 from bookmaker.manuscript import exercises
@@ -21,6 +24,7 @@ pytestmark = pytest.mark.timeout(400)
 
 ROOT = HERE.root
 BIN = Path(sys.executable).parent
+NEWS = "@jupyterlab/apputils-extension:notification"
 
 
 # The page
@@ -145,7 +149,7 @@ def test_what_a_teacher_has_changed_is_left_alone(tmp_path):
 
 
 @pytest.mark.everything
-def test_the_lab_does_not_load_nbgrader(tmp_path):
+def test_the_lab_is_quiet_and_without_clutter(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -155,19 +159,37 @@ def test_the_lab_does_not_load_nbgrader(tmp_path):
         "--IdentityProvider.token=",
         f"--config={ROOT}/bookmaker/notebook/jupyter_config.py",
     ]
-    environment = {**os.environ, "JUPYTER_CONFIG_DIR": str(tmp_path / "jupyter")}
+    own = {"JUPYTER_CONFIG_DIR": tmp_path / "jupyter", "IPYTHONDIR": tmp_path / "ipython"}
+    environment = {**os.environ, **{name: str(folder) for name, folder in own.items()}}
     log = tmp_path / "log.txt"
     with log.open("w") as file:
         server = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
     try:
         page = opened(f"http://127.0.0.1:{port}/lab", server)
+        asked = f"http://127.0.0.1:{port}/lab/api/settings/{NEWS}"
+        news = json.loads(opened(asked, server))["schema"]["properties"]["fetchNews"]
     finally:
         server.terminate()
         server.wait(30)
     names = re.findall(r'"extension": "[^"]*", "load": "[^"]*", "name": "([^"]*)"', page)
-    assert "ipyparallel-labextension" in names and "nbgrader" not in page
+    assert "jupyterlab-jupytext" in names
+    assert "ipyparallel-labextension" not in names and "nbgrader" not in page
+    assert news["default"] == "false"  # and so nobody is asked
     assert "jupyterlab | extension was successfully loaded" in log.read_text()
     assert "nbgrader" not in log.read_text()
+
+
+def test_px_in_a_kernel_that_has_just_been_started_again_is_told(tmp_path, monkeypatch):
+    config = HERE.root / "bookmaker" / "notebook" / "jupyter_config.py"
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    monkeypatch.delenv("JUPYTER_CONFIG_DIR", raising=False)
+    PyFileConfigLoader(config.name, str(config.parent)).load_config()
+    notebook = Notebook()
+    try:
+        _, error = notebook.run("%%px\nx = 1")
+    finally:
+        notebook.close()
+    assert error.startswith("RankError: There are no ranks yet: first run the cell with")
 
 
 def opened(url, server):
