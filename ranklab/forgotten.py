@@ -7,7 +7,7 @@ from IPython import get_ipython
 
 # What each rank has by itself, in every `%%px` cell.
 OF_EACH_RANK = ("rank", "world_size", "device", "torch", "dist")
-PATIENCE = 1  # seconds that a rank has to say whether it knows a name
+PATIENCE = 3  # seconds that a rank has to say whether it knows a name
 
 
 def explain_in(shell):

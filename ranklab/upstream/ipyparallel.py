@@ -116,8 +116,20 @@ def display(result, groupby):
     Without it: `ranks.run` and `%%px --no-stream` show nothing.
     """
     finished = [part for _, part in parts(result) if part.ready() and part.wait_for_output(0)]
-    if finished:
-        AsyncResult.join(*finished).display_outputs(groupby)
+    if not finished:
+        return
+    joined = AsyncResult.join(*finished)
+    if groupby != "type":  # another order than that of the ranks is wanted
+        joined.display_outputs(groupby)
+        return
+    known = {rank: child.output.metadata for rank, child in _children(joined)}
+    values = {rank: value for rank, one in known.items() if (value := _text_of(one.execute_result))}
+    if text := _in_rank_order(joined, values):
+        print(text)
+    for rank, one in known.items():
+        rich = [one.execute_result] if one.execute_result and rank not in values else []
+        for output in [*one.outputs, *rich]:
+            joined._republish_displaypub(output, rank)
 
 
 def streamed(result):
@@ -132,9 +144,9 @@ def streamed(result):
 
     def show_output(rank, future, message):
         kind, content = message["header"]["msg_type"], message["content"]
-        if kind == "execute_result" and set(content["data"]) == {"text/plain"}:
-            values[rank] = content["data"]["text/plain"]
-        if kind == "stream" or rank in values:
+        if kind == "execute_result" and (value := _text_of(content)):
+            values[rank] = value
+        if kind == "stream" or (kind == "execute_result" and rank in values):
             publish_display_data({"text/plain": _in_rank_order(result, values)}, **written)
             written["update"] = True
         elif kind != "error":
@@ -146,12 +158,25 @@ def streamed(result):
 
 def _in_rank_order(result, values):
     """Return what the ranks printed so far, and below it the last expressions of their cells."""
-    told = []
-    for name in ("stdout", "stderr"):
-        for rank, child in zip(result._targets, result._children):
-            told.append((f"{name}:{rank}", child.output.metadata[name]))
-    told += [(f"output:{rank}", values[rank]) for rank in result._targets if rank in values]
-    return "\n".join(f"[{source}] {text.rstrip()}" for source, text in told if text)
+    told = [
+        (f"[{name}:{rank}]", child.output.metadata[name].rstrip())
+        for name in ("stdout", "stderr")
+        for rank, child in _children(result)
+    ]
+    told += [(f"[output:{rank}]", values[rank]) for rank in result._targets if rank in values]
+    lines = [(source, "\n" if "\n" in text else " ", text) for source, text in told if text]
+    return "\n".join("".join(parts) for parts in lines)
+
+
+def _children(result):
+    """Return [(rank, the future that holds what comes from it), ...]."""
+    return list(zip(result._targets, result._children))
+
+
+def _text_of(value):
+    """Return the last expression of a cell as text, unless it has a richer form; else None."""
+    data = value["data"] if value else {}
+    return data["text/plain"] if set(data) == {"text/plain"} else None
 
 
 # The client

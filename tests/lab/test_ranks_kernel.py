@@ -236,12 +236,16 @@ rank + 10
 """
 
 
-def test_what_a_cell_prints_is_shown_in_rank_order_and_then_its_values(working):
-    working.on_screen.clear()
-    assert working.run(LATE, timeout=20)[1] is None
-    (shown,) = working.on_screen.values()
-    lines = ["[stdout:0] late 0", "[stdout:1] late 1", "[output:0] 10", "[output:1] 11"]
-    assert shown.splitlines() == lines
+IN_RANK_ORDER = ["[stdout:0] late 0", "[stdout:1] late 1", "[output:0] 10", "[output:1] 11"]
+
+
+def test_what_a_cell_prints_is_shown_in_rank_order_and_then_its_values(working, reader):
+    shown, error = working.run(LATE, timeout=20)
+    assert error is None and shown.splitlines() == IN_RANK_ORDER
+    reader.on_screen.clear()
+    assert reader.run(LATE, timeout=20)[1] is None
+    (shown,) = reader.on_screen.values()
+    assert shown.splitlines() == IN_RANK_ORDER
 
 
 @pytest.mark.parametrize("name", ["rank", "dist", "box"])
