@@ -1,4 +1,4 @@
-# Chapter 5 of Many Ranks, One Model, as one script. Generated from book/05_ranks.md.
+# Generated from book/05_ranks.md by `make forms`: edit the manuscript, not this file.
 #
 # Run it on 4 ranks, or on another number of them, in one of these ways:
 #     python 05_ranks.py
@@ -8,7 +8,6 @@
 #
 # pip install matplotlib numpy psutil torch  (for mpiexec also: mpich mpi4py)
 
-import json
 import os
 import random
 import re
@@ -131,73 +130,47 @@ def play(part):
     return before
 
 
-# === One program, many processes ======================================================
+# === Processes and ranks: one program, run many times =================================
 
 # What exactly is a rank, and what must be true for four copies of one program to behave
 # as one?
 #
-# 35 minutes to read, with the code · 25 seconds to run · stands on chapter 1
+# 30 minutes to read · 30 seconds to run · stands on chapter 01_matmul
 #
-# To train on many processors, you start the same program many times. That alone gives
-# many programs that know nothing of each other. This chapter adds what is missing, one
-# piece at a time: first with the standard library alone, then with PyTorch. At the end
-# you can
+# To train on many processors, you start one program many times. This chapter shows what
+# makes its copies a group. At the end you can
 # - name the three things that every launcher must provide, and start one program by
 #   hand, with `mp.spawn`, with `torchrun`, and as the engines of a notebook;
 # - say what belongs to one rank alone, and move a value in and out of it;
-# - read the error of a group that is not complete, and look for the missing one in the
+# - read the error of a group that is not complete, and look for the missing rank in the
 #   right place;
 # - find out which rank the others wait for, and bring a group back after one of its
 #   ranks has failed or died;
 # - say why ranks are processes and not threads, with a measurement.
 
-# --- One program, four processes ------------------------------------------------------
+# --- One program, four ranks ----------------------------------------------------------
 
-# A process is a running program: a text, a place in that text where it is now, and a
-# memory that no other process can see. Many processes can run one text. Here is a text.
+# A process is a running program: a text, the place in that text where it is now, and a
+# memory that no other process can see. Many processes can run one text. The lab starts
+# four for this notebook:
 
-if rank == 0:
-    print("\n## One program, four processes\n")
-    workshop = tempfile.TemporaryDirectory(prefix="ranks-")  # gone when this notebook ends
-    folder = Path(workshop.name)
+# Each of them was told two numbers: its rank, a number from 0 to n − 1 that no other
+# process has, and the world size n. They stand in the variables `rank` and
+# `world_size`. A cell that begins with `%%px` runs on every rank, and not here.
+#
+# Predict: Four ranks run one line, and there are ten tasks. Which tasks does rank 1
+# get?
 
-    (folder / "same.py").write_text("""
-import os
-count = 0
-count += 1
-print(f"process {os.getpid()}: count is {count}")
-""")
-
-# To start it, we need a command and an environment: named strings that a process
-# inherits from the one that starts it. We pass ours on, without what a launcher may
-# have told us (this chapter can be run by one, too), and without `PYTHONUNBUFFERED`, of
-# which more below.
-
-if rank == 0:
-    told_by_launchers = (
-        "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCH", "PMI", "OMPI_",
-    )
-    environment = {
-        name: value for name, value in os.environ.items()
-        if not name.startswith((*told_by_launchers, "PYTHONUNBUFFERED"))
-    }
+play("ranks")
+mine = list(range(rank, 10, world_size))  # dealt out like cards
+print(f"My rank is {rank}, my tasks are {mine}")
 
 
-def start(command, environments):
-    """Start one process in each environment, all at once; return the lines that they print."""
-    with tempfile.TemporaryFile("w+") as printed:
-        processes = [
-            subprocess.Popen(command, env=env, stdout=printed, stderr=subprocess.STDOUT)
-            for env in environments
-        ]
-        try:
-            for process in processes:
-                process.wait(timeout=120)
-        finally:
-            for process in processes:
-                process.kill()    # does nothing to one that has ended
-        printed.seek(0)
-        return printed.read().splitlines()
+def to_rank_0(value):
+    """Every rank's value in rank order, on rank 0; None on the others."""
+    values = [None] * world_size if rank == 0 else None
+    dist.gather_object(value, values, group=driver)
+    return values
 
 
 def result(name, value, varies=False):
@@ -211,53 +184,31 @@ def result(name, value, varies=False):
     print(f"{name} = {plain(value)}")
 
 
-# Predict: Four processes run `same.py` at the same time. Each adds 1 to `count`. Which
-# values of `count` are printed?
+# The word in brackets says who printed. To have a variable of the ranks here, pull it:
+# `ranks["mine"]` is a list with the `mine` of every rank, in the order of the ranks.
 
+shares = to_rank_0(mine)
 if rank == 0:
-    lines = start([sys.executable, folder / "same.py"], [environment] * 4)
-    print(*lines, sep="\n")
-    assert all(line.endswith("count is 1") for line in lines)
-    result("different_processes", len({line.split(":")[0] for line in lines}))
-
-# Four lines, (different_processes) different process numbers, and `count` is 1 in every
-# one. There is one `count` in the text, and there are four in memory.
-#
-# All four did the same work. Start a training program like this, and it trains four
-# models, each on all the data. To share the work, the copies must differ in something.
-
-# --- Who am I, and how many are we? ---------------------------------------------------
-
-# Two numbers are enough. Each copy is told its rank, a number from 0 to n − 1 that no
-# other copy has, and the world size n, the number of copies. We tell them through the
-# environment, under the names that PyTorch's own launcher uses.
-
-if rank == 0:
-    print("\n## Who am I, and how many are we?\n")
-    (folder / "share.py").write_text("""
-import os
-rank = int(os.environ["RANK"])
-world_size = int(os.environ["WORLD_SIZE"])
-
-mine = list(range(rank, 10, world_size))    # tasks 0 to 9, dealt out like cards
-print(f"My rank is {rank}, my tasks are {mine}")
-""")
-
-
-def by_hand(n, **more):
-    """Return n environments, each with a rank of its own; `more` is the same for all."""
-    return [environment | {"RANK": str(r), "WORLD_SIZE": str(n)} | more for r in range(n)]
-
-
-# Predict: Four copies, ten tasks. Which tasks does rank 1 get?
-
-if rank == 0:
-    lines = start([sys.executable, folder / "share.py"], by_hand(4))
-    print(*lines, sep="\n")
-
-    shares = [json.loads(line.split("are ")[1]) for line in sorted(lines)]
-    assert sorted(task for share in shares for task in share) == list(range(10))
+    play("kernel")
     result("tasks_of_rank_1", shares[1])
+
+if rank == 0:
+    assert sorted(task for share in shares for task in share) == list(range(10))
+
+SCRIPT = Path(__file__)
+pictures = []
+
+
+def file_beside(name):
+    """The path of an SVG file beside this script, for a picture of this name."""
+    name = first = re.sub(r"[^\w.-]+", "-", str(name))
+    number = 1
+    while name in pictures:
+        number += 1
+        name = f"{first}-{number}"
+    pictures.append(name)
+    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+
 
 # From ranklab.plots:
 
@@ -297,45 +248,6 @@ STYLE = {
 plt.switch_backend("Agg")  # figures go to files
 plt.rcParams.update(STYLE)
 
-# Rank 1 has (tasks_of_rank_1), and together the four have every task exactly once.
-# Nobody handed the tasks out: each copy worked out its own part. That is why ranks are
-# numbers without a gap, and not names: you compute with them.
-#
-# One text, run by all, in which the rank makes all the difference: this is called
-# single program, multiple data, or SPMD [darema1988]. Nearly every program that trains
-# on several GPUs is written this way.
-
-# --- In which order? ------------------------------------------------------------------
-
-# Predict: The four lines above may be in the order of the ranks, or not. If you start
-# the program ten times, how many different orders do you expect?
-
-if rank == 0:
-    print("\n## In which order?\n")
-    orders = []
-    for _ in range(10):
-        lines = start([sys.executable, folder / "share.py"], by_hand(4))
-        orders.append([int(line.split(",")[0].removeprefix("My rank is ")) for line in lines])
-
-    assert all(sorted(order) == [0, 1, 2, 3] for order in orders)
-    result("different_orders", len(set(map(tuple, orders))), varies=True)
-
-SCRIPT = Path(__file__)
-pictures = []
-
-
-def file_beside(name):
-    """The path of an SVG file beside this script, for a picture of this name."""
-    name = first = re.sub(r"[^\w.-]+", "-", str(name))
-    number = 1
-    while name in pictures:
-        number += 1
-        name = f"{first}-{number}"
-    pictures.append(name)
-    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
-    print(f"saved beside this script: {path.name}")
-    return path
-
 
 def save_figures():
     """Save the open figures beside this script, and close them."""
@@ -346,116 +258,44 @@ def save_figures():
 
 
 if rank == 0:
-    fig, ax = plt.subplots(num="orders", figsize=(5.2, 2.6))
-    for column, order in enumerate(orders):
-        for row, r in enumerate(order):
-            ax.add_patch(plt.Rectangle((column - 0.45, row - 0.45), 0.9, 0.9, color=f"C{r}"))
-            ax.text(column, row, r, ha="center", va="center", color="white", weight="bold")
-    ax.set(xlabel="run", ylabel="line on the screen", xlim=(-0.6, 9.6), ylim=(3.6, -0.6))
-    ax.set(xticks=range(10), xticklabels=range(1, 11), yticks=range(4), yticklabels=range(1, 5))
+    height = 0.45 * len(shares) + 0.9
+    fig, ax = plt.subplots(num="tasks", figsize=(5.2, height))
+    for r, share in enumerate(shares):
+        for task in share:
+            where = (task - 0.45, r - 0.45)
+            ax.add_patch(plt.Rectangle(where, 0.9, 0.9, color=f"C{r}"))
+    names = [f"rank {r}" for r in range(len(shares))]
+    ax.set(xlabel="task", xlim=(-0.6, 9.6), ylim=(len(shares) - 0.4, -0.6))
+    ax.set(xticks=range(10), yticks=range(len(shares)), yticklabels=names)
     ax.grid(False)
     save_figures()
 
-# Ten runs, (different_orders) different orders, and in every run the same four lines.
-# That each rank prints its line is in the text. When the line gets out, Python and the
-# operating system decide: Python, writing to a file, keeps it until the process ends,
-# and the system gives the processors now to one process and now to another. So this,
-# from two ranks, is no error:
+
+def everyone():
+    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
+    dist.barrier(group=driver)
+
+
+# Rank 1 has (tasks_of_rank_1), and every task has exactly one owner. Nobody handed the
+# tasks out: each copy worked out its own part. That is why ranks are numbers without a
+# gap, and not names: you compute with them.
 #
-# ```text
-# My rank is 1
-# My rank is 0
-# ```
+# One text, run by all, in which the rank makes all the difference: this is called
+# single program, multiple data, or SPMD [darema1988]. Nearly every program that trains
+# on several GPUs is written this way.
+
+# --- Separate memory ------------------------------------------------------------------
+
+# There is one `mine` in the text, and there are four in memory.
 #
-# What each rank does is promised. The order between ranks is not, unless one waits for
-# another.
-#
-# If you need an order, collect the lines in one place and sort them there, as the cell
-# with the tasks did. If one line is enough, let one rank print it: `if rank == 0:
-# print(...)`. To let the ranks take turns is not enough: `mpiexec` and the schedulers
-# of most clusters carry each rank's output through a pipe of its own, and nothing keeps
-# two pipes in step.
-#
-# Predict: Is at least a line always whole? How many times does one `print` write?
+# Predict: Every rank makes a list `x`. Then rank 1, and only rank 1, appends to `x`.
+# What does `ranks["x"]` hold?
 
-if rank == 0:
-    writes = []
+everyone()
+play("ranks")
 
-    class Recorder:
-        write = staticmethod(writes.append)
-
-    print("My rank is", 1, file=Recorder())
-    print(writes)
-    result("writes_of_one_print", len(writes))
-
-# It writes (writes_of_one_print) times: each argument, the space between, the end of
-# the line. As a rule Python gathers the pieces and passes them on together. Where it
-# does not (`python -u`, or with `PYTHONUNBUFFERED` set, which is why we did not pass it
-# on), the pieces of two ranks can mix, and a log reads `My rank is 0My rank is 1`. With
-# many ranks, make the line one string, newline included, and print that: `print(f"…\n",
-# end="")`.
-
-# --- Where do we meet? ----------------------------------------------------------------
-
-# So far no copy knows how to reach another. To exchange addresses, they need a place
-# that all of them know beforehand. Meeting there is called the rendezvous. Any shared
-# place will do; ours is a folder, a fresh one for every meeting, so that nobody finds
-# the cards of the last one. Each copy leaves a card with its address, waits until every
-# card is there, and reads them all.
-
-if rank == 0:
-    print("\n## Where do we meet?\n")
-    (folder / "meet.py").write_text("""
-import os, sys, time
-from pathlib import Path
-
-rank = int(os.environ["RANK"])                # who am I?
-world_size = int(os.environ["WORLD_SIZE"])    # how many are we?
-place = Path(os.environ["PLACE"])             # where do we meet?
-
-draft = place / f"draft {rank}"
-draft.write_text(str(os.getpid()))            # my address: the number of my process
-draft.rename(place / f"rank {rank}")          # now it is there, all of it at once
-
-cards = [place / f"rank {r}" for r in range(world_size)]
-give_up = time.monotonic() + float(os.environ["PATIENCE"])
-while missing := [card.name for card in cards if not card.exists()]:
-    if time.monotonic() > give_up:
-        sys.exit(f"rank {rank} gives up: no sign of {', '.join(missing)}")
-    time.sleep(0.001)
-print(f"rank {rank} knows", [int(card.read_text()) for card in cards])
-""")
-
-if rank == 0:
-    copies = by_hand(4, PLACE=tempfile.mkdtemp(dir=folder), PATIENCE="20")
-    lines = start([sys.executable, folder / "meet.py"], copies)
-    print(*lines, sep="\n")
-
-    address_books = {line.split("knows ")[1] for line in lines}
-    result("different_address_books", len(address_books))
-
-# Four processes, and (different_address_books) list: entry r is the address of rank r.
-# From here on "send this to rank 2" means something. Processes that can address each
-# other like this form a process group.
-#
-# Predict: Now rank 3 does not come: the same four environments, but only the first
-# three are started. What do the other three do?
-
-if rank == 0:
-    copies = by_hand(4, PLACE=tempfile.mkdtemp(dir=folder), PATIENCE="1")
-    lines = start([sys.executable, folder / "meet.py"], copies[:3])
-    print(*sorted(lines), sep="\n")
-    assert len(lines) == 3 and all(line.endswith("rank 3") for line in lines)
-
-
-@contextmanager
-def may_fail():
-    """Say what went wrong, and go on: the error is meant to happen."""
-    try:
-        yield
-    except (Exception, KeyboardInterrupt, SystemExit) as error:
-        first_line = (str(error).splitlines() or [""])[0]
-        print(f"rank {rank} failed, as it may here: {type(error).__name__}: {first_line}")
+x = [0, 0]
+address = f"process {os.getpid()} on {socket.gethostname()}"
 
 
 def show(value, on_rank=None):
@@ -470,316 +310,6 @@ def show(value, on_rank=None):
         print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
 
 
-# They wait, for each was told that they are four. Without the line that gives up they
-# would wait forever, and say nothing. When a job hangs at its start, suspect this
-# first: somebody is not there.
-
-# --- PyTorch's rendezvous -------------------------------------------------------------
-
-# PyTorch meets at a store: a dictionary that all ranks can reach. Its `TCPStore` is
-# kept by one process, as a rule rank 0, and the others connect to it over the network.
-# "Where do we meet" becomes an address and a port: the name of a computer, and the
-# number under which one program on it can be reached.
-#
-# Predict: The next cell keeps a store for two, and the other one never comes. It has
-# one second of patience. What will the error say, and what will it not say?
-
-if rank == 0:
-    print("\n## PyTorch's rendezvous\n")
-    with may_fail():
-        from datetime import timedelta
-
-        import torch
-
-        show(torch.distributed.TCPStore(
-            "127.0.0.1", 0, world_size=2, is_master=True, timeout=timedelta(seconds=1)
-        ))
-
-# `1/2 clients joined`: it says how many came, the one who complains included, and not
-# who is missing. (It counts whole seconds; one became two.) When you start ranks by
-# hand, `init_process_group` begins with this very call on rank 0, and fails with this
-# very line. The other ranks have words of their own:
-# - `wait timeout after …ms, keys: …` says a rank that came, and waits for somebody's
-#   card;
-# - `The client socket has timed out … while trying to connect to …` say all the others
-#   if it is rank 0 that is missing, since nobody keeps the store then: look at rank 0,
-#   or at the address.
-#
-# Look for the missing rank where it can be found:
-# - in its own output: it may have started, and crashed before it came to the
-#   rendezvous;
-# - in what each rank was told: a `WORLD_SIZE` larger than the number of processes, or
-#   an address that leads somewhere else from another computer.
-#
-# How long does a rank wait, if nobody says otherwise?
-
-if rank == 0:
-    patience = torch.distributed.constants.default_pg_timeout
-    result("minutes_until_the_error", patience / timedelta(minutes=1))
-
-# With Gloo, PyTorch waits (minutes_until_the_error) minutes before it says even that.
-# While you look for an error, ask for less: `init_process_group(...,
-# timeout=timedelta(seconds=20))`.
-#
-# Predict: The next store is made with the address 127.0.0.1, which only this computer
-# can reach. From where can one connect to it?
-
-if rank == 0:
-    place = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True)
-    doors = [
-        c.laddr.ip for c in psutil.Process().net_connections("tcp")
-        if c.status == psutil.CONN_LISTEN and c.laddr.port == place.port
-    ]
-    assert doors and set(doors) <= {"::", "0.0.0.0"}
-    result("listens_on", doors, varies=True)
-    del place
-
-# From everywhere: `::` stands for every network interface. The name that we gave is
-# where the others would look for it. The store itself listens to all the world, and
-# asks for no password. On a laptop in a café, or on a cluster shared with strangers,
-# that matters. Where all ranks are on one computer, a file can be the store
-# (`init_method="file:///…"`), and no store listens. Gloo itself still opens a port on
-# every rank, through which the others connect; `GLOO_SOCKET_IFNAME`, of which more
-# below, keeps that port on the interface that never leaves the computer. The lab does
-# both.
-
-# --- Three launchers, one program -----------------------------------------------------
-
-# Who am I, how many are we, where do we meet: these are the three things that every
-# copy must be told. A launcher starts the copies and tells each one the three. Here is
-# a small program, and three launchers for it: our own, `mp.spawn`, and `torchrun`.
-# (`"gloo"` names the library that will carry the messages; more of it below.)
-
-if rank == 0:
-    print("\n## Three launchers, one program\n")
-    (folder / "hello.py").write_text("""
-import os
-import sys
-import torch.distributed as dist
-import torch.multiprocessing as mp
-
-def do_work(rank, world_size):
-    dist.init_process_group("gloo", rank=rank, world_size=world_size)
-    names = "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"
-    told = " ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ)
-    gathers = not sys.stdout.write_through    # does Python gather what it prints?
-    print(f"My rank is {dist.get_rank()} | gathers={gathers} {told}\\n", end="")
-    dist.barrier()    # waits for everybody: nobody leaves while another is still coming
-    dist.destroy_process_group()
-
-if __name__ == "__main__":
-    if "RANK" in os.environ:    # a launcher started me, as one of many
-        do_work(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
-    else:                       # you started me, alone: I am the launcher
-        mp.spawn(do_work, args=(2,), nprocs=2, join=True)
-""")
-
-# `init_process_group` is PyTorch's `meet.py`. It takes the rank and the world size,
-# finds the store at `MASTER_ADDR` and `MASTER_PORT`, waits for everybody, and, with
-# Gloo, connects everybody with everybody. (NCCL as a rule connects only at the first
-# communication.) It returns on each rank as soon as that rank is connected. Hence the
-# barrier: without it, a quick rank can be gone while a slow one is still connecting,
-# and on a busy computer the slow one then fails, now and then, with `Connection closed
-# by peer`.
-#
-# All our ranks are on this computer, so they are to talk through the network interface
-# that never leaves it, the loopback. And each gets one thread to compute with, since
-# they share the cores.
-
-if rank == 0:
-    loopback = next(
-        name for name, addresses in psutil.net_if_addrs().items()
-        if any(a.address == "127.0.0.1" for a in addresses)
-    )
-    environment |= {"GLOO_SOCKET_IFNAME": loopback, "OMP_NUM_THREADS": "1"}
-
-# First by hand. The port must be free: with a fixed one, such as the 29500 of many
-# examples, two jobs on one computer meet each other.
-
-
-def meeting_point():
-    """Return where ranks on this computer can meet: its address, and a port that is free now."""
-    while True:
-        port = random.randrange(10_000, 30_000)    # the system hands out higher ones by itself
-        try:
-            socket.create_server(("127.0.0.1", port)).close()
-        except OSError:
-            continue    # somebody has it
-        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-
-
-if rank == 0:
-    hello = [sys.executable, folder / "hello.py"]
-    said = {"by hand": start(hello, by_hand(2, **meeting_point()))}
-    print(*said["by hand"], sep="\n")
-
-# Then `mp.spawn`. We start one process, which starts the ranks: `nprocs` new processes,
-# in each of which it calls the function, with the rank put in front of the other
-# arguments.
-
-if rank == 0:
-    said["mp.spawn"] = start(hello, [environment | meeting_point()])
-    print(*said["mp.spawn"], sep="\n")
-
-# Then `torchrun`, which is `python -m torch.distributed.run`. It starts the whole file
-# n times and tells each copy everything through the environment.
-
-if rank == 0:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    said["torchrun"] = start([*command, folder / "hello.py"], [environment])
-    print(*said["torchrun"], sep="\n")
-    assert all("gathers=False" in line for line in said["torchrun"] if line.startswith("My rank"))
-
-# `torchrun` starts Python with `-u`, as `gathers=False` shows: each rank's words come
-# out at once, even the last ones before a crash. It also means that they can mix.
-#
-# Predict: Disregard what comes after the `|`. Are the three outputs equal as lists? As
-# sets?
-
-if rank == 0:
-    for launcher, lines in said.items():
-        spoken = {line.split(" |")[0] for line in lines if line.startswith("My rank")}
-        assert spoken == {"My rank is 0", "My rank is 1"}, (launcher, lines)
-    result("launchers_that_agree", list(said))
-
-# As sets they are equal. `do_work` does not know who started it, and need not; only the
-# last lines of the file ask, to learn whether they are to launch. This is what each
-# launcher provides:
-#
-# | | who am I? | how many are we? | where do we meet? |
-# | --- | --- | --- | --- |
-# | by hand | `RANK`, set by you | `WORLD_SIZE`, set by you | `MASTER_ADDR`, `MASTER_PORT`, set by you |
-# | `mp.spawn` | the first argument | an argument, passed by you | `MASTER_ADDR`, `MASTER_PORT`, set by you |
-# | `torchrun` | `RANK` | `WORLD_SIZE` | `MASTER_ADDR`, `MASTER_PORT`: all set for you |
-# | `mpiexec` | asked of MPI | asked of MPI | arranged by MPI for its own messages; for Gloo and NCCL, rank 0 chooses an address and tells the others |
-# | the lab | `rank` | `world_size` | a file in a private folder |
-#
-# A rank is the number of a process, not of a computer. `LOCAL_RANK`, which only
-# `torchrun` set, counts the processes of one host, that is, of one computer, and a
-# program uses it to pick its GPU. With as many processes on every host, and the ranks
-# dealt out host by host (as `torchrun` does; `mpiexec` and Slurm can also deal them in
-# turn),
-#
-# $$\text{RANK} = \text{number of the host} \times \text{processes per host} + \text{LOCAL\_RANK}.$$
-#
-# And the names are upper case [torchrun]: `os.environ["rank"]`, as some examples have
-# it, is a `KeyError` on Linux.
-
-# --- Who carries the messages ---------------------------------------------------------
-
-# The first argument of `init_process_group` names the backend: the library that moves
-# the tensors. Which ones you have was settled when your PyTorch was built.
-
-if rank == 0:
-    print("\n## Who carries the messages\n")
-    here = {
-        "gloo": distributed.is_gloo_available(),
-        "nccl": distributed.is_nccl_available(),
-        "mpi": distributed.is_mpi_available(),
-    }
-    assert here["gloo"]
-    result("backends_here", [name for name, there in here.items() if there], varies=True)
-
-# | backend | moves | use it for |
-# | --- | --- | --- |
-# | Gloo [gloo] | tensors on the CPU, over the network | training on CPUs, learning on a laptop, what stays on the CPU beside NCCL |
-# | NCCL [nccl] | tensors on NVIDIA's GPUs, from one to another | all training on those GPUs |
-# | MPI [mpi] | what the host's MPI library can move | clusters whose own MPI knows their network best |
-#
-# The program stays the same, whatever the backend. Old examples that say
-# `backend="mpi"` stop at that line, because PyTorch as you install it comes without; it
-# must be built from source next to an MPI [pytorchdistributed].
-
-# --- Ranks in this notebook -----------------------------------------------------------
-
-# The last launcher is the one that the rest of this book uses. An engine is a Python
-# process that waits for code, runs it, keeps its variables, and waits again
-# [ipyparallel]. The lab starts engines and makes each of them a rank.
-
-
-def everyone():
-    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
-    dist.barrier(group=driver)
-
-
-# The backend is named, so that the chapter does the same on a machine with GPUs. With
-# `timeout=5`, a rank that waits for another gives up after five seconds.
-#
-# A cell that begins with `%%px` runs on every rank, and not here. Each rank has `rank`,
-# `world_size`, `torch` and `dist` in its memory already.
-#
-# Predict: Every rank makes a variable `line` and prints it. Where are these variables
-# when the cell is done?
-
-everyone()
-if rank == 0:
-    print("\n## Ranks in this notebook\n")
-
-play("ranks")
-
-line = f"My rank is {dist.get_rank()}"
-assert (dist.get_rank(), dist.get_world_size()) == (rank, world_size)
-print(line)
-
-
-def to_rank_0(value):
-    """Every rank's value in rank order, on rank 0; None on the others."""
-    values = [None] * world_size if rank == 0 else None
-    dist.gather_object(value, values, group=driver)
-    return values
-
-
-# On the engines, one in each, where they stay. The word in brackets says who printed.
-# To have the variables here, pull them: `ranks["line"]` is a list with the `line` of
-# every rank, always in the order of the ranks.
-
-lines = to_rank_0(line)
-if rank == 0:
-    play("kernel")
-    assert lines == [f"My rank is {r}" for r in range(world_size)]
-    show(lines)
-
-# Here is the order that printing could not promise: collected in one place, and sorted.
-#
-# The other way, `ranks["tasks"] = value` pushes a copy of a value to every rank. And
-# `ranks.run(f, ...)` calls a function on every rank and returns the results, in the
-# order of the ranks.
-
-tasks = 10
-
-
-def my_tasks(stride):
-    return list(range(rank, tasks, stride))  # rank and tasks: found where it runs
-
-
-# Predict: `my_tasks` is defined here, where there is no `rank`. What does the next cell
-# return? What would it return with 1 in place of the world size?
-
-everyone()
-play("ranks")
-dealt = to_rank_0(my_tasks(world_size))
-if rank == 0:
-    play("kernel")
-    assert sorted(task for share in dealt for task in share) == list(range(10))
-    result("dealt", dealt)
-
-# It is `share.py` again. A name in a function is looked up where the function runs, and
-# there each rank has a `rank` of its own. (With 1, rank r would do every task from r
-# on, and most tasks would be done several times. Nothing would complain.)
-
-# --- Separate memory, shown -----------------------------------------------------------
-
-# Predict: Every rank makes a list `x`. Then rank 1, and only rank 1, appends to `x`.
-# What does `ranks["x"]` hold?
-
-everyone()
-if rank == 0:
-    print("\n## Separate memory, shown\n")
-
-play("ranks")
-x = [0, 0]
-address = f"process {os.getpid()} on {socket.gethostname()}"
-
 # A cell can also run on some ranks alone: `--targets` names them.
 
 everyone()
@@ -790,31 +320,78 @@ xs = to_rank_0(x)
 
 if rank == 0:
     play("kernel")
-    fig, ax = plt.subplots(num="memory", figsize=(5.2, 0.55 * len(xs) + 0.5))
+    height = 0.55 * len(xs) + 0.5
+    fig, ax = plt.subplots(num="memory", figsize=(5.2, height))
     for r, values in enumerate(xs):
         ax.text(-0.7, r, f"rank {r}:  x =", ha="right", va="center")
         for i, value in enumerate(values):
-            ax.add_patch(plt.Rectangle((i - 0.4, r - 0.35), 0.8, 0.7, color=f"C{r}", alpha=0.4))
+            place = (i - 0.4, r - 0.35)
+            ax.add_patch(plt.Rectangle(place, 0.8, 0.7, color=f"C{r}", alpha=0.4))
             ax.text(i, r, value, ha="center", va="center")
     ax.set(xlim=(-3.5, 4), ylim=(len(xs) - 0.4, -0.6))
     ax.axis("off")
     save_figures()
 
+if rank == 0:
+    n = world_size
+    assert xs == [[0, 0, 7] if r == 1 else [0, 0] for r in range(n)]
+
 homes = to_rank_0(address)
 if rank == 0:
-    assert xs == [[0, 0, 7] if r == 1 else [0, 0] for r in range(world_size)]
-    result("processes_are_different", len(set(homes)) == world_size)
-
-# One name, and as many lists as there are ranks. What we pulled is one more copy: to
-# change it here changes nothing there.
-
-if rank == 0:
+    result("processes_are_different", len(set(homes)) == n)
     xs[1].append("written in the kernel")
 
 x_by_rank = to_rank_0(x)
 if rank == 0:
     assert x_by_rank[1] == [0, 0, 7]
 
+# Rank 1 alone has the 7: one name, and as many lists as there are ranks. What we pulled
+# is one more copy. To change it here changes nothing there.
+#
+# The other way, `ranks["n"] = value` pushes a copy of a value to every rank. And
+# `ranks.run(f, ...)` calls a function on every rank and returns the results, in the
+# order of the ranks.
+#
+# Predict: `my_tasks` is defined here, where there is no `rank`. What does the next cell
+# return? What would it return with 1 in place of the world size?
+
+
+def my_tasks(stride):
+    return list(range(rank, 10, stride))  # rank: found where it runs
+
+
+everyone()
+play("ranks")
+dealt = to_rank_0(my_tasks(world_size))
+if rank == 0:
+    play("kernel")
+    result("dealt", dealt)
+
+if rank == 0:
+    assert dealt == shares
+
+everyone()
+play("ranks")
+repeated = to_rank_0(my_tasks(1))
+if rank == 0:
+    play("kernel")
+    assert repeated == [list(range(r, 10)) for r in range(world_size)]
+
+
+@contextmanager
+def may_fail():
+    """Say what went wrong, and go on: the error is meant to happen."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        first_line = (str(error).splitlines() or [""])[0]
+        print(f"rank {rank} failed, as it may here: {type(error).__name__}: {first_line}")
+
+
+# The same tasks as before: a name in a function is looked up where the function runs,
+# and there each rank has a `rank` of its own. With 1, rank r does every task from r on,
+# so most tasks are done several times. Nothing complains.
+#
 # The cells without `%%px` run in the notebook's kernel, which is one more process with
 # a memory of its own. The kernel is not a rank. Everybody forgets this once:
 
@@ -839,31 +416,475 @@ if rank == 0:
     result("done_by", done_by)
 
 # The error names the rank, the line, and the reason. The others have finished the cell,
-# and all are ready for the next one. That is because nobody was waiting for rank 1.
-# When somebody is, one rank's error becomes everybody's, as the end of this chapter
-# shows.
+# for none of them was waiting for rank 1. Where somebody waits, the error of one rank
+# stops all of them; the end of this chapter shows it.
 
-# --- A rank is told, not drawn --------------------------------------------------------
+# --- Started by hand ------------------------------------------------------------------
 
-# Could the ranks not number themselves, as they arrive? Let us see. The store where
-# this group met is still open. Each rank draws a ticket: `add` adds to a number in the
-# store and returns the sum, to one rank at a time.
+# What has the lab done to make ranks of processes? Let us do it without the lab, with
+# nothing but Python's standard library. Two tools first: an environment, which is the
+# set of named strings that a process inherits from the one that starts it, and a
+# function that starts one process in each of several environments.
+
+if rank == 0:
+    workshop = tempfile.TemporaryDirectory(prefix="ranks-")
+    folder = Path(workshop.name)  # gone when this notebook ends
+
+    told_by_launchers = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_")
+    told_by_launchers += ("MASTER_", "TORCH", "PMI", "OMPI_", "PYTHONUNBUFFERED")
+    environment = {
+        name: value for name, value in os.environ.items()
+        if not name.startswith(told_by_launchers)
+    }
+
+
+def start(command, environments):
+    """Run the command in all environments at once; return the printed lines."""
+    with tempfile.TemporaryFile("w+") as out:
+        processes = [
+            subprocess.Popen(command, env=env, stdout=out, stderr=out)
+            for env in environments
+        ]
+        try:
+            for process in processes:
+                process.wait(timeout=120)
+        finally:
+            for process in processes:
+                process.kill()    # does nothing to one that has ended
+        out.seek(0)
+        return out.read().splitlines()
+
+
+# We tell each copy its rank and the world size through the environment, under the names
+# that PyTorch's own launcher uses.
+
+if rank == 0:
+    (folder / "share.py").write_text("""
+import os
+rank = int(os.environ["RANK"])
+world_size = int(os.environ["WORLD_SIZE"])
+print(f"My rank is {rank}, my tasks are {list(range(rank, 10, world_size))}")
+""")
+
+
+def by_hand(n, **more):
+    """Return n environments, each with its rank; `more` is the same for all."""
+    told = [{"RANK": str(r), "WORLD_SIZE": str(n)} for r in range(n)]
+    return [environment | one | more for one in told]
+
+
+# Predict: Four copies of `share.py` print a line each. Are the lines in the order of
+# the ranks? If you start the program ten times, how many different orders do you
+# expect?
+
+if rank == 0:
+    share = [sys.executable, folder / "share.py"]
+    runs = [start(share, by_hand(4)) for _ in range(10)]
+    print(*runs[0], sep="\n")
+
+    orders = [[int(line[len("My rank is ")]) for line in lines] for lines in runs]
+    result("different_orders", len(set(map(tuple, orders))), varies=True)
+    save_figures()
+
+if rank == 0:
+    four = {
+        f"My rank is {r}, my tasks are {list(range(r, 10, 4))}" for r in range(4)
+    }
+    assert all(set(lines) == four and len(lines) == 4 for lines in runs)
+    save_figures()
+
+if rank == 0:
+    fig, ax = plt.subplots(num="orders", figsize=(5.2, 2.6))
+    for column, order in enumerate(orders):
+        for row, r in enumerate(order):
+            where = (column - 0.45, row - 0.45)
+            ax.add_patch(plt.Rectangle(where, 0.9, 0.9, color=f"C{r}"))
+            ax.text(column, row, r, ha="center", va="center", color="white")
+    ax.set(xlabel="run", ylabel="line", xlim=(-0.6, 9.6), ylim=(3.6, -0.6))
+    ax.set(xticks=range(10), xticklabels=range(1, 11))
+    ax.set(yticks=range(4), yticklabels=range(1, 5))
+    ax.grid(False)
+    save_figures()
+
+# In ten runs the same four lines came in (different_orders) orders. That each rank
+# prints its line is in the text. When the line gets out, Python and the operating
+# system decide. Python, writing to a file, keeps what is printed until its buffer is
+# full or the process ends; the system gives the processors now to one process and now
+# to another. So this, from two ranks, is no error:
+#
+# ```text
+# My rank is 1
+# My rank is 0
+# ```
+#
+# What each rank does is promised. The order between ranks is not, unless one waits for
+# another. If you need an order, collect the lines in one place and sort them there, as
+# `ranks["mine"]` does. If one line is enough, let one rank print it: `if rank == 0:
+# print(...)`. To let the ranks take turns is not enough: `mpiexec` and the schedulers
+# of most clusters carry each rank's output through a pipe of its own, and nothing keeps
+# two pipes in step.
+
+# --- Extra: is a line always whole? ---------------------------------------------------
+
+# How many times does one `print` write?
+
+if rank == 0:
+    writes = []
+
+    class Recorder:
+        write = staticmethod(writes.append)
+
+    print("My rank is", 1, file=Recorder())
+    print(writes)
+    result("writes_of_one_print", len(writes))
+
+# It writes (writes_of_one_print) times: each argument, the space between, the end of
+# the line. As a rule Python gathers the pieces and passes them on together. With
+# `python -u`, or with `PYTHONUNBUFFERED` set, it does not; then the pieces of two ranks
+# can mix, and a log reads `My rank is 0My rank is 1`. With many ranks, make the line
+# one string, newline included, and print that: `print(f"…\n", end="")`.
+
+# --- Where do we meet? ----------------------------------------------------------------
+
+# So far no copy knows how to reach another. To exchange addresses, they need a place
+# that all of them know beforehand. Meeting there is called the rendezvous. Any shared
+# place will do; ours is a folder, a fresh one for every meeting, so that nobody finds
+# the cards of the last one. Each copy leaves a card with its address, waits until every
+# card is there, and reads them all.
+
+if rank == 0:
+    (folder / "meet.py").write_text("""
+import os, sys, time
+from pathlib import Path
+
+rank = int(os.environ["RANK"])                # who am I?
+world_size = int(os.environ["WORLD_SIZE"])    # how many are we?
+place = Path(os.environ["PLACE"])             # where do we meet?
+
+draft = place / f"draft {rank}"
+draft.write_text(str(os.getpid()))            # my address: my process's number
+draft.rename(place / f"rank {rank}")          # now it is there, all of it
+
+cards = [place / f"rank {r}" for r in range(world_size)]
+give_up = time.monotonic() + float(os.environ["PATIENCE"])
+while missing := [card.name for card in cards if not card.exists()]:
+    if time.monotonic() > give_up:
+        sys.exit(f"rank {rank} gives up: no sign of {', '.join(missing)}")
+    time.sleep(0.001)
+print(f"rank {rank} knows", [int(card.read_text()) for card in cards])
+""")
+
+if rank == 0:
+    meet = [sys.executable, folder / "meet.py"]
+    place = tempfile.mkdtemp(dir=folder)
+    lines = start(meet, by_hand(4, PLACE=place, PATIENCE="20"))
+    print(*lines, sep="\n")
+
+    address_books = {line.split("knows ")[1] for line in lines}
+    result("different_address_books", len(address_books))
+    save_figures()
+
+# Four processes, and (different_address_books) list: entry r is the address of rank r.
+# From here on "send this to rank 2" means something. Processes that can address each
+# other like this form a process group.
+#
+# Predict: Now rank 3 does not come: the same four environments, but only the first
+# three are started. What do the other three do?
+
+if rank == 0:
+    place = tempfile.mkdtemp(dir=folder)
+    lines = start(meet, by_hand(4, PLACE=place, PATIENCE="1")[:3])
+    print(*sorted(lines), sep="\n")
+    assert len(lines) == 3 and all(line.endswith("rank 3") for line in lines)
+    save_figures()
+
+# They wait, for each was told that they are four. Without the line that gives up they
+# would wait forever, and say nothing. When a job hangs at its start, suspect this
+# first: somebody is not there.
+
+# --- PyTorch's rendezvous -------------------------------------------------------------
+
+# PyTorch meets at a store: a dictionary that all ranks can reach. Its `TCPStore` is
+# kept by one process, as a rule rank 0, and the others connect to it over the network.
+# "Where do we meet" becomes an address and a port: the name of a computer, and the
+# number under which one program on it can be reached. `init_process_group` takes the
+# place as its `init_method` [pytorchdistributed]:
+#
+# | `init_method` | where we meet |
+# | --- | --- |
+# | `"env://"`, the default | at a `TCPStore`, whose place is in `MASTER_ADDR` and `MASTER_PORT`; rank and world size are in the environment, too |
+# | `"tcp://HOST:PORT"` | at the same store, its place written out; rank and world size are arguments |
+# | `"file:///PATH"` | in a file that all can reach, and that was not there before |
+#
+# Predict: The next cell keeps a store for two, and the other one never comes. It has
+# one second of patience. What will the error say, and what will it not say?
+
+if rank == 0:
+    with may_fail():
+        from datetime import timedelta
+
+        import torch
+
+        show(torch.distributed.TCPStore(
+            "127.0.0.1", 0, world_size=2, is_master=True, timeout=timedelta(seconds=1)
+        ))
+
+# `1/2 clients joined`: it says how many came, the one who complains included, and not
+# who is missing. When you start ranks by hand, `init_process_group` begins with this
+# very call on rank 0, and fails with this very line. The other ranks have words of
+# their own:
+# - `wait timeout after …ms, keys: …` says a rank that came, and waits for somebody's
+#   card;
+# - `The client socket has timed out … while trying to connect to …` say all the others
+#   if it is rank 0 that is missing, since nobody keeps the store then: look at rank 0,
+#   or at the address.
+#
+# Look for the missing rank where it can be found:
+# - in its own output: it may have started, and crashed before it came to the
+#   rendezvous;
+# - in what each rank was told: a `WORLD_SIZE` larger than the number of processes, or
+#   an address that leads somewhere else from another computer.
+
+if rank == 0:
+    patience = torch.distributed.constants.default_pg_timeout
+    result("minutes_until_the_error", patience / timedelta(minutes=1))
+
+# With Gloo, PyTorch waits (minutes_until_the_error) minutes before it says even that.
+# While you look for an error, ask for less: `init_process_group(...,
+# timeout=timedelta(seconds=20))`.
+
+# --- Extra: who else can reach the store? ---------------------------------------------
+
+# A store made with the address 127.0.0.1, which only this computer can reach: from
+# where can one connect to it?
+
+if rank == 0:
+    keeper = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True)
+    doors = [
+        c.laddr.ip for c in psutil.Process().net_connections("tcp")
+        if c.status == psutil.CONN_LISTEN and c.laddr.port == keeper.port
+    ]
+    assert doors and set(doors) <= {"::", "0.0.0.0"}
+    result("listens_on", doors, varies=True)
+    del keeper
+
+# From everywhere: `::` stands for every network interface. The name that we gave is
+# where the others would look for it. The store itself listens to all the world, and
+# asks for no password. On a laptop in a café, or on a cluster shared with strangers,
+# that matters. Where all ranks are on one computer, a file can be the store
+# (`init_method="file:///…"`), and no store listens. Gloo itself still opens a port on
+# every rank, through which the others connect; the variable `GLOO_SOCKET_IFNAME` keeps
+# that port on the interface that never leaves the computer, the loopback. The lab does
+# both.
+
+# --- Four launchers, one program ------------------------------------------------------
+
+# Who am I, how many are we, where do we meet: a launcher starts the copies and tells
+# each one the three. Here is one program, and four ways to launch it. `"gloo"` names
+# the library that will carry the messages; more of it below.
+
+if rank == 0:
+    (folder / "hello.py").write_text("""
+import os, sys
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+def do_work(rank, world_size):
+    dist.init_process_group("gloo", rank=rank, world_size=world_size)
+    names = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"}
+    told = " ".join(sorted(names & set(os.environ)))
+    print(f"My rank is {dist.get_rank()} | was told {told}\\n", end="")
+    dist.barrier()    # nobody leaves while another is still coming
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    if "RANK" in os.environ:         # a launcher started me, as one of many
+        do_work(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    elif sys.argv[1] == "spawn":     # you started me, alone: I am the launcher
+        mp.spawn(do_work, args=(2,), nprocs=2, join=True)
+    else:
+        ranks = [mp.Process(target=do_work, args=(r, 2)) for r in range(2)]
+        for process in ranks: process.start()
+        for process in ranks: process.join()
+""")
+
+# `init_process_group` is PyTorch's `meet.py`. It finds the store, waits for everybody,
+# and, with Gloo, connects everybody with everybody; NCCL as a rule connects only at the
+# first communication. It returns on each rank as soon as that rank is connected. Hence
+# the barrier: without it, a quick rank can be gone while a slow one is still
+# connecting, and the slow one then fails, now and then, with `Connection closed by
+# peer`.
+
+
+def meeting_point():
+    """Return where ranks on this computer can meet, at a port that is free."""
+    while True:
+        port = random.randrange(10_000, 30_000)    # the system hands out others
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue    # somebody has it
+        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+
+if rank == 0:
+    loopback = next(
+        name for name, addresses in psutil.net_if_addrs().items()
+        if any(a.address == "127.0.0.1" for a in addresses)
+    )
+    environment |= {"GLOO_SOCKET_IFNAME": loopback, "OMP_NUM_THREADS": "1"}
+
+# By hand, we start both ranks, each with an environment of its own. Then we start one
+# process, which starts the ranks: as two `Process` objects, or with `mp.spawn`, which
+# calls the function in `nprocs` new processes and puts the rank in front of its other
+# arguments. Last, `torchrun`, which is `python -m torch.distributed.run`: it starts the
+# whole file n times and tells each copy everything through the environment.
+
+if rank == 0:
+    hello = [sys.executable, folder / "hello.py"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run"]
+    torchrun += ["--standalone", "--nproc-per-node", "2", folder / "hello.py"]
+
+    said = {}
+    said["by hand"] = start(hello, by_hand(2, **meeting_point()))
+    said["Process"] = start([*hello, "process"], [environment | meeting_point()])
+
+if rank == 0:
+    said["mp.spawn"] = start([*hello, "spawn"], [environment | meeting_point()])
+
+if rank == 0:
+    said["torchrun"] = start(torchrun, [environment])
+
+# Predict: Disregard what comes after the `|`. Are the four outputs equal as lists? As
+# sets?
+
+if rank == 0:
+    for launcher, lines in said.items():
+        print(f"{launcher}:", *lines, sep="\n    ")
+    save_figures()
+
+if rank == 0:
+    for launcher, lines in said.items():
+        spoken = [line.split(" |")[0] for line in lines if "My rank" in line]
+        assert sorted(spoken) == ["My rank is 0", "My rank is 1"], (launcher, lines)
+    told = [line for line in said["torchrun"] if "My rank" in line]
+    assert all("LOCAL_RANK" in line and "MASTER_PORT" in line for line in told)
+    result("launchers_that_agree", list(said))
+    save_figures()
+
+# As sets they are equal. As lists they need not be: two ranks print when they come to
+# it. `do_work` does not know who started it, and need not. What each launcher provides:
+#
+# | | who am I, how many are we? | where do we meet? |
+# | --- | --- | --- |
+# | by hand | `RANK`, `WORLD_SIZE`: set by you | `MASTER_ADDR`, `MASTER_PORT`: set by you |
+# | `Process`, `mp.spawn` | arguments of your function | the same, set by you |
+# | `torchrun` | `RANK`, `WORLD_SIZE`, `LOCAL_RANK` | `MASTER_ADDR`, `MASTER_PORT`: all set for you |
+# | `mpiexec` | asked of MPI | for MPI, arranged by MPI; for Gloo and NCCL, rank 0 tells the others an address |
+# | the lab | `rank`, `world_size` | a file in a private folder |
+#
+# When the function of a bare `Process` fails, the one who started it goes on as if
+# nothing were wrong; `mp.spawn` ends the other ranks, and raises. Older programs were
+# started with `python -m torch.distributed.launch`, the predecessor of `torchrun`,
+# which passed the local rank as an argument, `--local-rank`, and not as `LOCAL_RANK`
+# [torchrun]. All these names are upper case: `os.environ["rank"]`, as some examples
+# have it, is a `KeyError` on Linux.
+#
+# Which GPU is mine? A rank is the number of a process, not of a computer. `LOCAL_RANK`
+# counts the processes of one host, that is, of one computer. A program on GPUs begins
+# with `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))`; without it, all the ranks
+# of a host work on its GPU 0. With as many processes on every host, and the ranks dealt
+# out host by host, as `torchrun` does,
+#
+# $$\text{RANK} = \text{number of the host} \times \text{processes per host} + \text{LOCAL\_RANK}.$$
+
+# --- Fork, spawn, and functions that nobody finds -------------------------------------
+
+# A new process can begin in two ways [multiprocessing]. Fork makes a copy of the one
+# that asks, with all its memory, but without its other threads; so it has every
+# function already. CUDA does not work in such a copy. Spawn starts a fresh Python,
+# which imports the file and looks for the function there by its name. That is what
+# `mp.spawn` does, and the reason for `if __name__ == "__main__"`: without that line,
+# each new process, importing the file, would try to start processes of its own.
+#
+# Predict: The next program is in no file: Python gets it as a string, as a notebook's
+# kernel gets a cell. Its function is spawned. What does the new process say?
+
+if rank == 0:
+    program = """
+import multiprocessing as mp
+
+def work():
+    print("at work")
+
+process = mp.get_context("spawn").Process(target=work)
+process.start()
+process.join()
+"""
+    lines = start([sys.executable, "-c", program], [environment])
+    print(lines[-1])
+    assert "AttributeError" in lines[-1] and "work" in lines[-1]
+    save_figures()
+
+# It does not find `work`. A function travels as its name and the name of its module,
+# and the fresh process has no file to import it from. So `mp.spawn` fails on a function
+# that was defined in a notebook. The repair is to put the function into a file and
+# import it, or to have processes that take code as it comes, such as the engines of
+# this notebook.
+
+# --- Who carries the messages ---------------------------------------------------------
+
+# The first argument of `init_process_group` names the backend: the library that moves
+# the tensors. Which ones you have was settled when your PyTorch was built.
+#
+# Predict: PyTorch knows Gloo, NCCL and MPI. Which of the three does it have on your
+# machine?
+
+if rank == 0:
+    here = {
+        "gloo": distributed.is_gloo_available(),
+        "nccl": distributed.is_nccl_available(),
+        "mpi": distributed.is_mpi_available(),
+    }
+    assert here["gloo"]
+    backends = [name for name, there in here.items() if there]
+    result("backends_here", backends, varies=True)
+
+# | backend | moves | use it for |
+# | --- | --- | --- |
+# | Gloo [gloo] | tensors on the CPU, over the network | training on CPUs, learning on a laptop, what stays on the CPU beside NCCL |
+# | NCCL [nccl] | tensors on NVIDIA's GPUs, from one to another | all training on those GPUs |
+# | MPI [mpi] | what the host's MPI library can move | clusters whose own MPI knows their network best |
+#
+# The program stays the same, whatever the backend. Old examples that say
+# `backend="mpi"` stop at that line, because PyTorch as you install it comes without; it
+# must be built from source next to an MPI [pytorchdistributed]. On the machine that
+# made this page there was (backends_here): a build for GPUs has NCCL, too.
+#
+# The ranks of this notebook are engines: Python processes that wait for code, run it,
+# keep their variables, and wait again [ipyparallel]. The lab starts them and does for
+# each what `hello.py` does. It names the backend here so that the chapter does the same
+# on a machine with GPUs. With `timeout=5`, a rank that waits for another gives up after
+# five seconds.
+
+# --- Extra: a rank is told, not drawn -------------------------------------------------
+
+# Could the ranks not number themselves, as they arrive? The store where the group of
+# this notebook met is still open. Each rank draws a ticket: `add` adds to a number in
+# the store and returns the sum, to one rank at a time. `set` leaves a card, as
+# `meet.py` did, and `get` waits until a card is there.
 
 everyone()
-if rank == 0:
-    print("\n## A rank is told, not drawn\n")
-
 play("ranks")
-meeting = dist.distributed_c10d._get_default_store()  # PyTorch has no public name for it
+# PyTorch has no public name for this:
+meeting = dist.distributed_c10d._get_default_store()
 ticket = meeting.add("arrived", 1) - 1
 
 meeting.set(f"address of rank {rank}", address)
-address_book = [meeting.get(f"address of rank {r}").decode() for r in range(world_size)]
+cards = [meeting.get(f"address of rank {r}") for r in range(world_size)]
+address_book = [card.decode() for card in cards]
 
-# `set` leaves a card, as `meet.py` did, and `get` waits until a card is there.
-#
-# Predict: Is the address book the same on all ranks? Is a rank's ticket equal to its
-# rank?
+# Is the address book the same on all ranks? Is a rank's ticket equal to its rank?
 
 address_book_by_rank = to_rank_0(address_book)
 if rank == 0:
@@ -872,7 +893,8 @@ if rank == 0:
 
 tickets = to_rank_0(ticket)
 if rank == 0:
-    assert sorted(tickets) == list(range(min(tickets), min(tickets) + world_size))
+    first = min(tickets)
+    assert sorted(tickets) == list(range(first, first + world_size))
     result("tickets", tickets, varies=True)
 
 # The address books agree. The tickets of ranks 0, 1, … were (tickets): each number
@@ -892,7 +914,7 @@ if rank == 0:
 
 
 def count_up(pieces):
-    """Count in Python; return the time at the start and after each piece, in seconds."""
+    """Count in Python; return the time at the start and after each piece."""
     moments = [time.monotonic()]
     for _ in range(pieces):
         for _ in range(10_000):
@@ -908,38 +930,28 @@ def two_threads(work, pieces):
 
 
 def timed(work, *arguments):
-    """Return the work's CPU seconds in this process, when it began and ended, and its result."""
+    """Return the CPU seconds of this process, begin, end, and the result."""
     began, cpu_began = time.monotonic(), time.process_time()
     moments = work(*arguments)
-    return time.process_time() - cpu_began, began, time.monotonic(), moments
+    cpu_seconds = time.process_time() - cpu_began
+    return cpu_seconds, began, time.monotonic(), moments
 
 
 # The same work is done twice at the same time: first by two threads of rank 0, then by
-# two processes, rank 0 and rank 1. CPU time is the time for which a process had a core.
-# Divided by the time that went by, it is the number of cores that were kept busy.
+# two processes, rank 0 and rank 1. Then two threads of rank 0 multiply matrices in
+# place of counting. CPU time is the time for which a process had a core. Divided by the
+# time that went by, it is the number of cores that were kept busy.
 #
-# Predict: How many cores do the two threads keep busy? And the two processes?
+# Predict: How many cores do the two counting threads keep busy? The two processes? The
+# two threads that multiply?
 
 everyone()
-if rank == 0:
-    print("\n## Why not threads?\n")
-
 play("ranks")
-threads, processes = [], []
-for _ in range(10):
-    dist.barrier()    # everybody waits here for everybody
-    threads.append(timed(two_threads, count_up, 200) if rank == 0 else None)
-    dist.barrier()
-    processes.append(timed(count_up, 200) if rank < 2 else None)
-
-# Then two threads of rank 0 once more, with matrix products in place of counting.
-
-everyone()
 square = torch.rand(384, 384)
 
 
 def multiply(pieces):
-    """Multiply matrices; return the time at the start and after each product, in seconds."""
+    """Multiply matrices; return the times, as `count_up` does."""
     moments = [time.monotonic()]
     for _ in range(pieces):
         torch.mm(square, square)
@@ -948,10 +960,14 @@ def multiply(pieces):
 
 
 multiply(3)  # the first products are slower
-products = [timed(two_threads, multiply, 20) if rank == 0 else None for _ in range(10)]
-
-# Other programs want the cores too. Of ten attempts we take the one that got most of
-# them.
+threads, processes, products = [], [], []
+for _ in range(10):
+    dist.barrier()    # everybody waits here for everybody
+    threads.append(timed(two_threads, count_up, 200) if rank == 0 else None)
+    dist.barrier()
+    processes.append(timed(count_up, 200) if rank < 2 else None)
+    dist.barrier()
+    products.append(timed(two_threads, multiply, 20) if rank == 0 else None)
 
 
 def busy_cores(attempt):
@@ -960,36 +976,39 @@ def busy_cores(attempt):
     return cpu_seconds / (ended - began)
 
 
+def together(one, other):
+    """The attempts of two processes at the same time, as one."""
+    began, ended = min(one[1], other[1]), max(one[2], other[2])
+    return one[0] + other[0], began, ended, [one[3], other[3]]
+
+
 processes_by_rank = to_rank_0(processes)
 if rank == 0:
     play("kernel")
-    in_processes = [
-        (one[0] + other[0], min(one[1], other[1]), max(one[2], other[2]), [one[3], other[3]])
-        for one, other in zip(*processes_by_rank[:2], strict=True)
-    ]
+    pairs = zip(*processes_by_rank[:2], strict=True)
 
 threads_by_rank = to_rank_0(threads)
 products_by_rank = to_rank_0(products)
 if rank == 0:
-    best = {
-        "two threads\ncount": max(threads_by_rank[0], key=busy_cores),
-        "two processes\ncount": max(in_processes, key=busy_cores),
-        "two threads\nmultiply": max(products_by_rank[0], key=busy_cores),
+    attempts = {
+        "two threads\ncount": threads_by_rank[0],
+        "two processes\ncount": [together(*pair) for pair in pairs],
+        "two threads\nmultiply": products_by_rank[0],
     }
-
-if rank == 0:
-    counting, separate, multiplying = [busy_cores(attempt) for attempt in best.values()]
-    has_lock = getattr(sys, "_is_gil_enabled", lambda: True)()  # False in a free-threaded Python
-    assert not has_lock or counting < 1.3
-
+    # Other programs want the cores, too: the attempt that got most of them.
+    best = {name: max(tries, key=busy_cores) for name, tries in attempts.items()}
+    counting, separate, multiplying = map(busy_cores, best.values())
     result("cores_of_counting_threads", counting, varies=True)
     result("cores_of_counting_processes", separate, varies=True)
     result("cores_of_multiplying_threads", multiplying, varies=True)
     result("switch_ms", 1e3 * sys.getswitchinterval())
 
+    has_lock = getattr(sys, "_is_gil_enabled", lambda: True)()
+    assert not has_lock or counting < 1.3
+
 
 def stretches(moments):
-    """Return (start, length) of each piece during which the worker was not made to pause."""
+    """Return (start, length) of each piece without a pause."""
     lengths = [b - a for a, b in pairwise(moments)]
     pause = 3 * sorted(lengths)[len(lengths) // 2]
     return [(a, b - a) for a, b in pairwise(moments) if b - a < pause]
@@ -1002,27 +1021,26 @@ if rank == 0:
         for worker, moments in enumerate(workers):
             row = 2.6 * group + worker
             color = "C1" if "processes" in name and worker else "C0"
-            bars = [(1e3 * (a - origin), 1e3 * length) for a, length in stretches(moments)]
+            parts = stretches(moments)
+            bars = [(1e3 * (a - origin), 1e3 * length) for a, length in parts]
             ax.broken_barh(bars, (row - 0.4, 0.8), color=color)
-    ax.set(xlabel="time since the start (ms)", yticks=[0.5, 3.1, 5.7], yticklabels=best)
+    ax.set(xlabel="time since the start (ms)", yticks=[0.5, 3.1, 5.7])
+    ax.set_yticklabels(best)
     ax.invert_yaxis()
     save_figures()
 
-# Blue is rank 0, orange is rank 1. While one of the counting threads runs, the other
-# waits. They hand the lock over every few milliseconds (CPython asks the one that has
-# it to let go after (switch_ms) ms), and together keep (cores_of_counting_threads)
-# cores busy. The two processes have a lock each, and neither waits for the other:
-# (cores_of_counting_processes) cores, near 2 if two cores were free. The last pair
-# shows what threads are good for. PyTorch lets go of the lock while it multiplies, so
-# two threads of one process need not wait for each other:
-# (cores_of_multiplying_threads) cores, and here, too, near 2 only if two were free.
-# (Where all three numbers are about 1, other programs had the rest of the machine, and
-# the picture says more than they do.) But a training step also runs Python between such
-# calls, and for that part the threads take turns.
+# Blue is rank 0, orange is rank 1; of ten attempts we see the one that got most of the
+# cores. The counting threads hand the lock to each other: CPython asks the one that has
+# it to let go after (switch_ms) ms. Together they keep (cores_of_counting_threads)
+# cores busy. The two processes have a lock each: (cores_of_counting_processes) cores.
+# The last pair shows what threads are good for. PyTorch lets go of the lock while it
+# multiplies: (cores_of_multiplying_threads) cores. The last two numbers come near 2
+# where other programs leave two cores free. But a training step also runs Python
+# between such calls, and for that part threads take turns.
 #
-# There are builds of Python without the lock [gross2023]; there the first pair looks
-# like the second. Ranks would stay processes even so. A thread cannot live on another
-# computer, and it takes the whole process with it when it crashes.
+# There are builds of Python without the lock [gross2023]. Ranks would stay processes
+# even so: a thread cannot live on another computer, and it takes the whole process with
+# it when it crashes.
 
 # --- As one ---------------------------------------------------------------------------
 
@@ -1034,9 +1052,6 @@ if rank == 0:
 # rank?
 
 everyone()
-if rank == 0:
-    print("\n## As one\n")
-
 play("ranks")
 total = torch.tensor(rank + 1)
 dist.all_reduce(total)
@@ -1073,39 +1088,79 @@ except ImportError:
 
 # Each rank brought one number, and each now holds the sum of all. Nobody can have that
 # sum before the last one has brought its number. So let the ranks be unequal: rank r
-# multiplies r times as many matrices, and then all make the call. `trace` records what
-# a rank does in its `with` block, and when. The barrier comes first: nobody begins
-# before all are there.
+# computes for r times 0.2 seconds, and then all make the call. `trace` records what a
+# rank does in its `with` block, and when.
 #
-# Predict: Which rank spends the most time in `all_reduce`?
+# Predict: Which rank spends the most time in `all_reduce`, and which the least?
+
+
+def multiply_for(seconds):
+    """Multiply matrices until the time is up."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        multiply(5)
+
 
 everyone()
 play("ranks")
 
+dist.barrier()  # all begin together
 with trace() as t:
-    dist.barrier()
-    multiply(20 * rank)    # the products from above
+    multiply_for(0.2 * rank)
     arrived = time.monotonic()
     dist.all_reduce(total)
     left = time.monotonic()
 
-ts = to_rank_0(t)
+t_by_rank = to_rank_0(t)
 if rank == 0:
     play("kernel")
-    show(timeline(ts))
+    show(timeline(t_by_rank))
 
 arrived_by_rank = to_rank_0(arrived)
 left_by_rank = to_rank_0(left)
 if rank == 0:
     arrivals, departures = arrived_by_rank, left_by_rank
-    on_one_host = len({home.split(" on ")[1] for home in homes}) == 1  # and so by one clock
+    in_call = [b - a for a, b in zip(arrivals, departures, strict=True)]
+    longest, shortest = in_call.index(max(in_call)), in_call.index(min(in_call))
+    assert (longest, shortest) == (0, n - 1)
+    hosts = {home.split(" on ")[1] for home in homes}
+    on_one_host = len(hosts) == 1  # and so by one clock
     assert max(arrivals) <= min(departures) or not on_one_host
+    result("share_of_the_slowest", min(in_call) / max(in_call), varies=True)
 
-# Rank 0, which had nothing to multiply. Nobody leaves before the last one has come: a
-# group is as fast as its slowest rank, and what the others save they spend waiting.
-# (Where cores are fewer than ranks, the ranks share them, and the bars are not as 1 : 2
-# : 3.) Nothing is wrong with a rank that waits. But it looks the same when the one that
-# it waits for will never come.
+# Rank 0, which has nothing to compute, waits longest; the last rank, for which all
+# wait, waits least. Nobody leaves before the last one has come: a group is as fast as
+# its slowest rank, the straggler, and what the others save they spend waiting.
+#
+# Worked problem: A job has 16 hosts with 8 GPUs each, of the type H100: 989 TFLOP/s in
+# bf16, and 3,350 GB/s from its own memory [h100]. A step takes 1 s. Where is rank 77,
+# and what is lost if it alone takes 10 % longer?
+#
+# Rank 77 is on host ⌊77 / 8⌋ = (host_of_77), counted from 0, and its `LOCAL_RANK` is 77
+# mod 8 = (local_rank_of_77). The world size is 128, so 127 ranks wait 0.1 s in every
+# step: (idle_gpu_seconds) GPU-seconds, which is (share_lost) of all that the job pays
+# for, and the time of (lost_pflop) PFLOP at the peak.
+#
+# And how far away is another rank's memory? NVLink 4 carries 450 GB/s each way to a GPU
+# of the same host [hopper], a 400 Gbit/s InfiniBand card 50 GB/s to another host
+# [connectx7]. Measured against its own memory, a rank's neighbor is (times_nvlink)
+# times as far away, and a rank on another host (times_infiniband) times. Sharing
+# nothing is not a habit of this book; it is how the machines are built.
+
+if rank == 0:
+    host, local_rank = divmod(77, 8)
+    assert host * 8 + local_rank == 77
+    waiting = (16 * 8 - 1) * 0.1  # GPU-seconds a step
+    result("host_of_77", host)
+    result("local_rank_of_77", local_rank)
+    result("idle_gpu_seconds", waiting)
+    result("share_lost", waiting / (16 * 8 * 1.1))
+    result("lost_pflop", waiting * 989 / 1000)
+    result("times_nvlink", 3350 / 450)
+    result("times_infiniband", 3350 / 50)
+
+# Nothing is wrong with a rank that waits. But it looks the same when the one that it
+# waits for will never come.
 
 # --- When one does not come -----------------------------------------------------------
 
@@ -1113,8 +1168,8 @@ if rank == 0:
 # because it has died. Here is each of the three, live.
 #
 # First, the program leads elsewhere. With `--noblock` the notebook does not wait for
-# the cell, so that we can ask where the ranks are while they are stuck. (A script has
-# nobody who could ask; it leaves this out.)
+# the cell, so that we can ask where the ranks are while they are stuck. A script has
+# nobody who could ask; it leaves this out.
 #
 # Predict: Rank 1 leaves the barrier out. Each of the others knows only that it waits in
 # a barrier. What would you look at to learn for whom?
@@ -1138,9 +1193,6 @@ if rank == 0:
 # their own. How long do they wait?
 
 everyone()
-if rank == 0:
-    print("\n## When one does not come\n")
-
 play("ranks")
 with may_fail():
     if rank == 1:
@@ -1157,9 +1209,9 @@ def fresh_group():
 
 # By themselves, until their patience ends: five seconds here, (minutes_until_the_error)
 # minutes where nobody sets it. The script of this chapter does wait. In the notebook
-# the lab keeps watch; it breaks the connections of ranks that wait for one that has
-# failed, and within three seconds all are free. The message begins with the cause. (The
-# logs of a cluster give no such order: look for the rank that did not time out.)
+# the lab keeps watch, and breaks the connections of ranks that wait for one that has
+# failed. Its message begins with the cause. The logs of a cluster give no such order:
+# look there for the rank that did not time out.
 #
 # The group is broken now, and the processes are well.
 
@@ -1182,23 +1234,25 @@ def leave_group():
 
 everyone()
 play("ranks")
-assert address == f"process {os.getpid()} on {socket.gethostname()}"  # the same process
-assert x[:2] == [0, 0]  # its variables
+assert address == f"process {os.getpid()} on {socket.gethostname()}"
+assert x[:2] == [0, 0]  # the same process, and its variables
 total = torch.tensor(rank + 1)
 dist.all_reduce(total)  # and a group that works
 
 # Third, a rank has died. SIGKILL ends a process at once, and none of its own code runs
-# after it. When memory runs out, Linux sends it to a process that holds much of it. (A
-# script cannot go on without one of its ranks: this too is for the notebook alone.)
+# after it. When memory runs out, Linux sends it to a process that holds much of it. A
+# script cannot go on without one of its ranks: this too is for the notebook alone.
 #
 # Predict: Do the others wait longer for a rank that is dead than for one that has
 # failed, or shorter?
 
-# Shorter: nobody's time was up. With a process its connections end, and the system
-# tells those at the other end, in whose words the connection was reset or closed by a
-# peer. A rank that lives and does not come is worse, for nothing tells it from a slow
-# one. (`torchrun` lets nobody wait: when one rank fails, it ends all the others
-# [torchrun].)
+# Shorter, and without help from the lab: nobody's time was up. With a process its
+# connections end, and the system tells those at the other end, in whose words the
+# connection was reset or closed by a peer. So it is where a process dies and its
+# computer lives. When a whole host or a cable fails, nobody is left to tell; and over
+# NVLink, NCCL has no such connection. Then the others wait until their time is up, as
+# they do for a rank that lives and does not come: nothing tells it from a slow one.
+# `torchrun` lets nobody wait: when one rank fails, it ends all the others [torchrun].
 #
 # The survivors still have their variables:
 
@@ -1209,11 +1263,14 @@ dist.all_reduce(total)  # and a group that works
 # | the processes | are the same | are fresh |
 # | their variables | live on | are gone |
 # | call it when | a communication failed, timed out or was interrupted | a rank has died, or does not answer |
-# | it takes | a fraction of a second | no longer than the first start |
+# | it takes | (seconds_to_reset) seconds here | longer: every process starts anew |
 
 # --- So what is a rank? ---------------------------------------------------------------
 
-# A process that was told its number. And four copies of one program behave as one if
+# In this book, a process that was told its number. For NCCL it is a device with a
+# number in a communicator, as its groups are called; one process could hold several. As
+# a rule each process has one device, and then the two are the same. Four copies of one
+# program behave as one if
 # 1. each has a rank of its own, from 0 to n − 1, and all agree on n;
 # 2. all know one place to meet, and all come;
 # 3. what one needs from another's memory is sent, since nothing is shared;
@@ -1223,8 +1280,8 @@ dist.all_reduce(total)  # and a group that works
 
 # --- What you can do now --------------------------------------------------------------
 
-# - Start ranks in four ways, and say for each who provides rank, world size and meeting
-#   place.
+# - Start ranks by hand, with `mp.spawn`, with `torchrun` and in a notebook, and say for
+#   each who provides rank, world size and meeting place.
 # - Tell what one rank has from what all have; push, pull and run.
 # - Read `1/2 clients joined`, and look for the missing rank where it can be found.
 # - Ask stuck ranks where they are; choose between `reset` and `restart`.
@@ -1235,7 +1292,9 @@ dist.all_reduce(total)  # and a group that works
 # On each of two hosts, where `HOST` is the name of one of them:
 #
 # ```bash
-# torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint HOST:29500 scripts/05_ranks.py
+# torchrun --nnodes 2 --nproc-per-node 4 \
+#     --rdzv-backend c10d --rdzv-endpoint HOST:29500 \
+#     scripts/05_ranks.py
 # ```
 #
 # Both are told the same place to meet, and there `torchrun` deals out the ranks.
@@ -1252,6 +1311,6 @@ dist.all_reduce(total)  # and a group that works
 # - [pyspy] and [flightrecorder]: stacks and records of ranks that hang, on a cluster.
 # - [ipyparallel]: the engines under this notebook.
 #
-# Next, two ranks talk: chapter 6.
+# Next, two ranks talk: chapter 06_messages.
 
 leave_group()

@@ -1,6 +1,6 @@
 # Generated from book/06_messages.md by `make forms`: edit the manuscript, not this file.
 
-"""Send and receive: what chapter 06_messages teaches."""
+"""Send and receive: who waits for whom: what chapter 06_messages teaches."""
 
 import time
 
@@ -12,8 +12,9 @@ import torch.distributed as dist
 def ping(nbytes, repeats=10, a=0, b=1):
     """Seconds that one message of `nbytes` bytes takes between ranks a and b.
 
-    Half of a round trip, the fastest of `repeats`: whatever else the machine does can only
-    make a message slower. Every rank calls it; ranks other than a and b get nan.
+    Half of a round trip, the fastest of `repeats`: whatever else the machine
+    does can only make a message slower. Every rank calls it; ranks other than
+    a and b get nan.
     """
     ball = torch.zeros(nbytes, dtype=torch.uint8)
     me, times = dist.get_rank(), []
@@ -26,13 +27,14 @@ def ping(nbytes, repeats=10, a=0, b=1):
             dist.recv(ball, a)
             dist.send(ball, a)
         times.append((time.perf_counter() - start) / 2)
-    return min(times[1:]) if me in (a, b) else float("nan")  # the first one warms up
+    return min(times[1:]) if me in (a, b) else float("nan")  # 0 warms up
 
 
 def latency_bandwidth(sizes, seconds):
-    """Fit T(n) = alpha + n / beta to measured times; return alpha (s) and beta (bytes/s).
+    """Fit T(n) = alpha + n / beta to measured times.
 
-    Least squares of the relative error, so that every size has the same weight.
+    Return alpha (s) and beta (bytes/s). Least squares of the relative error,
+    so that every size has the same weight.
     """
     n, t = np.asarray(sizes, dtype=float), np.asarray(seconds, dtype=float)
     equations = np.stack([1 / t, n / t], axis=1)
@@ -41,11 +43,12 @@ def latency_bandwidth(sizes, seconds):
 
 
 def sendrecv(outgoing, dst, incoming, src):
-    """Send `outgoing` to rank dst and receive `incoming` from rank src, both at the same time.
+    """Send `outgoing` to rank dst, and receive `incoming` from rank src.
 
-    On return, `incoming` is filled and `outgoing` may be changed. If every rank makes one such
-    call, there is no circle, whoever sends to whom, as long as every send has its receive.
-    For Gloo and MPI; NCCL wants both started as one group, by `dist.batch_isend_irecv`.
+    Both at the same time. On return, `incoming` is filled and `outgoing` may
+    be changed. If every rank makes one such call, there is no circle, whoever
+    sends to whom, as long as every send has its receive. For Gloo and MPI;
+    NCCL wants both started as one group, by `dist.batch_isend_irecv`.
     """
     handle = dist.isend(outgoing, dst)
     dist.recv(incoming, src)

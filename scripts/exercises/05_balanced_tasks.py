@@ -1,5 +1,5 @@
 # Generated from book/05_ranks.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 551298939753).
+# Once this file is changed, `make forms` leaves it alone (as generated: 7da3a85befa2).
 #
 # === Unequal tasks ====================================================================
 #
@@ -19,9 +19,9 @@ import torch.distributed as dist
 
 
 def balanced_tasks(seconds):
-    """Return this rank's tasks, as a list of places in `seconds`; leave `seconds` as it is."""
+    """Return this rank's tasks, as places in `seconds`; do not change that."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    # TODO: play the whole dealing through, on every rank alike, and keep what is this rank's.
+    # TODO: deal all the tasks, on every rank alike, and keep this rank's.
     # YOUR CODE HERE
     raise NotImplementedError()
 

@@ -1,5 +1,5 @@
 # Generated from book/05_ranks.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: aa505dcf81bb).
+# Once this file is changed, `make forms` leaves it alone (as generated: e29ade3ca405).
 #
 # === What a launcher tells ============================================================
 #
@@ -13,10 +13,10 @@
 # says what is missing or wrong (in the book's environment: `source .venv/bin/activate`).
 
 def environments(hosts, per_host, port):
-    """Return one environment (a dict) for each process, in the order of the ranks.
+    """Return one environment (a dict) for each process, in order of ranks.
 
-    hosts: the names of the computers. per_host: processes on each. port: where all meet, on the
-    first of the hosts.
+    hosts: the names of the computers. per_host: processes on each.
+    port: where all meet, on the first of the hosts.
     """
     # TODO: five variables for each process on each host.
     # YOUR CODE HERE

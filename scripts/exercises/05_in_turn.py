@@ -1,12 +1,12 @@
 # Generated from book/05_ranks.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: a8da0163df52).
+# Once this file is changed, `make forms` leaves it alone (as generated: ca9387ae7675).
 #
 # === One after another ================================================================
 #
 # Fill in, about 6 minutes. The order between ranks is not promised, unless one waits
 # for another. Write `in_turn(say)`: every rank calls `say()` once, rank 0 first, then
 # rank 1, and nobody begins before the one before has ended, however late a rank comes
-# and however long it speaks (no sleep is long enough for that). `dist.barrier()` is all
+# and however long it speaks. No sleep is long enough for that. `dist.barrier()` is all
 # that it takes.
 #
 #     python scripts/exercises/05_in_turn.py
@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 
 def in_turn(say):
-    """Call say() once on every rank, one rank after the other, in the order of the ranks."""
+    """Call say() once on every rank, one after the other, in rank order."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     # TODO: take turns. Who calls barrier, and how often?
     # YOUR CODE HERE

@@ -1,5 +1,5 @@
 # Generated from book/05_ranks.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 81f4cf69123a).
+# Once this file is changed, `make forms` leaves it alone (as generated: 8064b9f808fc).
 #
 # === A rendezvous of your own =========================================================
 #
@@ -20,10 +20,11 @@ import torch.distributed as dist
 
 
 def meet(folder, card):
-    """Leave this rank's card in the folder; return the cards of all, in the order of the ranks."""
+    """Leave this rank's card; return the cards of all, in rank order."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     folder = Path(folder)
-    # TODO: leave a card, wait until all are there (sleep a little between two looks), read them.
+    # TODO: leave a card, wait until all are there, read them.
+    # Sleep a little between two looks.
     # YOUR CODE HERE
     raise NotImplementedError()
 

@@ -1,5 +1,5 @@
 # Generated from book/06_messages.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: a5cea36647bd).
+# Once this file is changed, `make forms` leaves it alone (as generated: 80cb716ebd52).
 #
 # === A parcel of unknown size =========================================================
 #
@@ -21,9 +21,9 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
 
 
 def deliver(x, src, dst):
-    """Return rank src's tensor x on rank dst, which knows nothing of it; None on all others."""
+    """Return rank src's x on rank dst, which knows nothing of it; else None."""
     rank = dist.get_rank()
-    # TODO: messages of a size that both know come first. What do they have to tell?
+    # TODO: messages of a size that both know come first. What must they tell?
     # YOUR CODE HERE
     raise NotImplementedError()
 

@@ -1,5 +1,5 @@
 # Generated from book/06_messages.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 4c94521631e7).
+# Once this file is changed, `make forms` leaves it alone (as generated: d34729eb27ac).
 #
 # === Letters to everybody =============================================================
 #
@@ -18,12 +18,13 @@ import torch.distributed as dist
 
 
 def exchange(letters):
-    """Send letters[r] to rank r; return a list with the letter that came from each rank."""
+    """Send letters[r] to rank r; return a list, entry s from rank s."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     boxes = [torch.empty_like(letter) for letter in letters]
     handles = []
     for other in range(world_size):
-        # TODO: start what goes to `other` and what comes from it. And if `other` is this rank?
+        # TODO: start what goes to `other` and what comes from it.
+        # And if `other` is this rank?
         # YOUR CODE HERE
         raise NotImplementedError()
     # TODO: when may the boxes be read?

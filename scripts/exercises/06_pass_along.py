@@ -1,5 +1,5 @@
 # Generated from book/06_messages.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: e3a6da93a6cb).
+# Once this file is changed, `make forms` leaves it alone (as generated: 9c6f8d5e8e83).
 #
 # === A line of workers ================================================================
 #
@@ -19,11 +19,15 @@ import torch.distributed as dist
 
 
 def pass_along(pieces, work):
-    """Send every piece through work() on all ranks, in order; the last rank returns the results."""
+    """Send every piece through work() on all ranks, in order.
+
+    The last rank returns the list of results, the others return None.
+    """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     last = world_size - 1
     done = []
-    # TODO: get each piece from the rank before (rank 0 has it), work, hand on (or keep) the result.
+    # TODO: get each piece from the rank before (rank 0 has it), work, and hand
+    # on (or keep) the result.
     # YOUR CODE HERE
     raise NotImplementedError()
     return done if rank == last else None

@@ -50,6 +50,16 @@ def started_and_waited_for(x):
     return box
 
 
+def started_and_forgotten(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    if n == 1:
+        return x
+    box = torch.empty_like(x)
+    dist.isend(x, (rank + 1) % n)
+    dist.recv(box, (rank - 1) % n)
+    return box
+
+
 exercise = Exercise(
     cases=[
         case("1 number", [1], 4),
@@ -90,9 +100,11 @@ exercise = Exercise(
             test=lambda seen: len(seen.inputs) == 1,
         ),
         Mistake(
-            "If all ranks begin with the same call, they wait in a circle. Which could begin with "
-            "the other one? It has to be right for an odd number of ranks, too.",
+            "Each waits for the next. If all ranks begin with the same call, which could begin with "
+            "the other one? It has to be right for an odd number of ranks, too. And a message that "
+            "isend was given may never leave where its handle was not kept, and waited for.",
             {"elif rank == 0": "elif False"},
+            started_and_forgotten,
             happened="stuck",
         ),
     ],

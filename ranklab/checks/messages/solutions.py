@@ -3,13 +3,13 @@
 # %% check('seconds_of_a_chain', seconds_of_a_chain)
 
 def seconds_of_a_chain():
-    """Return "a" (1 second), "b" (3), "c" (4) or "d" (never)."""
+    """Return "a", "b", "c" or "d"."""
     return "c"
 
 # %% check('three_swaps', three_swaps)
 
 def three_swaps():
-    """Return "a" (all done), "b" (a circle), "c" (rank 2 is stuck) or "d" (the wrong tensors)."""
+    """Return "a", "b", "c" or "d"."""
     return "b"
 
 # %% check('from_left', from_left)
@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 
 def from_left(x):
-    """Return the left neighbor's x: rank r gets that of rank r - 1, rank 0 that of the last one."""
+    """Return the left neighbor's x: rank r - 1's, and rank 0 the last one's."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
     box = torch.empty_like(x)
@@ -40,7 +40,7 @@ import torch.distributed as dist
 
 
 def exchange(letters):
-    """Send letters[r] to rank r; return a list with the letter that came from each rank."""
+    """Send letters[r] to rank r; return a list, entry s from rank s."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     boxes = [torch.empty_like(letter) for letter in letters]
     handles = []
@@ -64,7 +64,7 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
 
 
 def deliver(x, src, dst):
-    """Return rank src's tensor x on rank dst, which knows nothing of it; None on all others."""
+    """Return rank src's x on rank dst, which knows nothing of it; else None."""
     rank = dist.get_rank()
     if rank == src:
         dist.send(torch.tensor([x.dim(), DTYPES.index(x.dtype)]), dst)
@@ -90,7 +90,10 @@ import torch.distributed as dist
 
 
 def pass_along(pieces, work):
-    """Send every piece through work() on all ranks, in order; the last rank returns the results."""
+    """Send every piece through work() on all ranks, in order.
+
+    The last rank returns the list of results, the others return None.
+    """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     last = world_size - 1
     done = []

@@ -3,7 +3,7 @@
 # %% check('impossible_order', impossible_order)
 
 def impossible_order():
-    """Return "a" (0 1 | 0 1), "b" (1 0 | 1 0), "c" (0, 0 after, 1, 1 after) or "d" (1 0 | 0 1)."""
+    """Return "a", "b", "c" or "d"."""
     return "c"
 
 # %% check('my_shard', my_shard)
@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 
 def my_shard(n):
-    """Return (start, stop) of this rank's stretch of n items; it may be empty."""
+    """Return (start, stop) of this rank's items; the stretch may be empty."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     each, more = divmod(n, world_size)
     start = rank * each + min(rank, more)
@@ -22,10 +22,10 @@ def my_shard(n):
 # %% check('environments', environments)
 
 def environments(hosts, per_host, port):
-    """Return one environment (a dict) for each process, in the order of the ranks.
+    """Return one environment (a dict) for each process, in order of ranks.
 
-    hosts: the names of the computers. per_host: processes on each. port: where all meet, on the
-    first of the hosts.
+    hosts: the names of the computers. per_host: processes on each.
+    port: where all meet, on the first of the hosts.
     """
     return [
         {
@@ -45,7 +45,7 @@ import torch.distributed as dist
 
 
 def in_turn(say):
-    """Call say() once on every rank, one rank after the other, in the order of the ranks."""
+    """Call say() once on every rank, one after the other, in rank order."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     for turn in range(world_size):
         if turn == rank:
@@ -58,10 +58,11 @@ import torch.distributed as dist
 
 
 def balanced_tasks(seconds):
-    """Return this rank's tasks, as a list of places in `seconds`; leave `seconds` as it is."""
+    """Return this rank's tasks, as places in `seconds`; do not change that."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     loads, mine = [0.0] * world_size, []
-    for task in sorted(range(len(seconds)), key=lambda task: -seconds[task]):
+    longest_first = sorted(range(len(seconds)), key=lambda task: -seconds[task])
+    for task in longest_first:
         least = loads.index(min(loads))
         loads[least] += seconds[task]
         if least == rank:
@@ -76,7 +77,7 @@ import torch.distributed as dist
 
 
 def meet(folder, card):
-    """Leave this rank's card in the folder; return the cards of all, in the order of the ranks."""
+    """Leave this rank's card; return the cards of all, in rank order."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     folder = Path(folder)
     draft = folder / f"draft {rank}"
