@@ -31,6 +31,7 @@ import torch.distributed as dist
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from torch.profiler import profile
 
 
 def start_ranks():
@@ -113,7 +114,7 @@ store = next(dist.rendezvous("env://"))[0]
 form_groups()
 
 
-APART = ["adjoint"]  # the kernel and the ranks have one each
+APART = ["adjoint", "kept", "list_form", "name", "other", "tensor_form", "theirs"]  # the kernel and the ranks have one each
 playing, held_by = "kernel", {"ranks": {}}
 
 
@@ -128,7 +129,7 @@ def play(part):
     return before
 
 
-# === What everybody does together =====================================================
+# === Collectives: what all ranks do together ==========================================
 
 # A training step gives every rank the start, shares out the batch, adds everybody's
 # gradients. Which patterns are these, what does each of them cost, and which one undoes
@@ -140,6 +141,9 @@ def play(part):
 # You have written each of them with nothing but messages, you can say what it sends and
 # in how many rounds, and you know which of them a backward pass turns into which.
 
+if rank == 0:
+    n = world_size
+
 # A collective is one call that all ranks of a process group make together. Nobody names
 # a partner; who sends what to whom, and when, is inside. All that a caller must know is
 # who holds what before, and who holds what after. To see that, let every number say
@@ -147,102 +151,29 @@ def play(part):
 
 
 def marks(n=1):
-    """n numbers of this rank, the j-th with one bit: 2 ** (rank + 8 * j) says whose, and which."""
-    return torch.tensor([2.0 ** (rank + 8 * j) for j in range(n)], dtype=torch.float64)
+    """n numbers of this rank, each with a bit of its own."""
+    bits = [2.0 ** (rank + 8 * j) for j in range(n)]  # whose, and which
+    return torch.tensor(bits, dtype=torch.float64)
 
 
 def empty(n=1):
     return torch.zeros(n, dtype=torch.float64)
 
 
-# Rank 0's first number is 1 and rank 2's is 4, so a 5 can only be their sum: up to
-# eight ranks, each number has a bit of its own. So every picture of this chapter is
-# drawn from what the ranks really hold, before and after. A cell has the color of the
-# rank that its number comes from.
-#
-# The messages are those of chapter 6, `sendrecv` among them, with two additions. A
-# message may be a view of something larger (a column of a matrix, say), which has to be
-# packed to be sent; and the partners may be numbered within a group of ranks, of which
-# more below. `group=None` means all ranks.
+def everyone():
+    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
+    dist.barrier(group=driver)
 
 
-def send(x, dst, group=None):
-    """Send x, any view, to rank dst of the group."""
-    dist.send(x.contiguous(), group=group, group_dst=dst)
+# Rank 0's first number is 1 and rank 2's is 4, so a 5 can only be their sum. Here is
+# PyTorch's all-gather, as the ranks really hold it. A cell has the color of the rank
+# that its number comes from:
 
-
-def recv(box, src, group=None):
-    """Fill `box`, any view, with what rank src of the group sends."""
-    packed = box.contiguous()  # box itself, if it is contiguous
-    dist.recv(packed, group=group, group_src=src)
-    if packed is not box:
-        box.copy_(packed)
-
-
-def sendrecv(outgoing, dst, incoming, src, group=None):
-    """Send `outgoing` to rank dst and fill `incoming` from rank src, both at the same time."""
-    handle = dist.isend(outgoing.contiguous(), group=group, group_dst=dst)
-    recv(incoming, src, group)
-    handle.wait()
-
-
-# --- Broadcast ------------------------------------------------------------------------
-
-# One rank, the root, has a tensor; afterwards all have it. The obvious way: the root
-# sends it to one rank after the other.
-#
-# We count bytes, and rounds. A rank has one connection to the network, so let it send
-# one message at a time, and receive one at a time. Messages that can be under way
-# together are one round; one that must wait for another, because a rank is busy or has
-# not got it yet, is in a later round.
-
-
-def broadcast_in_turn(x, src):
-    """Give rank src's x to all: the others' x is overwritten."""
-    if rank == src:
-        for dst in range(world_size):
-            if dst != src:
-                send(x, dst)
-    else:
-        recv(x, src)
-
-
-# Predict: With eight ranks this takes seven rounds, one message in each. After the
-# first of them, two ranks have the tensor. How few rounds can there be, if everyone who
-# has it may pass it on?
-#
-# Three: the number of those who have it can double in every round. That is the binomial
-# tree, which MPI libraries use for short messages [thakur2005]. Count the ranks from
-# the root on; then in the round with `step` = 1, 2, 4, …, those below `step` have it,
-# and each passes it on to the one `step` places further.
-
-
-def broadcast(x, src, group=None):
-    """Give the x of rank src to all ranks of the group, in place, along a binomial tree."""
-    n = dist.get_world_size(group)
-    me = (dist.get_rank(group) - src) % n  # counted from the root
-    step = 1
-    while step < n:
-        if me < step and me + step < n:
-            send(x, (src + me + step) % n, group)
-        elif step <= me < 2 * step:
-            recv(x, (src + me - step) % n, group)
-        step *= 2
-
-
-# The functions of this chapter take the same arguments as PyTorch's own, in the same
-# order, so that every one of them can be compared with its original: same call, same
-# numbers (among all ranks; in groups the root is numbered differently, see below).
-
-if rank == 0:
-    print("\n## Broadcast\n")
-
-x = marks() if rank == 0 else empty()
-before = x.clone()
-theirs = x.clone()
-broadcast(x, 0)
-dist.broadcast(theirs, 0)  # PyTorch's own
-assert torch.equal(x, theirs)
+everyone()
+play("ranks")
+before = marks()
+boxes = [empty() for _ in range(world_size)]
+dist.all_gather(boxes, before)
 
 
 def to_rank_0(value):
@@ -455,27 +386,126 @@ def show(value, on_rank=None):
 
 
 before_by_rank = to_rank_0(before)
+boxes_by_rank = to_rank_0(boxes)
+if rank == 0:
+    play("kernel")
+    show(holdings(before_by_rank, boxes_by_rank, name="all-gather"))
+
+# Everybody had one number, and now everybody has everybody's. In this chapter you write
+# this call and eight others yourself, from chapter 6's messages, with two additions. A
+# message may be a view of something larger, such as a column of a matrix, which has to
+# be packed to be sent. And the partners may be numbered within a group of ranks, of
+# which more below; `group=None` means all ranks.
+
+
+def send(x, dst, group=None):
+    """Send x, any view, to rank dst of the group."""
+    dist.send(x.contiguous(), group=group, group_dst=dst)
+
+
+def recv(box, src, group=None):
+    """Fill `box`, any view, with what rank src of the group sends."""
+    packed = box.contiguous()  # box itself, if it is contiguous
+    dist.recv(packed, group=group, group_src=src)
+    if packed is not box:
+        box.copy_(packed)
+
+
+def sendrecv(outgoing, dst, incoming, src, group=None):
+    """Send `outgoing` to rank dst, fill `incoming` from rank src, at once."""
+    handle = dist.isend(outgoing.contiguous(), group=group, group_dst=dst)
+    recv(incoming, src, group)
+    handle.wait()
+
+
+# --- Broadcast ------------------------------------------------------------------------
+
+# One rank, the root, has a tensor; afterwards all have it. The obvious way: the root
+# sends it to one rank after the other.
+#
+# We count bytes, and rounds. A rank has one connection to the network, so let it send
+# one message at a time, and receive one at a time. Messages that can be under way
+# together are one round; one that must wait for another, because a rank is busy or has
+# not got it yet, is in a later round.
+
+
+def broadcast_in_turn(x, src):
+    """Give rank src's x to all: the others' x is overwritten."""
+    if rank == src:
+        for dst in range(world_size):
+            if dst != src:
+                send(x, dst)
+    else:
+        recv(x, src)
+
+
+# Predict: With eight ranks this takes seven rounds, one message in each. After the
+# first of them, two ranks have the tensor. How few rounds can there be, if everyone who
+# has it may pass it on?
+#
+# Three: the number of those who have it can double in every round. That is the binomial
+# tree, which MPI libraries use for short messages [thakur2005]. Count the ranks from
+# the root on; then in the round with `step` = 1, 2, 4, …, those below `step` have it,
+# and each passes it on to the one `step` places further.
+
+
+def broadcast(x, src, group=None):
+    """Give rank src's x to all of the group, along a binomial tree."""
+    n = dist.get_world_size(group)
+    me = (dist.get_rank(group) - src) % n  # counted from the root
+    step = 1
+    while step < n:
+        if me < step and me + step < n:
+            send(x, (src + me + step) % n, group)
+        elif step <= me < 2 * step:
+            recv(x, (src + me - step) % n, group)
+        step *= 2
+
+
+# The functions of this chapter take the same arguments as PyTorch's own, in the same
+# order, so that every one of them can be compared with its original: same call, same
+# numbers.
+
+everyone()
+if rank == 0:
+    print("\n## Broadcast\n")
+
+play("ranks")
+x = marks() if rank == 0 else empty()
+before = x.clone()
+theirs = x.clone()
+broadcast(x, 0)
+dist.broadcast(theirs, 0)  # PyTorch's own
+assert torch.equal(x, theirs)
+
+before_by_rank = to_rank_0(before)
 x_by_rank = to_rank_0(x)
 if rank == 0:
+    play("kernel")
     show(holdings(before_by_rank, x_by_rank, name="broadcast"))
 
 # Every rank but the root must get the $N$ bytes once, so $n - 1$ messages of $N$ bytes
 # is the least. Both versions send just that. What the tree saves are rounds: $\lceil
-# \log_2 n \rceil$ for $n - 1$.
+# \log_2 n \rceil$ for $n - 1$. For long tensors it is not the best. Its root sends all
+# of the tensor in every round. Scatter and then all-gather it, and nobody sends or
+# receives more than two tensors [thakur2005]: an exercise.
 #
 # Used for: the same initial parameters on every rank.
 
 # --- Scatter and gather ---------------------------------------------------------------
 
-# Scatter: the root has $n$ parts and gives one to each rank. Gather is the way back. No
-# part is needed by two ranks, so there is nothing to pass on, and the root sends each
-# one straight to its owner.
+# Scatter: the root has $n$ parts and gives one to each rank. Gather is the way back.
+# The simplest way is that the root sends each part straight to its owner.
+#
+# Predict: A tree needs $\lceil \log_2 n \rceil$ rounds in place of $n - 1$: the root
+# gives half of the parts to one rank, which scatters them in turn, then a quarter to
+# another. Does the root send more bytes that way, or fewer?
 
 
 def scatter(box, parts, src, group=None):
-    """Fill every rank's box with its part of the list that rank src has; the others give None."""
+    """Fill each rank's box with its part of rank src's list."""
     me = dist.get_rank(group)
-    if me != src:
+    if me != src:  # parts is None
         recv(box, src, group)
         return
     for dst, part in enumerate(parts):
@@ -486,9 +516,9 @@ def scatter(box, parts, src, group=None):
 
 
 def gather(x, boxes, dst, group=None):
-    """Fill the list of boxes that rank dst has with every rank's x; the others give None."""
+    """Fill rank dst's list of boxes with each rank's x."""
     me = dist.get_rank(group)
-    if me != dst:
+    if me != dst:  # boxes is None
         send(x, dst, group)
         return
     for src, box in enumerate(boxes):
@@ -498,15 +528,11 @@ def gather(x, boxes, dst, group=None):
             recv(box, src, group)
 
 
-def everyone():
-    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
-    dist.barrier(group=driver)
-
-
 everyone()
 if rank == 0:
     print("\n## Scatter and gather\n")
 
+play("ranks")
 before = marks(world_size) if rank == 0 else empty(0)
 parts = list(before.split(1)) if rank == 0 else None
 box, theirs = empty(), empty()
@@ -517,25 +543,37 @@ assert torch.equal(box, theirs)
 before_by_rank = to_rank_0(before)
 box_by_rank = to_rank_0(box)
 if rank == 0:
+    play("kernel")
     show(holdings(before_by_rank, box_by_rank, name="scatter"))
 
 everyone()
+play("ranks")
 before = marks()
-boxes = [empty() for _ in range(world_size)] if rank == 0 else None
-theirs = [empty() for _ in range(world_size)] if rank == 0 else None
+boxes, theirs = None, None
+if rank == 0:
+    boxes = [empty() for _ in range(world_size)]
+    theirs = [empty() for _ in range(world_size)]
 gather(before, boxes, 0)
 dist.gather(before, theirs, 0)
 assert boxes == theirs
 
-before_by_rank = to_rank_0(before)
 boxes_by_rank = to_rank_0(boxes)
 if rank == 0:
-    show(holdings(before_by_rank, [held or [] for held in boxes_by_rank], name="gather"))
+    play("kernel")
+    boxes_held = [held or [] for held in boxes_by_rank]
 
-# If the whole has $N$ bytes, the root sends (or receives) $\frac{n-1}{n} N$ of them, in
-# $n - 1$ rounds. With a tree it would take $\lceil \log_2 n \rceil$ rounds, but then
-# parts travel more than once: good for parts so small that α, a message's time without
-# its bytes (chapter 6), is all that counts [thakur2005].
+before_by_rank = to_rank_0(before)
+if rank == 0:
+    show(holdings(before_by_rank, boxes_held, name="gather"))
+
+# If the whole has $N$ bytes, the root sends or receives $\frac{n-1}{n} N$ of them, in
+# $n - 1$ rounds. With a tree it is the same number: $\frac{1}{2} + \frac{1}{4} + \dots
+# + \frac{1}{n}$ of the whole, which is $\frac{n-1}{n}$. The ranks that pass parts on do
+# so at the same time as the root goes on. So the tree is better in rounds and no worse
+# in the root's bytes, and MPICH scatters along it for short and for long messages
+# [mpichscatter]. What it costs are boxes for other ranks' parts, and traffic: added up
+# over all ranks, a part is sent up to $\log_2 n$ times. Ours, straight to the owner, is
+# shorter.
 #
 # Used for: sharing out data that one rank has read; collecting losses or samples in one
 # place, for a log. Beware of gathering anything large: the root needs room for all of
@@ -547,10 +585,13 @@ if rank == 0:
 # everyone waits for. The ring has no root: everyone passes on to the right what came
 # from the left, until everything has been everywhere. It is chapter 6's last program,
 # without its sum.
+#
+# Predict: How many bytes must each rank receive, at the least? How many does it receive
+# around the ring?
 
 
 def all_gather(boxes, x, group=None):
-    """Fill every rank's boxes, one for each rank, with every rank's x, around the ring."""
+    """Fill each rank's boxes with every rank's x, around the ring."""
     n, me = dist.get_world_size(group), dist.get_rank(group)
     left, right = (me - 1) % n, (me + 1) % n
     boxes[me].copy_(x)
@@ -563,22 +604,17 @@ everyone()
 if rank == 0:
     print("\n## All-gather\n")
 
+play("ranks")
 before = marks()
 boxes, theirs = ([empty() for _ in range(world_size)] for _ in range(2))
 all_gather(boxes, before)
 dist.all_gather(theirs, before)
 assert boxes == theirs
 
-before_by_rank = to_rank_0(before)
-boxes_by_rank = to_rank_0(boxes)
-if rank == 0:
-    show(holdings(before_by_rank, boxes_by_rank, name="all-gather"))
-
-# Each box is a tensor of its own. (`[empty()] * n` would be one box, n times, and keep
-# one part only.)
-#
-# Every rank receives the $n - 1$ parts that it does not have: $\frac{n-1}{n} N$ bytes,
-# in $n - 1$ rounds. Fewer bytes there cannot be.
+# The result is the picture at the head of the chapter. Each box is a tensor of its own;
+# `[empty()] * n` would be one box, n times, and keep one part only. Every rank must
+# receive the $n - 1$ parts that it does not have, $\frac{n-1}{n} N$ bytes. Around the
+# ring it receives just these, in $n - 1$ rounds.
 #
 # Used for: putting together a tensor of which everyone has a shard: parameters (chapter
 # 19), activations (chapter 18).
@@ -589,10 +625,13 @@ if rank == 0:
 # root gets the sum. How do they get there? Take the tree of the broadcast and run it
 # backwards: the last round first, every message in the other direction, and "add what
 # comes" instead of "keep what comes".
+#
+# Predict: The root has the sum afterwards. What is in the tensors of the other ranks,
+# with ours and with PyTorch's?
 
 
 def reduce(x, dst, group=None):
-    """Put the sum of all ranks' x into the x of rank dst; the others' x stays as it is."""
+    """Put the sum of all ranks' x into rank dst's x; the others keep theirs."""
     n = dist.get_world_size(group)
     me = (dist.get_rank(group) - dst) % n
     total, incoming = x.clone(), torch.empty_like(x)
@@ -619,11 +658,12 @@ x, theirs = before.clone(), before.clone()
 reduce(x, 0)
 dist.reduce(theirs, 0)
 assert rank != 0 or torch.equal(x, theirs)
-kept = torch.equal(theirs, before)
+kept = torch.equal(x, before), torch.equal(theirs, before)
 
 before_by_rank = to_rank_0(before)
 x_by_rank = to_rank_0(x)
 if rank == 0:
+    play("kernel")
     show(holdings(before_by_rank, x_by_rank, name="reduce"))
 
 
@@ -638,17 +678,20 @@ def result(name, value, varies=False):
     print(f"{name} = {plain(value)}")
 
 
-# A cell with stripes is a sum; its stripes are the ranks that are in it. The assertion
-# looks at rank 0 alone, and it must. What did PyTorch's own leave on the others?
-
+play("ranks")
 kept_by_rank = to_rank_0(kept)
 if rank == 0:
-    changed = [r for r, kept in enumerate(kept_by_rank) if r > 0 and not kept]
+    play("kernel")
+    kept = kept_by_rank[1:]  # of the ranks that are not the root
+    assert all(by_ours for by_ours, _ in kept)
+    changed = [r + 1 for r, (_, by_theirs) in enumerate(kept) if not by_theirs]
     result("changed_by_pytorchs_reduce", changed, varies=True)
 
-# These ranks have something else in `theirs` than they gave: nothing is promised about
-# the tensor of a rank that is not the root, and Gloo uses it as scratch paper. To read
-# it afterwards is a mistake that works on one backend and not on another.
+# A cell with stripes is a sum; its stripes are the ranks that are in it. Ours leaves
+# the others' tensors alone. PyTorch's own has changed those of the ranks
+# (changed_by_pytorchs_reduce): nothing is promised about the tensor of a rank that is
+# not the root, and Gloo uses it as scratch paper. To read it afterwards is a mistake
+# that works on one backend and not on another.
 #
 # The costs are the broadcast's: $n - 1$ messages of $N$ bytes, $\lceil \log_2 n \rceil$
 # rounds.
@@ -667,7 +710,7 @@ if rank == 0:
 
 
 def reduce_scatter(box, parts, group=None):
-    """Fill every rank's box with the sum of its part of all ranks' lists, around the ring."""
+    """Fill each rank's box with the sum of its part of all lists."""
     n, me = dist.get_world_size(group), dist.get_rank(group)
     left, right = (me - 1) % n, (me + 1) % n
     sums = [part.clone() for part in parts]
@@ -683,6 +726,7 @@ everyone()
 if rank == 0:
     print("\n## Reduce-scatter\n")
 
+play("ranks")
 before = marks(world_size)
 parts = list(before.split(1))
 box, theirs = empty(), empty()
@@ -693,6 +737,7 @@ assert torch.equal(box, theirs)
 before_by_rank = to_rank_0(before)
 box_by_rank = to_rank_0(box)
 if rank == 0:
+    play("kernel")
     show(holdings(before_by_rank, box_by_rank, name="reduce-scatter"))
 
 # A sum travels. It starts at the owner's left neighbor and goes around to the left,
@@ -708,10 +753,12 @@ if rank == 0:
 # Reduce-scatter gives each rank a part of the sum. All-gather gives everybody
 # everybody's part. So there is nothing left to write but the cutting into parts, which
 # need not be of the same size.
+#
+# Predict: How many bytes does a rank send, with four ranks and with four hundred?
 
 
 def all_reduce(x, group=None):
-    """Replace every rank's x by the sum of all: reduce-scatter, then all-gather."""
+    """Replace x by the sum of all: reduce-scatter, then all-gather."""
     flat = x.reshape(-1)  # a view if there can be one, otherwise a copy
     parts = list(flat.tensor_split(dist.get_world_size(group)))
     total = torch.empty_like(parts[dist.get_rank(group)])
@@ -725,6 +772,7 @@ everyone()
 if rank == 0:
     print("\n## All-reduce\n")
 
+play("ranks")
 before = marks(world_size)
 x, theirs = before.clone(), before.clone()
 all_reduce(x)
@@ -734,20 +782,26 @@ assert torch.equal(x, theirs)
 before_by_rank = to_rank_0(before)
 x_by_rank = to_rank_0(x)
 if rank == 0:
+    play("kernel")
     show(holdings(before_by_rank, x_by_rank, name="all-reduce"))
 
 # Each half costs $\frac{n-1}{n} N$ bytes a rank, so it is $2\,\frac{n-1}{n} N$
-# together: less than twice the tensor, however many ranks there are. As long as only
-# the ranks add, that is the best possible in bytes [patarasuk2009]. In rounds,
-# $2(n-1)$, it is not. chapter 8 is about nothing else.
+# together: 1.5 tensors with four ranks, 1.995 with four hundred. As long as only the
+# ranks add, that is the best possible in bytes [patarasuk2009]. In rounds, $2(n-1)$, it
+# is not. chapter 8 is about nothing else.
 #
-# Used for: gradients (chapter 10), and whatever everybody must agree on.
+# Used for: gradients (chapter 10), and whatever everybody must agree on. A sum is the
+# default. PyTorch's reductions also take `op=dist.ReduceOp.MAX`, `MIN`, `PRODUCT` and
+# others; `AVG` divides the sum by $n$, on NCCL only.
 
 # --- All-to-all -----------------------------------------------------------------------
 
 # Everyone has a part for everyone. In step $k$, each rank sends to the one $k$ places
 # to the right and receives from the one $k$ places to the left, so that no two ranks
 # send to the same one at the same time: pairwise exchange [thakur2005].
+#
+# Predict: Write the parts as a matrix, a row for each rank. What does all-to-all make
+# of it?
 
 
 def all_to_all(boxes, parts, group=None):
@@ -763,6 +817,7 @@ everyone()
 if rank == 0:
     print("\n## All-to-all\n")
 
+play("ranks")
 before = marks(world_size)
 parts = list(before.split(1))
 boxes, theirs = ([empty() for _ in range(world_size)] for _ in range(2))
@@ -773,11 +828,14 @@ assert boxes == theirs
 before_by_rank = to_rank_0(before)
 boxes_by_rank = to_rank_0(boxes)
 if rank == 0:
+    play("kernel")
     show(holdings(before_by_rank, boxes_by_rank, name="all-to-all"))
 
 # It is the transposed matrix: what was a row is a column. No number is needed twice and
 # none is added, so every rank must send the $\frac{n-1}{n} N$ bytes that are for
-# others. It does, in $n - 1$ rounds.
+# others. It does, in $n - 1$ rounds. For small parts there is a way in $\lceil \log_2 n
+# \rceil$ rounds, in which parts travel by way of others, and more bytes are sent:
+# Bruck's [bruck1997].
 #
 # Used for: tokens that go to their experts and back (chapter 21); going from one way of
 # sharing a tensor to another.
@@ -788,43 +846,19 @@ if rank == 0:
 # heard of everyone. In round $k$, tell the rank $2^k$ places to the right that you are
 # here, and wait for word from the one $2^k$ to the left. With every round, you know of
 # twice as many. This is the dissemination barrier [hensgen1988].
+#
+# Predict: The ranks come 0.05 s one after the other. When can the first of them leave?
+# Do all leave together?
 
 
 def barrier(group=None):
     """Return when every rank of the group has called it."""
     n, me = dist.get_world_size(group), dist.get_rank(group)
+    word, heard = torch.empty(0), torch.empty(0)
     step = 1
     while step < n:
-        sendrecv(torch.empty(0), (me + step) % n, torch.empty(0), (me - step) % n, group)
+        sendrecv(word, (me + step) % n, heard, (me - step) % n, group)
         step *= 2
-
-
-# To see it work, let every rank come at another time. (PyTorch's own lines them up
-# first.)
-
-
-def come_and_go(wait):
-    """Come 0.05 s after the rank before, wait for all; return when this rank came and went."""
-    dist.barrier()
-    time.sleep(0.05 * rank)
-    came = time.time()
-    wait()
-    return came, time.time()
-
-
-everyone()
-if rank == 0:
-    print("\n## Barrier\n")
-
-came_and_went = come_and_go(barrier), come_and_go(dist.barrier)
-
-came_and_went_by_rank = to_rank_0(came_and_went)
-if rank == 0:
-    for what, times in zip(("ours", "PyTorch's"), zip(*came_and_went_by_rank)):
-        last_came, first_went = max(came for came, _ in times), min(went for _, went in times)
-        milliseconds = 1e3 * (first_went - last_came)
-        print(f"{what}: the first rank left {milliseconds:.1f} ms after the last came")
-        assert first_went > last_came - 0.02  # the clocks of several hosts may differ a little
 
 
 def left_out(view):
@@ -849,31 +883,63 @@ except ImportError:
     trace = untraced
     traffic = left_out("traffic")
 
+
+def come_and_go(wait):
+    """Come 0.05 s after the rank before; return when I came and went."""
+    dist.barrier()  # PyTorch's own lines the ranks up
+    time.sleep(0.05 * rank)
+    came = time.time()
+    wait()
+    return came, time.time()
+
+
 everyone()
+if rank == 0:
+    print("\n## Barrier\n")
+
+play("ranks")
+
+came_and_went = come_and_go(barrier), come_and_go(dist.barrier)
 with trace() as t:
     come_and_go(barrier)
 
 t_by_rank = to_rank_0(t)
 if rank == 0:
+    play("kernel")
     show(messages(t_by_rank, name="barrier"))
 
+came_and_went_by_rank = to_rank_0(came_and_went)
+if rank == 0:
+    for what, times in zip(("ours", "PyTorch's"), zip(*came_and_went_by_rank)):
+        last_came = max(came for came, _ in times)
+        leave = sorted(1e3 * (went - last_came) for _, went in times)
+        print(f"{what}: the first rank left {leave[0]:.1f} ms after the last")
+        print(f"came, and the last one {leave[-1]:.1f} ms after it")
+        assert leave[0] > -20  # clocks of several hosts may differ a little
+
 # The grey band is PyTorch's barrier, which lines them up. Then whoever comes early
-# waits in one of its rounds (the broad pale part), until word of the last rank has
-# reached it.
+# waits in one of its rounds, the broad pale part, until word of the last rank has
+# reached it. Nobody leaves before the last has come. They do not leave together: each
+# leaves when it has heard.
 #
-# Used for: starting a clock at the same time; waiting until rank 0 has written a file.
-# It is not needed between two collectives: the second one finds its partners by itself.
+# Used for: lining the ranks up before a clock is started; waiting until rank 0 has
+# written a file. It is not needed between two collectives: the second one finds its
+# partners by itself.
 
 # --- The bill -------------------------------------------------------------------------
 
 # Nine collectives, and for each a claim about bytes and rounds. Are they true? And what
 # does PyTorch's own send? Our own messages are in a trace, where `traffic` counts them.
 # Inside of Gloo the profiler cannot see; but the operating system counts what every
-# connection has received, and on Linux a process may ask (how, you need not read).
+# connection has received, and on Linux a process may ask.
+#
+# Predict: An all-reduce through a root, gather and then broadcast in turn, sends
+# $2(n-1)N$ bytes in all. How many does the ring send in all? Which number tells the two
+# apart?
 
 
 def received_over_tcp():
-    """Bytes that this process's open connections have received so far; nan where nobody counts."""
+    """Bytes that open connections have received; nan where nobody counts."""
     if not os.path.isdir("/proc/self/fd"):  # not Linux
         return float("nan")
     total = 0
@@ -883,8 +949,9 @@ def received_over_tcp():
         except OSError:  # not a connection
             continue
         try:
-            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136)
-            total += struct.unpack_from("Q", info, 128)[0]  # tcpi_bytes_received
+            asked = socket.IPPROTO_TCP, socket.TCP_INFO, 136
+            info = connection.getsockopt(*asked)
+            total += struct.unpack_from("Q", info, 128)[0]  # bytes_received
         except (OSError, struct.error):  # not TCP
             pass
         finally:
@@ -892,15 +959,13 @@ def received_over_tcp():
     return total
 
 
-# Every collective, with a tensor of 64 KB a part. The arguments are the same for ours
-# and for PyTorch's.
-
 everyone()
 if rank == 0:
     print("\n## The bill\n")
 
+play("ranks")
 whole = torch.zeros(world_size * (1 << 14))
-parts, boxes = list(whole.clone().chunk(world_size)), list(whole.clone().chunk(world_size))
+parts, boxes = (list(whole.clone().chunk(world_size)) for _ in range(2))
 part, at_root = torch.zeros(1 << 14), rank == 0
 
 
@@ -929,7 +994,7 @@ def median_time(call, given, repeats=5):
 
 
 def measured(ours, given):
-    """What one collective did: ours in a trace, Gloo's bytes, and the seconds of both."""
+    """A trace of ours, the bytes that Gloo receives, seconds of both."""
     pytorchs = getattr(dist, ours.__name__)
     seconds = median_time(ours, given), median_time(pytorchs, given)
     with trace() as t:
@@ -942,81 +1007,241 @@ def measured(ours, given):
 
 everyone()
 
-bill = {ours.__name__: measured(ours, given) for ours, given in arguments().items()}
+bill = {f.__name__: measured(f, given) for f, given in arguments().items()}
 bytes_and_times = {name: rest for name, (t, *rest) in bill.items()}
 
-# What must come out, with $n$ ranks; bytes of all ranks together, as a multiple of the
-# whole tensor's:
+# The bytes of all ranks together cannot tell a good algorithm from a bad one: through a
+# root and around a ring it is $2(n-1)N$. What decides is the busiest rank, the most
+# bytes that any rank sends or receives. With it, chapter 6's model of a message becomes
+# one of a collective: T = rounds · α + bytes of the busiest / β. What must come out, as
+# multiples of the whole tensor's $N$ bytes:
 
 everyone()
 if rank == 0:
-    n = world_size
-    log_n = ceil(log2(n))
-    claims = {  # name: (bytes, rounds)
-        "broadcast": (n - 1, log_n),
-        "scatter": ((n - 1) / n, n - 1),
-        "gather": ((n - 1) / n, n - 1),
-        "all_gather": (n - 1, n - 1),
-        "reduce": (n - 1, log_n),
-        "reduce_scatter": (n - 1, n - 1),
-        "all_reduce": (2 * (n - 1), 2 * (n - 1)),
-        "all_to_all": (n - 1, n - 1),
-        "barrier": (0, log_n),
+    play("kernel")
+    log_n, share = ceil(log2(n)), (n - 1) / n
+    claims = {  # name: rounds, bytes of all, bytes of the busiest rank
+        "broadcast": (log_n, n - 1, log_n),
+        "scatter": (n - 1, share, share),
+        "gather": (n - 1, share, share),
+        "all_gather": (n - 1, n - 1, share),
+        "reduce": (log_n, n - 1, log_n),
+        "reduce_scatter": (n - 1, n - 1, share),
+        "all_reduce": (2 * (n - 1), 2 * (n - 1), 2 * share),
+        "all_to_all": (n - 1, n - 1, share),
+        "barrier": (log_n, 0, 0),
     }
-    result("all_reduce_bytes_a_rank", claims["all_reduce"][0] / n)
 
 plt.switch_backend("Agg")  # figures go to files
 plt.rcParams.update(STYLE)
 
-# Bytes are in the trace, and rounds can be read off it: a message is in the round after
-# the last one that either of its ends had to finish before.
-
-measurements = to_rank_0(bytes_and_times)
+bytes_and_times_by_rank = to_rank_0(bytes_and_times)
 if rank == 0:
-    gloos = {name: sum(m[name][0] for m in measurements) / (n * (4 << 14)) for name in claims}
-    slowest = {name: np.max([m[name][1] for m in measurements], axis=0) for name in claims}
-    print(f"{'':14}  rounds  bytes   Gloo's   time, ours")
-    print(f"{'':14}                  bytes    over Gloo's")
-    for name, (bytes_claimed, rounds_claimed) in claims.items():
-        ours, pytorchs = slowest[name]
+    N, every = n * (4 << 14), bytes_and_times_by_rank
+    gloos = {name: sum(m[name][0] for m in every) / N for name in claims}
+    gloos_root = every[0]["reduce"][0] / N
+    slowest = {name: np.max([m[name][1] for m in every], axis=0) for name in claims}
+    print(f"{'':14}  rounds    bytes of          Gloo's    time, ours")
+    print(f"{'':14}            busiest    all     all       over Gloo's")
+    for name, (rounds_of, of_all, of_busiest) in claims.items():
+        ours, theirs = slowest[name]
         print(
-            f"{name:14} {rounds_claimed:5} {bytes_claimed:8.2f} {gloos[name]:8.2f}"
-            f" {ours / pytorchs:9.2f}"
+            f"{name:14} {rounds_of:5} {of_busiest:10.2f} {of_all:8.2f}"
+            f" {gloos[name]:8.2f} {ours / theirs:12.2f}"
         )
+
+if rank == 0:
+    result("all_reduce_bytes_a_rank", claims["all_reduce"][2])
     result("gloo_reduce_scatter", gloos["reduce_scatter"], varies=True)
     result("gloo_all_reduce", gloos["all_reduce"], varies=True)
     result("gloo_reduce", gloos["reduce"], varies=True)
-    ratios = [ours / pytorchs for ours, pytorchs in slowest.values()]
+    ratios = [ours / theirs for ours, theirs in slowest.values()]
     result("median_ratio", float(np.median(ratios)), varies=True)
+    if np.isfinite(gloos["all_reduce"]):
+        for name in ("broadcast", "scatter", "gather", "all_gather",
+                     "all_reduce", "all_to_all"):
+            assert abs(gloos[name] - claims[name][1]) < 0.15, name
+        assert abs(gloos["reduce_scatter"] - gloos["all_reduce"]) < 0.15
+        assert abs(gloos["reduce"] - (n - 1 + share)) < 0.15
+        assert abs(gloos_root - 2 * share) < 0.15
 
-# Our own versions sent to the byte what the formulas say (the notebook asserts it); in
-# the all-reduce each rank sends (all_reduce_bytes_a_rank) times its tensor. Gloo mostly
-# sends the same, for there is nothing less to send. Two lines stand out.
-# - Gloo's reduce-scatter moves as much as its all-reduce: (gloo_reduce_scatter) times
-#   the tensor against (gloo_all_reduce), where half is enough. PyTorch has it do the
-#   whole all-reduce and keep one part of the result. So on Gloo you save memory with a
-#   reduce-scatter, and no bytes. NCCL has a real one [nccl]. Whoever measures chapter
-#   19 on a laptop should remember it.
-# - Its reduce moves (gloo_reduce) times the tensor: a reduce-scatter around a ring,
-#   then a gather to the root. That is more than our tree in total, but its root
-#   receives $2\,\frac{n-1}{n} N$, and the root of our tree $N$ in every round: with
-#   many ranks, the more.
+# Ours sent to the byte what the formulas say. In the all-reduce the busiest rank sends
+# (all_reduce_bytes_a_rank) times its tensor; through a root it would be $n - 1$ times.
+# Gloo mostly sends the same, for there is nothing less to send. Its rounds cannot be
+# seen from outside. Two lines stand out.
 #
-# The last column is the time: ours over Gloo's, below 1 if ours is faster. It is about
-# one size and five calls, on a machine whose ranks share its cores, and single lines
-# differ from run to run: conclude nothing from one of them. The median of the nine is
-# (median_ratio). Chapter 8 measures one collective at all sizes.
+# Gloo's reduce-scatter moves as much as its all-reduce: (gloo_reduce_scatter) times the
+# tensor against (gloo_all_reduce), where half is enough. What it is inside, the
+# profiler can tell:
+
+everyone()
+play("ranks")
+all_gather_single, reduce_scatter_single = (
+    getattr(dist, new, None) or getattr(dist, old)
+    for new, old in (
+        ("all_gather_single", "all_gather_into_tensor"),
+        ("reduce_scatter_single", "reduce_scatter_tensor"),
+    )
+)
+
+
+def reductions_inside(call, *given):
+    """How many all-reduces Gloo makes of one call."""
+    with profile() as p:
+        call(*given)
+    return sum(event.name == "gloo:all_reduce" for event in p.events())
+
+
+everyone()
+
+in_one_piece = torch.zeros_like(whole)
+list_form = reductions_inside(dist.reduce_scatter, part, parts)
+tensor_form = reductions_inside(reduce_scatter_single, part, in_one_piece)
+
+list_form_by_rank = to_rank_0(list_form)
+tensor_form_by_rank = to_rank_0(tensor_form)
+if rank == 0:
+    play("kernel")
+    list_form, tensor_form = list_form_by_rank, tensor_form_by_rank
+    assert list_form == [n] * n and tensor_form == [1] * n
+    result("list_form", list_form[0])
+    result("tensor_form", tensor_form[0])
+
+# Of a list it makes (list_form) all-reduces, one for each part, and keeps one result;
+# of one tensor, in `reduce_scatter_single`, (tensor_form) [gloo_reduce_scatter]. So on
+# Gloo neither form saves bytes, and the list form costs rounds, too. NCCL has a real
+# one [nccl]. Whoever measures chapter 19 on a laptop should remember it.
+#
+# Its reduce moves (gloo_reduce) times the tensor: a reduce-scatter, then a gather to
+# the root. That is more than our tree in all, but its root receives $2\frac{n-1}{n} N$,
+# and the root of our tree $\lceil \log_2 n \rceil N$: with many ranks, the more.
+#
+# The last column is about one size and five calls, on a machine whose ranks share its
+# cores: conclude nothing from a single line. The median of the nine is (median_ratio).
+# Chapter 8 measures one collective at all sizes.
+#
+# Worked problem: Eight H100 with NVLink: β = 450 GB/s each way [hopper], and α = 3.4 µs
+# a round, as NCCL's own model has it [nccltuning]. What does each collective take for N
+# = 1 GB, and what for 64 KB? Which of the two constants matters?
+
+
+def seconds(name, n, nbytes, alpha=3.4e-6, beta=450e9):
+    """The model: rounds * alpha + bytes of the busiest / beta."""
+    log_n, share = ceil(log2(n)), (n - 1) / n
+    rounds_of, busiest = {
+        "broadcast, tree": (log_n, log_n),
+        "broadcast, parts": (2 * (n - 1), 2 * share),
+        "all_gather": (n - 1, share),
+        "all_reduce": (2 * (n - 1), 2 * share),
+        "all_reduce, root": (2 * (n - 1), n - 1),
+    }[name]
+    return rounds_of * alpha + busiest * nbytes / beta
+
+
+if rank == 0:
+    print("8 GPUs, NVLink:         1 GB       64 KB")
+    for name in ("broadcast, tree", "broadcast, parts", "all_gather",
+                 "all_reduce", "all_reduce, root"):
+        large, small = seconds(name, 8, 1e9), seconds(name, 8, 1 << 16)
+        print(f"{name:16}: {1e3 * large:8.2f} ms {1e6 * small:8.1f} µs")
+    result("of_the_wire", 7 / 8 * 1e9 / 450e9 / seconds("all_gather", 8, 1e9))
+
+# For 1 GB, bytes are nearly all: (of_the_wire) of the all-gather's time. For 64 KB,
+# rounds are, and the tree broadcasts faster than the way in parts. Over InfiniBand at
+# 400 Gb/s, 50 GB/s [connectx7], the left column is nine times as large.
+
+# --- The forms that libraries use -----------------------------------------------------
+
+# Lists of boxes are good to look at. FSDP and its like keep one flat tensor, and call
+# forms that fill it in one piece: no copies into boxes and out of them.
+#
+# Predict: `all_to_all_single` takes one tensor of world-size equal parts. Rank r's part
+# s is 10r + s. What does rank 1 get?
+
+everyone()
+if rank == 0:
+    print("\n## The forms that libraries use\n")
+
+play("ranks")
+mine = torch.tensor([float(rank)])
+gathered = torch.empty(world_size)
+all_gather_single(gathered, mine)
+
+total = torch.empty(1)
+reduce_scatter_single(total, torch.arange(world_size) * 1.0)
+
+to_all = 10.0 * rank + torch.arange(world_size)
+from_all = torch.empty(world_size)
+dist.all_to_all_single(from_all, to_all)
+
+largest = mine.clone()
+dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+
+
+def from_rank_0(make):
+    """What make() returns on rank 0, in the kernel, on every rank: a copy for each."""
+    before = play("kernel")
+    box = [pickle.dumps(make()) if rank == 0 else None]
+    dist.broadcast_object_list(box, group=driver)
+    play(before)
+    return pickle.loads(box[0])
+
+
+def in_step(make):
+    """Loop over make() on rank 0, in the kernel, and as often, over None, on the other ranks."""
+    if rank == 0:
+        play("kernel")
+        for item in make():
+            from_rank_0(lambda: True)
+            yield item
+            play("kernel")
+    while from_rank_0(lambda: False):
+        yield None
+
+
+gathered_by_rank = to_rank_0(gathered)
+total_by_rank = to_rank_0(total)
+if rank == 0:
+    play("kernel")
+    print("rank 1:", gathered_by_rank[1].tolist(), total_by_rank[1].tolist())
+
+from_all_by_rank = to_rank_0(from_all)
+largest_by_rank = to_rank_0(largest)
+if rank == 0:
+    print("       ", from_all_by_rank[1].tolist(), largest_by_rank[1].tolist())
+
+for r in in_step(lambda: range(n)):
+    gathered_by_rank = to_rank_0(gathered)
+    if rank == 0:
+        play("kernel")
+        assert gathered_by_rank[r].tolist() == list(range(n))
+
+    total_by_rank = to_rank_0(total)
+    if rank == 0:
+        assert total_by_rank[r].item() == r * n
+
+    from_all_by_rank = to_rank_0(from_all)
+    if rank == 0:
+        assert from_all_by_rank[r].tolist() == [10 * s + r for s in range(n)]
+
+    largest_by_rank = to_rank_0(largest)
+    if rank == 0:
+        assert largest_by_rank[r].item() == n - 1
+
+# Rank 1 gets the parts with number 1: 1, 11, 21, and so on. Older versions of PyTorch
+# call the first two `all_gather_into_tensor` and `reduce_scatter_tensor`. You will meet
+# these names in most code, and they still work, with a warning. `all_to_all_single`
+# also takes lists of sizes, for parts that are not equal; both sides must then name the
+# same sizes, and on Gloo nobody checks.
 
 # --- Backwards ------------------------------------------------------------------------
 
 # Twice in this chapter a program was another one, run backwards: reduce and broadcast,
-# reduce-scatter and all-gather. It is no accident. Each of these collectives (with a
-# sum) is a linear map: it takes the numbers of all ranks together, one long vector, to
+# reduce-scatter and all-gather. It is no accident. Each of these collectives, with a
+# sum, is a linear map: it takes the numbers of all ranks together, one long vector, to
 # another such vector. So it has a matrix. To see the matrix $A$ of a map, apply it to
 # the identity: let every rank hold its rows of the identity matrix instead of its
-# numbers. Every column is treated alike, as a vector of its own, so what the ranks hold
-# afterwards are their rows of $A$. (The eight functions below only give all maps one
-# form: a tensor in, a tensor out.)
+# numbers. What the ranks hold afterwards are their rows of $A$.
 
 
 def fresh(like, n):
@@ -1032,7 +1257,7 @@ def broadcast_map(x):
 def reduce_map(x):
     y = x.clone()
     reduce(y, 0)
-    return y if rank == 0 else torch.zeros_like(y)  # the others have no result
+    return y if rank == 0 else torch.zeros_like(y)  # the others have none
 
 
 def all_gather_map(x):
@@ -1074,7 +1299,7 @@ def all_to_all_map(x):
 
 
 def rows_of_matrix(call, parts):
-    """This rank's rows of the matrix of `call`, which takes `parts` numbers from every rank."""
+    """My rows of the matrix of `call`, which takes `parts` numbers a rank."""
     identity = torch.eye(parts * world_size, dtype=torch.float64)
     return call(identity.chunk(world_size)[rank].clone())
 
@@ -1083,11 +1308,15 @@ everyone()
 if rank == 0:
     print("\n## Backwards\n")
 
+play("ranks")
+
 takes = {  # the map, and how many numbers a rank gives to it
     "broadcast": (broadcast_map, 1), "reduce": (reduce_map, 1),
-    "all_gather": (all_gather_map, 1), "reduce_scatter": (reduce_scatter_map, world_size),
+    "all_gather": (all_gather_map, 1),
+    "reduce_scatter": (reduce_scatter_map, world_size),
     "scatter": (scatter_map, world_size), "gather": (gather_map, 1),
-    "all_reduce": (all_reduce_map, 1), "all_to_all": (all_to_all_map, world_size),
+    "all_reduce": (all_reduce_map, 1),
+    "all_to_all": (all_to_all_map, world_size),
 }
 matrix_rows = {name: rows_of_matrix(*given) for name, given in takes.items()}
 
@@ -1096,17 +1325,18 @@ matrix_rows = {name: rows_of_matrix(*given) for name, given in takes.items()}
 
 rows_of_all = to_rank_0(matrix_rows)
 if rank == 0:
-    matrices = {name: np.concatenate([rows[name] for rows in rows_of_all]) for name in rows_of_all[0]}
+    play("kernel")
+    matrices = {
+        name: np.concatenate([rows[name] for rows in rows_of_all])
+        for name in rows_of_all[0]
+    }
     adjoint = {
-        "broadcast": "reduce",
-        "all_gather": "reduce_scatter",
-        "scatter": "gather",
-        "all_reduce": "all_reduce",
+        "broadcast": "reduce", "all_gather": "reduce_scatter",
+        "scatter": "gather", "all_reduce": "all_reduce",
         "all_to_all": "all_to_all",
     }
     for name, other in adjoint.items():
-        assert np.array_equal(matrices[name].T, matrices[other]), f"{name} and {other}"
-    result("adjoint_pairs", len(adjoint))
+        assert np.array_equal(matrices[name].T, matrices[other]), name
 
 
 def save_figures():
@@ -1118,31 +1348,26 @@ def save_figures():
 
 
 def draw_matrix(ax, name):
-    """A square for each one in the matrix, in the color of the rank whose number it takes."""
+    """A square for each one, in the color of the rank whose number it takes."""
     matrix = matrices[name]
     rows, columns = matrix.shape
     colors = [to_rgb(RANK_COLORS[j * n // columns]) for j in range(columns)]
-    ax.imshow([[color if a else (1, 1, 1) for a, color in zip(row, colors)] for row in matrix])
+    white = (1, 1, 1)
+    squares = [[c if a else white for a, c in zip(r, colors)] for r in matrix]
+    ax.imshow(squares)
     ax.set(title=name, xticks=[], yticks=[])
     ax.spines[:].set_visible(True)
     ax.grid(False)
 
 
 if rank == 0:
-    fig, axes = plt.subplots(1, 5, num="matrices", figsize=(5.2, 2.4), width_ratios=(1, 1, 0.6, 2, 1))
-    for ax, name in zip(axes, ("broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce")):
+    shown = "broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce"
+    fig, axes = plt.subplots(1, 5, num="matrices", figsize=(5.2, 2.4),
+                             width_ratios=(1, 1, 0.6, 2, 1))
+    for ax, name in zip(axes, shown):
         draw_matrix(ax, name)
         ax.title.set_fontsize(8)
     save_figures()
-
-
-def from_rank_0(make):
-    """What make() returns on rank 0, in the kernel, on every rank: a copy for each."""
-    before = play("kernel")
-    box = [pickle.dumps(make()) if rank == 0 else None]
-    dist.broadcast_object_list(box, group=driver)
-    play(before)
-    return pickle.loads(box[0])
 
 
 def push(name, make):
@@ -1152,9 +1377,9 @@ def push(name, make):
     play(before)
 
 
-# The broadcast's ones are the first column, the reduce's the first row. All
-# (adjoint_pairs) pairs are a matrix and its transpose. The linear map that belongs to
-# the transpose is called the adjoint; it is the one map $A^T$ with
+# The broadcast's ones are the first column, the reduce's the first row. All five pairs
+# are a matrix and its transpose. The linear map that belongs to the transpose is called
+# the adjoint; it is the one map $A^T$ with
 #
 # $$\langle A x,\, y \rangle = \langle x,\, A^T y \rangle \quad \text{for all } x \text{ and } y.$$
 #
@@ -1166,7 +1391,7 @@ push("adjoint", lambda: adjoint)
 
 
 def inner(a, b):
-    """The inner product of two vectors of which every rank holds a part: on every rank."""
+    """The inner product of two vectors spread over the ranks."""
     total = (a * b).sum()
     dist.all_reduce(total)
     return total.item()
@@ -1175,16 +1400,18 @@ def inner(a, b):
 everyone()
 play("ranks")
 
-generator = torch.Generator().manual_seed(rank)
-gaps = []
+generator, gaps = torch.Generator().manual_seed(rank), []
 for name, other in adjoint.items():
     (forward, size_in), (backward, size_out) = takes[name], takes[other]
-    x = torch.randn(3 * size_in, dtype=torch.float64, generator=generator)
-    y = torch.randn(3 * size_out, dtype=torch.float64, generator=generator)
+    x, y = (
+        torch.randn(3 * size, dtype=torch.float64, generator=generator)
+        for size in (size_in, size_out)
+    )
     gaps.append(abs(inner(forward(x), y) - inner(x, backward(y))))
 
 gaps_by_rank = to_rank_0(gaps)
 if rank == 0:
+    play("kernel")
     assert np.max(gaps_by_rank) < 1e-12
 
 # Why does it matter? The chain rule multiplies by transposes. If $y = A x$ is a step of
@@ -1205,22 +1432,59 @@ if rank == 0:
 # Read it in both directions. Everyone who was given the same parameter has a gradient
 # for it, and the gradients must be added: broadcast forward, reduce back. Sharded
 # parameters that are all-gathered for the forward pass have gradients that are
-# reduce-scattered after the backward pass (chapter 19).
+# reduce-scattered after the backward pass (chapter 19). The table takes every rank's
+# tensor for numbers of its own. Where copies of one tensor count only once, as in
+# tensor parallelism [shoeybi2019], other pairs belong together: chapter 18.
 #
-# (The table takes every rank's tensor for numbers of its own. Where copies of one
-# tensor count only once, as in tensor parallelism [shoeybi2019], other pairs belong
-# together: chapter 18.)
+# PyTorch does not do it for you. The functions of `torch.distributed` write into their
+# tensors and tell autograd nothing:
+#
+# Predict: y = 2x on every rank, then an all-reduce of y, and every rank's loss is its
+# y. So each x counts in all losses. What should its gradient be, and what does autograd
+# say?
+
+everyone()
+play("ranks")
+x = torch.ones(1, requires_grad=True)
+y = 2 * x
+with torch.no_grad():
+    dist.all_reduce(y)
+y.backward()
+gradient = x.grad.item()
+
+by_hand = torch.tensor([2.0])  # of the loss with respect to y, times 2
+dist.all_reduce(by_hand)  # the adjoint of the all-reduce
+
+gradient_by_rank = to_rank_0(gradient)
+if rank == 0:
+    play("kernel")
+    assert gradient_by_rank == [2.0] * n
+
+by_hand_by_rank = to_rank_0(by_hand)
+if rank == 0:
+    assert [g.item() for g in by_hand_by_rank] == [2.0 * n] * n
+
+gradient_by_rank = to_rank_0(gradient)
+if rank == 0:
+    result("gradient", gradient_by_rank[0])
+
+by_hand_by_rank = to_rank_0(by_hand)
+if rank == 0:
+    result("right_gradient", by_hand_by_rank[0].item())
+
+# It should be (right_gradient), and it is (gradient), without an error: autograd saw no
+# other rank. Chapters 16 and 18 wrap collectives in autograd functions whose backward
+# is the adjoint.
 #
 # An adjoint need not be an inverse. Gather undoes scatter, and all-to-all undoes
 # itself. What does a reduce after a broadcast give?
 
 if rank == 0:
-    play("kernel")
-    there_and_back = {name: matrices[other] @ matrices[name] for name, other in adjoint.items()}
-    assert np.array_equal(there_and_back["all_to_all"], np.eye(n * n))
-    assert np.array_equal(there_and_back["scatter"][:n, :n], np.eye(n))  # what the root had
-    assert there_and_back["broadcast"][0, 0] == n
-    result("reduce_after_broadcast", int(there_and_back["broadcast"][0, 0]))
+    round_trip = {a: matrices[b] @ matrices[a] for a, b in adjoint.items()}
+    assert np.array_equal(round_trip["all_to_all"], np.eye(n * n))
+    assert np.array_equal(round_trip["scatter"][:n, :n], np.eye(n))
+    assert round_trip["broadcast"][0, 0] == n
+    result("reduce_after_broadcast", int(round_trip["broadcast"][0, 0]))
 
 # (reduce_after_broadcast) times what there was: as many as there are ranks.
 
@@ -1238,6 +1502,7 @@ everyone()
 if rank == 0:
     print("\n## Groups\n")
 
+play("ranks")
 evens = dist.new_group(range(0, world_size, 2))
 odds = dist.new_group(range(1, world_size, 2))
 team = odds if rank % 2 else evens
@@ -1252,29 +1517,35 @@ numbers = rank, dist.get_rank(team), dist.get_world_size(team)
 before_by_rank = to_rank_0(before)
 x_by_rank = to_rank_0(x)
 if rank == 0:
+    play("kernel")
     show(holdings(before_by_rank, x_by_rank, name="groups"))
 
 numbers_by_rank = to_rank_0(numbers)
 if rank == 0:
-    result("rank_and_rank_in_group", [(r, k) for r, k, _ in numbers_by_rank])
+    pairs = [(r, k) for r, k, _ in numbers_by_rank]
+    result("rank_and_rank_in_group", pairs)
 
-# A rank has a number in each of its groups: (rank_and_rank_in_group) are (rank in all,
-# rank in its group). Our functions count within the group. PyTorch's `src` and `dst`
-# are numbers in all, also with a group; who wants to count within it says `group_src`
-# and `group_dst` instead. The first of `odds` is `src=0` for our broadcast, and `src=1`
-# or `group_src=0` for PyTorch's. To mix the two up is a classic, and with an unlucky
-# pair of numbers it hangs. Grids of groups, a row and a column for each rank, are what
-# chapters 18 to 22 are built on.
+# Rank 1 holds the sum over the odd ranks. A rank has a number in each of its groups:
+# (rank_and_rank_in_group) are the pairs of rank in all and rank in its group. Our
+# functions count within the group. PyTorch's `src` and `dst` are numbers in all, also
+# with a group; who wants to count within it says `group_src` and `group_dst` instead.
+# The first of `odds` is `src=0` for our broadcast, and `src=1` or `group_src=0` for
+# PyTorch's. To mix the two up is a classic. Grids of groups, a row and a column for
+# each rank, are what chapters 18 to 22 are built on.
 
 # --- Start now, wait later ------------------------------------------------------------
 
 # With `async_op=True`, a collective returns a handle, as `isend` does. The last rank
-# comes to the next cell's all-reduce only when rank 0 has looked:
+# comes to the next cell's all-reduce only when rank 0 has looked.
+#
+# Predict: Is rank 0's all-reduce complete when it looks? Can rank 0 do anything else
+# meanwhile?
 
 everyone()
 if rank == 0:
     print("\n## Start now, wait later\n")
 
+play("ranks")
 last, done_at_once = world_size - 1, None
 x, letter = torch.ones(3), torch.zeros(1)
 if rank == last:
@@ -1285,36 +1556,44 @@ if rank == 0:
     dist.send(letter, dst=last)
 finished = handle.wait()
 
+finished_by_rank = to_rank_0(finished)
+if rank == 0:
+    play("kernel")
+    assert all(finished_by_rank)
+
 x_by_rank = to_rank_0(x)
 if rank == 0:
-    assert all(x.tolist() == [world_size] * 3 for x in x_by_rank)
+    assert all(x.tolist() == [n] * 3 for x in x_by_rank)
 
 done_at_once_by_rank = to_rank_0(done_at_once)
 if rank == 0:
     result("done_at_once", done_at_once_by_rank[0])
 
-# When rank 0 looked (complete: (done_at_once)), its all-reduce was still under way, and
-# rank 0 had gone on: it even sent a message, without which that all-reduce could never
-# have ended. Between the call and `wait()` the tensor belongs to the collective, just
-# as in chapter 6. Several may be under way at once, and all ranks must start them in
-# the same order. Chapter 12 hides the gradients' all-reduce behind the backward pass in
-# this way. (With NCCL `wait()` returns at once, and only the GPU's later work waits
-# [pytorchdistributed]. Before you read a clock, call `torch.cuda.synchronize()`.)
+# When rank 0 looked, complete was (done_at_once). Its all-reduce was still under way,
+# and rank 0 had gone on: it even sent a message, without which that all-reduce could
+# never have ended. Between the call and `wait()` the tensor belongs to the collective,
+# just as in chapter 6. Several may be under way at once, and all ranks must start them
+# in the same order. Chapter 12 hides the gradients' all-reduce behind the backward pass
+# in this way. With NCCL `wait()` returns at once, and only the GPU's later work waits
+# [pytorchdistributed]. So before you read a clock, call `torch.cuda.synchronize()`.
 
 # --- Objects --------------------------------------------------------------------------
 
 # Every tensor collective has a cousin for anything that Python can pickle:
 # `broadcast_object_list`, `all_gather_object` and others. They need no box and no
-# agreement on shapes. So why not always?
+# agreement on shapes.
+#
+# Predict: So why not always? How many times as long does a list of 100,000 numbers take
+# as a tensor of them?
 
 
 def slow_and_fast(count, repeats):
-    """Median seconds to all-gather `count` numbers: as a list of Python's, and as a tensor."""
+    """Median seconds to all-gather numbers, in a list and in a tensor."""
     tensor = torch.rand(count, dtype=torch.float64)
-    numbers_as_list, found = tensor.tolist(), [None] * world_size
+    as_list, found = tensor.tolist(), [None] * world_size
     boxes = fresh(tensor, world_size)
     return (
-        median_time(dist.all_gather_object, (found, numbers_as_list), repeats),
+        median_time(dist.all_gather_object, (found, as_list), repeats),
         median_time(dist.all_gather, (boxes, tensor), repeats),
     )
 
@@ -1323,28 +1602,28 @@ everyone()
 if rank == 0:
     print("\n## Objects\n")
 
-object_times = slow_and_fast(1, repeats=25), slow_and_fast(100_000, repeats=5)
+play("ranks")
+
+object_times = slow_and_fast(100_000, repeats=5)
 
 object_times_by_rank = to_rank_0(object_times)
 if rank == 0:
-    slow_fast = np.max(object_times_by_rank, axis=0)  # the slowest rank's
-    assert slow_fast[1, 0] > slow_fast[1, 1]
-    result("objects_one", slow_fast[0, 0] / slow_fast[0, 1], varies=True)
-    result("objects_many", slow_fast[1, 0] / slow_fast[1, 1], varies=True)
+    play("kernel")
+    slow, fast = np.max(object_times_by_rank, axis=0)  # the slowest rank's
+    assert slow > fast
+    result("objects_many", slow / fast, varies=True)
 
-# An object is pickled, and since nobody knows how long the others' bytes are, a
-# collective of lengths goes first: two instead of one. For one number that took
-# (objects_one) times as long here (on a busy machine the ranks' waiting for their turn
-# can hide the difference), and for a list of 100,000 (objects_many) times, for each
-# number is an object of its own. And unpickling runs whatever code the bytes ask for,
-# so do it only among ranks that you trust. Objects are for names, settings and reports,
-# once in a while; tensors for everything in a loop.
+# Here (objects_many) times as long. An object is pickled, each number of the list as an
+# object of its own. And since nobody knows how long the others' bytes are, a collective
+# of lengths goes first: two instead of one. Unpickling also runs whatever code the
+# bytes ask for, so do it only among ranks that you trust. Objects are for names,
+# settings and reports, once in a while; tensors for everything in a loop.
 
 # --- When the calls do not match ------------------------------------------------------
 
 # A collective has no name. The first call of each rank in a group belongs together,
 # then the second, and so on. Here the ranks add up two gradients, and rank 0 goes
-# through them in another order (as a loop over a `set` of names may):
+# through them in another order, as a loop over a `set` of names may.
 #
 # Predict: Every weight's gradient is 1 and every bias's is 10. Four ranks add theirs
 # up. What should come out, and what does?
@@ -1353,15 +1632,17 @@ everyone()
 if rank == 0:
     print("\n## When the calls do not match\n")
 
+play("ranks")
 gradients = {"weight": torch.ones(2), "bias": torch.full((2,), 10.0)}
 for key in ["bias", "weight"] if rank == 0 else ["weight", "bias"]:
     dist.all_reduce(gradients[key])
 
 gradients_by_rank = to_rank_0(gradients)
 if rank == 0:
+    play("kernel")
     weights = [gradients["weight"].tolist() for gradients in gradients_by_rank]
     assert weights[1] == [10.0 + n - 1] * 2 != [n] * 2
-    result("weights_wrong", weights)
+    result("weights_wrong", weights[1][0])
 
 
 @contextmanager
@@ -1375,18 +1656,18 @@ def may_fail():
 
 
 # No error, and every number is wrong: the weights' gradients should be the world size,
-# everywhere. The first all-reduce added rank 0's bias to the others' weights, with four
-# ranks 10 + 3 · 1 = 13, and the second rank 0's weight to the others' biases, 1 + 3 ·
-# 10 = 31: the shapes agreed, and nothing else is looked at. (With different sizes Gloo
-# may end the process.) This is the dangerous kind. `Ranks(4, debug=True)`, or
-# `TORCH_DISTRIBUTED_DEBUG=DETAIL` on a cluster, compares what the ranks call before
-# every collective; it finds calls of different kinds, sizes or types, and it is slow.
-# Two tensors of the same size in the wrong order nobody finds but a test of the
-# numbers.
+# everywhere, and on rank 1 they are (weights_wrong). The first all-reduce added rank
+# 0's bias to the others' weights, 10 + 3 · 1 with four ranks, and the second rank 0's
+# weight to the others' biases. The shapes agreed, and nothing else is looked at. This
+# is the dangerous kind. `Ranks(4, debug=True)`, or `TORCH_DISTRIBUTED_DEBUG=DETAIL` on
+# a cluster, compares what the ranks call before every collective; it finds calls of
+# different kinds, sizes or types, and it is slow. Two tensors of the same size in the
+# wrong order nobody finds but a test of the numbers.
 #
 # The other kind is loud. Rank 0 alone prints, so the average is put where it prints:
 
 everyone()
+play("ranks")
 with may_fail():
     loss = torch.tensor([float(rank)])
     if rank == 0:
@@ -1424,19 +1705,21 @@ def leave_group():
 
 loss_by_rank = to_rank_0(loss)
 if rank == 0:
+    play("kernel")
     assert [loss.item() for loss in loss_by_rank] == [n * (n - 1) / 2] * n
 
-# (The groups of the evens and the odds are gone with the reset: whoever needs them
-# makes them again.)
+# The groups of the evens and the odds are gone with the reset: whoever needs them makes
+# them again.
 
 # --- What you can do now --------------------------------------------------------------
 
 # - Say of each of the nine collectives who holds what before and after, and draw it.
 # - Write each one with messages, for any number of ranks, any length, any group; along
 #   a tree, around a ring, or pair by pair.
-# - Say how many bytes and how many rounds that takes, and count both.
+# - Say in how many rounds, how many bytes the busiest rank sends, and so how long it
+#   takes on given links.
 # - Name the adjoint of each, test it with two random vectors, and read a backward pass
-#   off it.
+#   off it, which PyTorch does not do for you.
 # - Call collectives in groups, and start them now and wait later.
 # - Recognize calls that do not match, the silent kind and the loud one.
 
@@ -1446,7 +1729,8 @@ if rank == 0:
 #
 # On two hosts (the same line on both, with the first one's name):
 #
-#     torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint HOST:29500 scripts/07_collectives.py
+#     torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d \
+#         --rdzv-endpoint HOST:29500 scripts/07_collectives.py
 #
 # Between hosts, look at the last column of the bill again. Bytes and rounds are the
 # same; what they cost is not.

@@ -11,6 +11,7 @@
 import functools
 import mmap
 import os
+import pickle
 import re
 import socket
 import statistics
@@ -22,10 +23,13 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
+import matplotlib
+import matplotlib.colors
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
 import torch.distributed as dist
+from matplotlib.patches import Rectangle
 from torch.profiler import record_function
 
 
@@ -109,200 +113,36 @@ store = next(dist.rendezvous("env://"))[0]
 form_groups()
 
 
-# === How fast can an all-reduce be? ===================================================
+APART = ["by_message_table", "core", "held", "names", "nbytes", "table", "way"]  # the kernel and the ranks have one each
+playing, held_by = "kernel", {"ranks": {}}
+
+
+def play(part):
+    """Rank 0 is also the kernel; give each part its own of the names that are apart."""
+    global playing
+    before, playing = playing, part
+    if rank == 0 and part != before:
+        names = globals()
+        held_by[before] = {name: names.pop(name) for name in APART if name in names}
+        names.update(held_by.pop(part))
+    return before
+
+
+# === All-reduce: one sum for all, as fast as it can be ================================
 
 # Every training step ends with the same sum over all ranks. What is the least that it
 # can cost, and who gets near that?
 #
-# 40 minutes to read · 20 seconds to run · stands on chapter 6 and chapter 7
+# 30 minutes to read · 25 seconds to run · stands on chapter 6 and chapter 7
 #
-# Data parallelism adds up every gradient over all ranks, in every step. Whatever that
-# takes comes on top of the computing, so people have looked for the fastest way for
-# forty years, and found more than one. You know one of them: a ring that
-# reduce-scatters, then all-gathers. New are the others, in pieces and through shared
-# memory too, and what decides between them. At the end you can say of each how many
-# bytes and rounds it takes, what a wrong one looks like, and which size asks for which.
-
-# --- One collects, one gives back -----------------------------------------------------
-
-# The first way to an all-reduce that comes to mind: all send their tensors to rank 0,
-# which adds, and sends the sum to all.
-#
-# Every algorithm below is written for the simplest case: `x` is flat, it lies in memory
-# in one piece, `members` are the ranks that take part, and `me` is our own place among
-# them. One wrapper makes of each of them an all-reduce of any tensor among the ranks of
-# any process group:
-
-
-def on_flat(algorithm):
-    """Make `algorithm(flat, members, me)` an all-reduce: any tensor, any group, in place."""
-
-    @functools.wraps(algorithm)
-    def all_reduce(x, group=None):
-        flat = x.contiguous().view(-1)  # x itself, if it lies in one piece; else a copy
-        algorithm(flat, dist.get_process_group_ranks(group), dist.get_rank(group))
-        if not x.is_contiguous():
-            x.copy_(flat.view(x.shape))
-
-    del all_reduce.__wrapped__  # else help() would show the arguments of `algorithm`
-    return all_reduce
-
+# Data parallelism adds up every gradient over all ranks, in every step: an all-reduce.
+# Chapter 12 hides a part of that time behind the backward pass. The rest comes on top.
+# At the end of this chapter you have written an all-reduce in six ways. You can say of
+# each how many rounds it takes and what every rank sends, you know what a wrong one
+# looks like, and you choose between them as libraries do: by measuring.
 
 if rank == 0:
-    print("\n## One collects, one gives back\n")
-
-
-@on_flat
-def gather_all_reduce(x, members, me):
-    """Rank 0 receives from all, adds, and sends the sum to all."""
-    if me == 0:
-        incoming = torch.empty_like(x)
-        for other in members[1:]:
-            dist.recv(incoming, other)
-            x += incoming
-        for other in members[1:]:
-            dist.send(x, other)
-    else:
-        dist.send(x, members[0])
-        dist.recv(x, members[0])
-
-
-def everyone():
-    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
-    dist.barrier(group=driver)
-
-
-def left_out(view):
-    """A stand-in for one of ranklab's views, which says that it is left out."""
-
-    def say(*args, **kwargs):
-        print(f"{view}: left out, for this view of ranklab's is not installed here")
-
-    return say
-
-
-@contextmanager
-def untraced(*args, **kwargs):
-    """A stand-in for ranklab's trace: it records nothing."""
-    yield None
-
-
-try:
-    from ranklab import messages, trace, traffic
-except ImportError:
-    messages = left_out("messages")
-    trace = untraced
-    traffic = left_out("traffic")
-
-# Predict: Rank r holds a tensor full of r + 1. What does every rank hold afterwards?
-# How many tensors does rank 0 send, and how many does rank 3?
-
-
-def counted(all_reduce, n):
-    """All-reduce n numbers, each r + 1 on rank r; return the result and the trace."""
-    x = torch.full((n,), rank + 1.0)
-    with trace() as t:
-        all_reduce(x)
-    return x, t
-
-
-everyone()
-
-x, t = counted(gather_all_reduce, 1 << 18)  # 1 MB
-
-
-def to_rank_0(value):
-    """Every rank's value in rank order, on rank 0; None on the others."""
-    values = [None] * world_size if rank == 0 else None
-    dist.gather_object(value, values, group=driver)
-    return values
-
-
-def result(name, value, varies=False):
-    """Print a result that the text quotes. varies: it differs from run to run."""
-
-    def plain(value):
-        if isinstance(value, (list, tuple)):
-            return [plain(item) for item in value]
-        return value.item() if hasattr(value, "item") else value
-
-    print(f"{name} = {plain(value)}")
-
-
-SCRIPT = Path(__file__)
-pictures = []
-
-
-def file_beside(name):
-    """The path of an SVG file beside this script, for a picture of this name."""
-    name = first = re.sub(r"[^\w.-]+", "-", str(name))
-    number = 1
-    while name in pictures:
-        number += 1
-        name = f"{first}-{number}"
-    pictures.append(name)
-    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
-    print(f"saved beside this script: {path.name}")
-    return path
-
-
-def show(value, on_rank=None):
-    """Print a cell's last value, as a notebook does; a picture becomes a file."""
-    if isinstance(value, plt.Figure):
-        value.savefig(file_beside(value.get_label() or "figure"))
-        plt.close(value)
-    elif hasattr(value, "_repr_svg_"):
-        path = file_beside(getattr(value, "name", None) or "drawing")
-        path.write_text(value._repr_svg_())
-    elif value is not None:
-        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
-
-
-everyone()
-if rank == 0:
-    total = sum(range(1, world_size + 1))
-
-x_by_rank = to_rank_0(x)
-if rank == 0:
-    assert all((y == total).all() for y in x_by_rank)
-    result("total", total)
-
-t_by_rank = to_rank_0(t)
-if rank == 0:
-    show(traffic(t_by_rank))
-
-# Everybody has the sum, (total). Rank 0 received world size − 1 tensors one after the
-# other, added each of them, and sent as many. The others waited. With twice the ranks
-# it takes twice as long.
-
-# --- A tree ---------------------------------------------------------------------------
-
-# Chapter 7's reduce, then its broadcast: two pairs can add at the same time, then their
-# sums are added, and so on, and the total goes down the same tree.
-
-everyone()
-if rank == 0:
-    print("\n## A tree\n")
-
-
-@on_flat
-def tree_all_reduce(x, members, me):
-    """Sums go up a binomial tree to rank 0, and the total comes down the same tree."""
-    incoming = torch.empty_like(x)
-    distance = 1
-    while distance < len(members) and me % (2 * distance) == 0:  # up: collect, while I may
-        if me + distance < len(members):
-            dist.recv(incoming, members[me + distance])
-            x += incoming
-        distance *= 2
-    if me > 0:  # hand mine to the parent, and wait for the total
-        dist.send(x, members[me - distance])
-        dist.recv(x, members[me - distance])
-    while distance > 1:  # down: to those that I collected from, the farthest first
-        distance //= 2
-        if me + distance < len(members):
-            dist.send(x, members[me + distance])
-
+    n = world_size
 
 # From ranklab.taught.collectives:
 
@@ -316,602 +156,41 @@ def recv(box, src, group=None):
 
 
 def sendrecv(outgoing, dst, incoming, src, group=None):
-    """Send `outgoing` to rank dst and fill `incoming` from rank src, both at the same time."""
+    """Send `outgoing` to rank dst, fill `incoming` from rank src, at once."""
     handle = dist.isend(outgoing.contiguous(), group=group, group_dst=dst)
     recv(incoming, src, group)
     handle.wait()
 
 
-# This takes $2 \lceil \log_2 n \rceil$ rounds of messages for n ranks instead of 2(n −
-# 1).
-
-# --- Everybody swaps ------------------------------------------------------------------
-
-# Near the root only two ranks have something to do. Recursive doubling has no root: in
-# each round, every rank swaps what it has with a partner, and both add. The partners
-# are at distance 1, then 2, then 4, and after $\log_2 n$ rounds everybody has
-# everything.
-#
-# Predict: That needs a power of two. What would you do with rank 4 of five, or with
-# ranks 4, 5 and 6 of seven?
-
-everyone()
-if rank == 0:
-    print("\n## Everybody swaps\n")
-
-
-@on_flat
-def doubling_all_reduce(x, members, me):
-    """Recursive doubling. Ranks beyond the largest power of two are represented by a partner."""
-    core = 1 << (len(members).bit_length() - 1)  # the largest power of two that is not above n
-    if me >= core:
-        dist.send(x, members[me - core])
-        dist.recv(x, members[me - core])
-        return
-    incoming = torch.empty_like(x)
-    represents = members[me + core] if me + core < len(members) else None
-    if represents is not None:
-        dist.recv(incoming, represents)
-        x += incoming
-    distance = 1
-    while distance < core:
-        partner = members[me ^ distance]  # the rank whose number differs in this one bit
-        sendrecv(x, partner, incoming, partner)
-        x += incoming
-        distance *= 2
-    if represents is not None:
-        dist.send(x, represents)
-
-
-# Those beyond the largest power of two hand their tensor to a partner, who swaps on
-# their behalf, and get the total in the end: two rounds more.
-#
-# One picture of all three, 1 MB on each rank:
-
-
-def recorded(algorithms, n):
-    """One trace of all of them, one after the other, each under its name."""
-    x = torch.ones(n)
-    dist.barrier()
-    with trace() as t:
-        for way, all_reduce in algorithms.items():
-            dist.barrier()
-            with record_function(way):
-                all_reduce(x)
-    return t
-
-
-everyone()
-
-first_three = {
-    "gather": gather_all_reduce, "tree": tree_all_reduce, "doubling": doubling_all_reduce
-}
-recorded(first_three, 1 << 18)  # the first time, connections and memory are still cold
-t = recorded(first_three, 1 << 18)
-
-t_by_rank = to_rank_0(t)
-if rank == 0:
-    show(messages(t_by_rank, name="three"))
-
-# The grey bands are barriers, after which all start. In the first part every arrow
-# begins or ends at rank 0. In the second there are fewer rounds, but the nearer to the
-# root, the fewer ranks have something to do. In the third everybody sends all the time,
-# and there are the fewest rounds. Now count what each rank sends:
-
-everyone()
-sent_by = {way: counted(first_three[way], 1 << 18)[1] for way in first_three}
-
-# With gathering, one rank sends many times what the others do, and the slowest decides.
-# With recursive doubling the work is shared out evenly, but everybody's share is
-# $\log_2 n$ whole tensors.
-
 # --- Around a ring --------------------------------------------------------------------
 
-# Less than two tensors a rank is enough, as chapter 7's all-reduce showed: nobody needs
-# to add all of it. Cut into n parts, the reduce-scatter leaves each rank with the total
-# of one, and the all-gather carries the totals around. Here are both in one loop, and
-# both to the right: in step s, counted from 0 to 2(n − 1) − 1, rank r sends part r − s
-# and gets part r − s − 1. So after n − 1 steps it has the total of part r + 1, with
-# which the second half begins.
-#
-# Predict: Four ranks, 1 MB each. How much of the tensor does every rank send, and with
-# a thousand ranks? Why can no all-reduce by messages do with less?
-
-everyone()
-if rank == 0:
-    print("\n## Around a ring\n")
+# The first way that comes to mind: all send their tensors to rank 0, which adds them
+# and sends the sum back. Then rank 0 moves everybody's tensor, twice, while the others
+# wait. The ring shares that work out: nobody adds all of it. Cut the tensor into n
+# parts. In step s, rank r sends part r − s to its right neighbor and gets part r − s −
+# 1 from its left one, counted around the circle. In the first n − 1 steps it adds what
+# comes to its own part. That is a reduce-scatter. In the other n − 1 steps it keeps
+# what comes, and that is an all-gather.
 
 
-@on_flat
-def ring_all_reduce(x, members, me):
-    """A ring: each part's sum travels once around and is added to, then its total is copied."""
+def ring_step(parts, step, members, me, box):
+    """Part me - step goes to the right, part me - step - 1 comes in."""
     n = len(members)
     left, right = members[(me - 1) % n], members[(me + 1) % n]
-    parts = x.tensor_split(n)  # as equal as can be; the first ones are the longer ones
-    box = torch.empty_like(parts[0])
-    for step in range(2 * (n - 1)):
-        outgoing, mine = parts[(me - step) % n], parts[(me - step - 1) % n]
-        if step < n - 1:  # what comes is a sum under way: add mine to it
-            incoming = box[: len(mine)]
-            sendrecv(outgoing, right, incoming, left)
-            mine += incoming
-        else:  # what comes is a total
-            sendrecv(outgoing, right, mine, left)
-
-
-everyone()
-x, t = counted(ring_all_reduce, world_size << 16)
-
-everyone()
-if rank == 0:
-    n = world_size
-
-x_by_rank = to_rank_0(x)
-if rank == 0:
-    assert all((y == total).all() for y in x_by_rank)
-    result("n_ranks", n)
-    result("ring_sends", 2 * (n - 1) / n)
-
-t_by_rank = to_rank_0(t)
-if rank == 0:
-    show(traffic(t_by_rank))
-
-# Counted, every rank sent 2(n − 1) parts of the n, (ring_sends) times the tensor. With
-# a thousand ranks it is 1.998. As long as it is ranks that add, the busiest of them
-# cannot do with less. Somebody is the first to know the total of one number, and for
-# that the n − 1 other ranks must each have sent something. From there the total must
-# reach n − 1 ranks. That is 2(n − 1) numbers sent for each number of the tensor, on
-# average $2\frac{n-1}{n}$ tensors a rank [patarasuk2009]. (Some networks add in their
-# switches. Then one tensor each is enough.)
-#
-# The price of this way is 2(n − 1) rounds, one after the other. With a small tensor and
-# many ranks nearly all of the time is latency. For n a power of two there is one that
-# sends as little in $2\log_2 n$ rounds, recursive halving and doubling: swap halves
-# with one partner and add, then quarters with another, until every rank has the total
-# of one part, and go the same way back. It is Rabenseifner's, and what MPICH does with
-# large tensors [thakur2005]. The ring asks less of the wiring: it only ever sends to a
-# neighbor.
-
-# --- One step too few -----------------------------------------------------------------
-
-# Predict: This one stops a step early. Does it hang? Does it fail? Which ranks have
-# wrong numbers, and where?
-
-everyone()
-if rank == 0:
-    print("\n## One step too few\n")
-
-
-@on_flat
-def short_ring(x, members, me):
-    n = len(members)
-    left, right = members[(me - 1) % n], members[(me + 1) % n]
-    parts = x.tensor_split(n)
-    for step in range(2 * (n - 1) - 1):  # range() ends before its end, does it not?
-        outgoing, mine = parts[(me - step) % n], parts[(me - step - 1) % n]
-        incoming = torch.empty_like(mine)
+    outgoing = parts[(me - step) % n]
+    mine = parts[(me - step - 1) % n]
+    if step < n - 1:  # what comes is a sum under way: add mine to it
+        incoming = box[: len(mine)]
         sendrecv(outgoing, right, incoming, left)
-        mine.copy_(mine + incoming if step < n - 1 else incoming)
+        mine += incoming
+    else:  # what comes is a total
+        sendrecv(outgoing, right, mine, left)
 
 
-y = torch.full((world_size,), rank + 1.0)
-show(short_ring(y), rank)
+def everyone():
+    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
+    dist.barrier(group=driver)
 
-y_by_rank = to_rank_0(y)
-if rank == 0:
-    ys = [y.tolist() for y in y_by_rank]
-    for r, y_of_r in enumerate(ys):
-        print(f"rank {r}:", *(f"{number:5.1f}" for number in y_of_r))
-    stale = [[i for i in range(n) if y_of_r[i] != total] for y_of_r in ys]
-    assert stale == [[(r + 2) % n] for r in range(n)]
-    result("stale_on_rank_0", stale[0][0])
-
-# It ends, in good order and without a word. All ranks made the same mistake, so every
-# send had its receive. But one part of each rank was never overwritten, and it is a
-# partial sum (on rank 0, part (stale_on_rank_0)). In a training nothing would tell you:
-# gradients that are too small in one quarter of the weights, different ones on each
-# rank, still go downhill. A collective that is wrong does not crash; it trains worse.
-# It happens to the best: until 2020 the ring all-reduce in PyTorch's own tutorial
-# received into one buffer and added another one [wrongring].
-#
-# What finds it is a comparison with something that is simple enough to be right. Two
-# habits: compare with PyTorch's own on numbers whose sum is exact, such as small whole
-# ones; and use lengths that no part divides, empty ones too.
-# `tests/chapters/test_all_reduce.py` in this book's repository does so for all that you
-# see here, on 1 to 8 ranks.
-
-# --- A copy thrown away ---------------------------------------------------------------
-
-# A tensor that does not lie in memory in one piece, a column of a matrix for instance,
-# must be copied before it can be sent. `on_flat` copies back what came out (`x.copy_`).
-# The second classic is to forget that:
-
-
-def forgetful_all_reduce(x):
-    flat = x.contiguous().view(-1)
-    ring_all_reduce(flat)
-
-
-everyone()
-if rank == 0:
-    print("\n## A copy thrown away\n")
-
-matrix = torch.full((3, 2), rank + 1.0)
-forgetful_all_reduce(matrix)
-whole = matrix[0, 0].item()
-matrix = torch.full((3, 2), rank + 1.0)
-forgetful_all_reduce(matrix[:, 0])
-column = matrix[0, 0].item()
-show(ring_all_reduce(matrix[:, 0]), rank)
-
-whole_by_rank = to_rank_0(whole)
-column_by_rank = to_rank_0(column)
-if rank == 0:
-    wholes, columns = whole_by_rank, column_by_rank
-    assert wholes == [total] * n and columns == [r + 1.0 for r in range(n)]
-    result("columns", columns)
-
-matrix_by_rank = to_rank_0(matrix)
-if rank == 0:
-    assert all((m[:, 0] == total).all() for m in matrix_by_rank)
-
-# For the matrix it works, for its column nothing happens, and the ranks keep (columns):
-# the sum went into a copy that nobody looks at again. So an all-reduce that works in
-# place should either copy back, as ours does, or refuse. And PyTorch's own? A matrix
-# full of r + 1, and the all-reduce of its first column:
-
-everyone()
-matrix = torch.full((3, 2), rank + 1.0)
-dist.all_reduce(matrix[:, 0])
-
-matrix_by_rank = to_rank_0(matrix)
-if rank == 0:
-    for r, m in enumerate(matrix_by_rank):
-        assert m.flatten().tolist() == [total] * 3 + [r + 1.0] * 3
-
-matrix_by_rank = to_rank_0(matrix)
-if rank == 0:
-    show(matrix_by_rank[0])
-
-# On Gloo it does neither. It takes the column's three numbers for the first three of
-# the matrix in memory: two of the column are added up, the third is not, one of the
-# column beside it is overwritten, and nothing is said. So give it what `x.contiguous()`
-# returns, and copy that back. And ask for tests with a tensor that has holes.
-
-# --- In pieces ------------------------------------------------------------------------
-
-# In one step of the ring a rank first receives all of a part, then adds, then sends.
-# While it adds, its connections are idle. Cut each part into pieces, and a piece can go
-# on as soon as it has been added, while the next one arrives: a pipeline.
-
-
-def pipelined_all_reduce(x, group=None, piece=2 << 20):
-    """The ring, in pieces of `piece` bytes: each one goes on as soon as it has been added."""
-    on_flat(functools.partial(_pipelined, piece=piece))(x, group)
-
-
-def _pipelined(x, members, me, piece):
-    n = len(members)
-    left, right = members[(me - 1) % n], members[(me + 1) % n]
-    count = max(1, x.nbytes // n // piece)
-    pieces = [part.tensor_split(count) for part in x.tensor_split(n)]
-    boxes = [torch.empty_like(longest) for longest in pieces[0]]
-
-    def receive(step, i):
-        """Start to receive piece i of this step: into a box to add it, or where it belongs."""
-        mine = pieces[(me - step - 1) % n][i]
-        return dist.irecv(boxes[i][: len(mine)] if step < n - 1 else mine, left)
-
-    steps = range(2 * (n - 1))
-    sends = [dist.isend(mine, right) for mine in pieces[me] if steps]
-    arriving = [receive(0, i) for i in range(count) if steps]
-    for step in steps:
-        for i, mine in enumerate(pieces[(me - step - 1) % n]):
-            arriving[i].wait()
-            if step < n - 1:
-                mine += boxes[i][: len(mine)]
-            if step + 1 in steps:  # pass it on, and make room for what comes next
-                sends.append(dist.isend(mine, right))
-                arriving[i] = receive(step + 1, i)
-    for handle in sends:
-        handle.wait()
-
-
-# The receives of the next step are posted as soon as a box is free, so no sender waits
-# for Python. The bytes are the same:
-
-everyone()
-if rank == 0:
-    print("\n## In pieces\n")
-
-x, t = counted(functools.partial(pipelined_all_reduce, piece=1 << 14), world_size << 16)
-
-x_by_rank = to_rank_0(x)
-if rank == 0:
-    assert all((y == total).all() for y in x_by_rank)
-
-t_by_rank = to_rank_0(t)
-if rank == 0:
-    show(traffic(t_by_rank))
-
-# Whether it is faster depends on whether adding and sending can go on at the same time,
-# so on cores to spare, or on a network card that sends by itself. The table of
-# bandwidths below compares the two.
-
-# --- Through memory that all can see --------------------------------------------------
-
-# On one machine, why send at all? A message between two processes of one host is copied
-# into the operating system and out of it. Processes share no memory, but they may ask
-# for some that they do. The operating system can put the same pages into several
-# processes, and then a number that one writes is there for the others to read.
-
-
-def this_host():
-    """Its name, and (on Linux) what tells it from others of that name."""
-    name = socket.gethostname()
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as boot:  # drawn at each start of a machine
-            return name, boot.read(), os.readlink("/proc/self/ns/pid")  # containers differ here
-    except OSError:
-        return (name,)
-
-
-def shared_bytes(nbytes, group=None):
-    """Return `nbytes` bytes of memory that all ranks of the group see. All must call it.
-
-    It has no name, so it goes with the last process that has it, however that one ends.
-    Raises ValueError if the ranks are not all on one host.
-    """
-    members, hosts = dist.get_process_group_ranks(group), [None] * dist.get_world_size(group)
-    dist.all_gather_object(hosts, this_host(), group=group)
-    if len(set(hosts)) > 1:
-        names = ", ".join(sorted(host[0] for host in set(hosts)))
-        raise ValueError(f"Ranks on several hosts ({names}) share no memory: it needs one host.")
-    file, where = None, [None]
-    if members[0] == dist.get_rank():
-        if hasattr(os, "memfd_create"):  # Linux: a file in memory, which never has a name
-            file = os.memfd_create("all-reduce")
-            where = [f"/proc/{os.getpid()}/fd/{file}"]
-        else:
-            file, where[0] = tempfile.mkstemp()
-        os.ftruncate(file, nbytes)
-    dist.broadcast_object_list(where, src=members[0], group=group)
-    file = os.open(where[0], os.O_RDWR) if file is None else file
-    memory = mmap.mmap(file, nbytes)
-    dist.barrier(group)  # rank 0 keeps its file open until everybody has it
-    os.close(file)
-    if members[0] == dist.get_rank() and not where[0].startswith("/proc/"):
-        os.remove(where[0])
-    return memory
-
-
-# Two things a message gave us for free are now missing. A receive waits; here nobody
-# says when the numbers are there. And nobody keeps a rank from overwriting what another
-# one still reads. Both need a barrier. Gloo has one, made of messages, and it takes
-# longer than adding a few kilobytes. With shared memory we can have a faster one: each
-# rank counts how many barriers it has come to, where all can see it, and waits until
-# nobody's count is behind.
-
-
-class SharedBarrier:
-    """A barrier for `n` ranks that share `memory`, of which it uses the first 64 n bytes."""
-
-    def __init__(self, memory, me, n, timeout=20.0):
-        self.counts = memoryview(memory)[: 64 * n].cast("q")  # 8 numbers a rank: a cache line
-        self.me, self.n, self.timeout, self.count = me, n, timeout, 0
-        self.fence = threading.Lock()
-        self.fence.acquire()  # it stays taken, but for a moment in _in_order
-
-    def wait(self):
-        """Return when all ranks have called it as often as this one. Raises TimeoutError."""
-        self.count += 1
-        self._in_order()  # what was written before can be seen before the count can
-        self.counts[8 * self.me] = self.count
-        deadline, looks = time.monotonic() + self.timeout, 0
-        for r in range(self.n):
-            while self.counts[8 * r] < self.count:
-                looks += 1
-                self._let_others_work(looks)
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"Rank {r} has not come for {self.timeout} s.")
-        self._in_order()  # what is read from now on is no older than the counts
-
-    def _in_order(self):
-        """A fence: nothing from before it and nothing from after it can change places."""
-        self.fence.release()  # nothing from before this line can take effect after it,
-        self.fence.acquire()  # and nothing from after this line before it
-
-    def _let_others_work(self, looks):
-        """Offer the core to others; after a while of that, sleep."""
-        if looks < 100 and hasattr(os, "sched_yield"):
-            os.sched_yield()
-        else:
-            time.sleep(2e-5)
-
-
-# Three details make it right and fast.
-#
-# Nobody writes what another one writes. Each count has one writer, and it is one
-# aligned machine word, so a reader sees the old or the new one. Counts that two ranks
-# write would have to be added to in one indivisible step, which Python cannot do. Each
-# stands on a cache line of its own, so that a write disturbs nobody who reads another.
-#
-# The order of writes. A rank writes its numbers and then its count. If another one
-# could see the new count first, it would go on and read old numbers. On x86 it cannot.
-# Elsewhere it may, unless a fence forbids it; `_in_order` makes one out of a lock, as
-# Python has none.
-#
-# Why a lock, and why released first? ARM processors may let a later write be seen first
-# [mckenney2010]. Each call of a lock is half a fence: nothing from before a release can
-# be seen after it, nothing from after an acquire before it. Taken and then released, a
-# lock is no fence: both sides may slip in between and change places there
-# [memorybarriers]. Released first and taken again, nothing gets past: ARMv8 keeps a
-# release and the acquire after it in order [pulte2018]. That is the processor's
-# promise, for locks made of its own release and acquire instructions, as those of
-# CPython on Linux are. Neither Python nor POSIX promises it, and we have run it on x86
-# only. Whoever writes C takes `atomic_thread_fence`.
-#
-# Waiting costs. Whoever waits in a loop keeps a core busy, and with more ranks than
-# cores that core is missed by those who are waited for. `sched_yield` offers the core
-# to them. To sleep at once would be kinder, but on Linux the shortest sleep takes 50
-# µs, longer than a whole barrier on cores that have nothing else to do. So we sleep
-# only when it lasts:
-
-
-class SleepingBarrier(SharedBarrier):
-    def _let_others_work(self, looks):
-        time.sleep(1e-6)
-
-
-def each(call, rows=10, row=30):
-    """Microseconds of one call, in the fastest of several rows of calls."""
-    times = []
-    for _ in range(rows):
-        start = time.perf_counter()
-        for _ in range(row):
-            call()
-        times.append(1e6 * (time.perf_counter() - start) / row)
-    return min(times)
-
-
-everyone()
-if rank == 0:
-    print("\n## Through memory that all can see\n")
-
-barriers = [
-    kind(shared_bytes(4096), rank, world_size).wait for kind in (SharedBarrier, SleepingBarrier)
-]
-barrier_us = [each(wait) for wait in (*barriers, dist.barrier)]
-
-barrier_us_by_rank = to_rank_0(barrier_us)
-if rank == 0:
-    yielding, sleeping, gloo = np.max(barrier_us_by_rank, axis=0)
-    result("yielding_us", yielding, varies=True)
-    result("sleeping_us", sleeping, varies=True)
-    result("gloo_barrier_us", gloo, varies=True)
-
-# (yielding_us) µs with yielding, (sleeping_us) µs with sleeping, and (gloo_barrier_us)
-# µs for Gloo's, with messages. When the ranks have the machine to themselves, expect
-# yielding to take the least. On a busy one it can lose: whoever offers the core may get
-# it back late.
-#
-# Now the all-reduce. Every rank puts its numbers into a row of its own; after a barrier
-# each rank adds one part of all the others' rows to its own numbers, and shows the sum
-# in a row for sums; after another barrier everybody takes the sums. Who adds what is
-# the ring's idea again: nobody adds all of it.
-#
-# So as not to need room for any size, and to stay in the processors' caches, it works
-# on pieces of 2 MB, one after the other, in two halves of the memory by turns. Three
-# things are done between one barrier and the next: take the sums of the last piece, add
-# this one, put the next.
-
-
-class SharedMemory:
-    """All-reduce for ranks of one host, through memory that all of them see.
-
-    All ranks of the group make it together, once: it may then be used for any tensor. After an
-    error in the middle of an all-reduce it is of no more use; make another one.
-    """
-
-    def __init__(self, group=None, piece=1 << 21, timeout=20.0):
-        self.me, self.n, self.piece = dist.get_rank(group), dist.get_world_size(group), piece
-        head = 4096 * (1 + self.n // 64)  # for the barrier's counts
-        memory = shared_bytes(head + 2 * (self.n + 1) * piece, group)
-        self.barrier = SharedBarrier(memory, self.me, self.n, timeout)
-        self.halves = torch.frombuffer(memory, dtype=torch.uint8, offset=head)
-        self.halves = self.halves.view(2, self.n + 1, piece)  # a row for each rank, one for sums
-
-    def all_reduce(self, x):
-        """Replace x by the sum of all ranks' x. All must have the same shape and type."""
-        flat = x.contiguous().view(-1)
-        pieces = flat.split(self.piece // x.element_size())
-        for k in range(-1, len(pieces) + 1):
-            if k > 0:  # take the sums of the piece before
-                self._copy(self._rows(k - 1, pieces)[self.n], pieces[k - 1])
-            if 0 <= k < len(pieces):
-                self._add(pieces[k], self._rows(k, pieces))
-            if k + 1 < len(pieces):  # put the next piece
-                self._copy(pieces[k + 1], self._rows(k + 1, pieces)[self.me])
-            if k < len(pieces):
-                self.barrier.wait()
-        if not x.is_contiguous():
-            x.copy_(flat.view(x.shape))
-
-    def _rows(self, k, pieces):
-        """The n + 1 rows for piece k, of its length and type."""
-        return self.halves[k % 2].view(pieces[k].dtype)[:, : len(pieces[k])]
-
-    def _mine(self, length):
-        """The part that this rank adds: where it begins, where it ends."""
-        return length * self.me // self.n, length * (self.me + 1) // self.n
-
-    def _add(self, piece, rows):
-        """Add the others' rows to my part of the piece, and show the sum to all."""
-        first, end = self._mine(len(piece))
-        mine = piece[first:end]
-        for r in range(self.n):
-            if r != self.me:
-                mine += rows[r, first:end]
-        rows[self.n, first:end].copy_(mine)
-
-    def _copy(self, source, target):
-        """Copy all but my part, which need not travel."""
-        first, end = self._mine(len(source))
-        target[:first].copy_(source[:first])
-        target[end:].copy_(source[end:])
-
-
-everyone()
-shared = SharedMemory()
-x, t = counted(shared.all_reduce, 1 << 18)
-
-x_by_rank = to_rank_0(x)
-if rank == 0:
-    assert all((y == total).all() for y in x_by_rank)
-
-t_by_rank = to_rank_0(t)
-if rank == 0:
-    show(traffic(t_by_rank))
-
-# The sum is right, and not one message was sent. Why are two halves enough? Between two
-# barriers a rank takes from the half of piece k − 1 the sums, in the other half it adds
-# piece k, and into its own row of the first it puts piece k + 1. Sums of piece k + 1
-# are written only after the next barrier, which everybody reaches when it has taken
-# those of piece k − 1.
-
-# --- The same bits? -------------------------------------------------------------------
-
-# Floating-point addition rounds, so its result depends on the order. Each way adds in
-# another order. Do all ranks at least get the same? Here are all of them on the same
-# random numbers, and the ring of chapter 6 beside them, in which whole tensors go
-# around and everybody adds what comes, as it comes.
-#
-# Predict: Which ways give every rank the same, to the last bit? Think of recursive
-# doubling: rank 0 adds rank 1's numbers to its own, and rank 1 adds rank 0's.
-
-everyone()
-if rank == 0:
-    print("\n## The same bits?\n")
-
-
-@on_flat
-def everybody_adds(x, members, me):
-    n = len(members)
-    passing, incoming = x.clone(), torch.empty_like(x)
-    for _ in range(n - 1):
-        sendrecv(passing, members[(me + 1) % n], incoming, members[(me - 1) % n])
-        x += incoming
-        passing, incoming = incoming, passing
-
-
-ways = {
-    "everybody adds": everybody_adds, **first_three,
-    "ring": ring_all_reduce, "pieces": pipelined_all_reduce, "shared": shared.all_reduce,
-}
-sums = {}
-for way, all_reduce in ways.items():
-    sums[way] = torch.randn(10_000, generator=torch.Generator().manual_seed(rank))
-    all_reduce(sums[way])
 
 # From ranklab.plots:
 
@@ -951,62 +230,1008 @@ STYLE = {
 plt.switch_backend("Agg")  # figures go to files
 plt.rcParams.update(STYLE)
 
+# `members` are the ranks that take part, and `me` is our own place among them. To see
+# the sums travel, let every number say whose it is, as in chapter 7, and keep a copy
+# after each step.
+#
+# Predict: Four ranks, four parts each. After the third step, how many parts are
+# complete, and where do they lie?
+
+
+def marks(n):
+    """n numbers of this rank, each with a bit of its own."""
+    bits = [2.0 ** (rank + 8 * j) for j in range(n)]
+    return torch.tensor(bits, dtype=torch.float64)
+
+
+everyone()
+if rank == 0:
+    print("\n## Around a ring\n")
+
+play("ranks")
+
+x = marks(world_size)
+states, everybody = [x.clone()], range(world_size)
+for step in range(2 * (world_size - 1)):
+    box = torch.empty(1, dtype=x.dtype)
+    ring_step(x.tensor_split(world_size), step, everybody, rank, box)
+    states.append(x.clone())
+
+
+def to_rank_0(value):
+    """Every rank's value in rank order, on rank 0; None on the others."""
+    values = [None] * world_size if rank == 0 else None
+    dist.gather_object(value, values, group=driver)
+    return values
+
+
+SCRIPT = Path(__file__)
+pictures = []
+
+
+def file_beside(name):
+    """The path of an SVG file beside this script, for a picture of this name."""
+    name = first = re.sub(r"[^\w.-]+", "-", str(name))
+    number = 1
+    while name in pictures:
+        number += 1
+        name = f"{first}-{number}"
+    pictures.append(name)
+    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    print(f"saved beside this script: {path.name}")
+    return path
+
+
+# From ranklab.plots:
+
+
+def pale(color, share=0.25):
+    """Return `color` mixed with white, as an opaque color: `share` of it is the color.
+
+    Transparent colors and hatching do not go together in an SVG.
+    """
+    rgb = matplotlib.colors.to_rgb(color)
+    return tuple(1 - share * (1 - part) for part in rgb)
+
+
+def marks_in(number):
+    """Say whose parts a mark, or a sum of marks, is made of: a list of (rank, part).
+
+    The mark of rank r's part j is 2 ** (r + 8 * j): one bit that tells who and which.
+    """
+    bits = int(number)
+    return [(bit % 8, bit // 8) for bit in range(bits.bit_length()) if bits >> bit & 1]
+
+
+def save_figures():
+    """Save the open figures beside this script, and close them."""
+    for number in plt.get_fignums():
+        figure = plt.figure(number)
+        figure.savefig(file_beside(figure.get_label() or number))
+        plt.close(figure)
+
+
+def draw_cell(ax, column, row, number, n):
+    """A cell with a stripe for each rank that is in it; framed if all are."""
+    marks = marks_in(number)
+    full = len(marks) == n
+    width = 0.84 / max(1, len(marks))
+    for k, (r, _) in enumerate(marks):
+        corner = column + 0.08 + k * width, row + 0.08
+        color = pale(RANK_COLORS[r], 0.65)
+        ax.add_patch(Rectangle(corner, width, 0.84, facecolor=color))
+    line = "-" if marks else (0, (2, 2))
+    ax.add_patch(Rectangle((column + 0.08, row + 0.08), 0.84, 0.84, fill=False,
+                           edgecolor="black" if full else "#A0A0A0",
+                           linewidth=1.8 if full else 0.6, linestyle=line))
+
+
+def draw_grid(ax, rows, n, names=None):
+    """A row for each rank, a column for each number."""
+    for row, numbers in enumerate(rows):
+        for column, number in enumerate(numbers):
+            draw_cell(ax, column, row, number, n)
+    ax.set(xlim=(-0.05, len(rows[0]) + 0.05), ylim=(len(rows) + 0.05, -0.05))
+    ax.set(xticks=[], yticks=[], aspect="equal")
+    if names:
+        ax.set_yticks([row + 0.5 for row in range(len(rows))], names)
+    ax.tick_params(length=0)
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+
+
+states_by_rank = to_rank_0(states)
+if rank == 0:
+    play("kernel")
+    after_steps = [
+        [held.tolist() for held in of_all] for of_all in zip(*states_by_rank)
+    ]
+    fig, axes = plt.subplots(2, n, num="ring", figsize=(5.2, 3.1))
+    axes[1, 0].axis("off")
+    shown = [*axes[0], *axes[1, 1:]]
+    for step, (ax, grid) in enumerate(zip(shown, after_steps)):
+        draw_grid(ax, grid, n, [str(r) for r in range(n)] if step == 0 else None)
+        ax.set_title(f"step {step}" if step else "start", fontsize=9)
+    axes[0, 0].set_ylabel("rank", fontsize=9)
+    save_figures()
+
+if rank == 0:
+    whole = [sum(2.0 ** (r + 8 * j) for r in range(n)) for j in range(n)]
+    for r, numbers in enumerate(after_steps[n - 1]):
+        assert [j for j in range(n) if numbers[j] == whole[j]] == [(r + 1) % n]
+    assert after_steps[-1] == [whole] * n
+
+# A row is a rank, a column a part, and the stripes of a cell say whose numbers are in
+# it. A framed cell is complete. After three steps there are four such cells, one on
+# each rank: rank r has the total of part r + 1. In the second row of grids nothing is
+# added any more. The totals go once around, and everybody keeps a copy.
+#
+# An all-reduce is all the steps, one after the other. All algorithms of this chapter
+# are written for the simplest case, a flat `x` that lies in memory in one piece. A
+# wrapper, `on_flat`, makes of them an all-reduce of any tensor among the ranks of any
+# process group:
+
+
+def on_flat(algorithm):
+    """Make `algorithm(flat, members, me)` an all-reduce, in place.
+
+    It takes any tensor, and any process group.
+    """
+
+    @functools.wraps(algorithm)
+    def all_reduce(x, group=None):
+        flat = x.contiguous().view(-1)  # x itself, if it is in one piece
+        members = dist.get_process_group_ranks(group)
+        algorithm(flat, members, dist.get_rank(group))
+        if not x.is_contiguous():
+            x.copy_(flat.view(x.shape))
+
+    del all_reduce.__wrapped__  # else help() shows algorithm's arguments
+    return all_reduce
+
+
+everyone()
+play("ranks")
+
+
+@on_flat
+def ring_all_reduce(x, members, me):
+    """Each part's sum goes once around, then its total."""
+    n = len(members)
+    parts = x.tensor_split(n)  # the first ones may be longer by one
+    box = torch.empty_like(parts[0])
+    for step in range(2 * (n - 1)):
+        ring_step(parts, step, members, me, box)
+
+
+def left_out(view):
+    """A stand-in for one of ranklab's views, which says that it is left out."""
+
+    def say(*args, **kwargs):
+        print(f"{view}: left out, for this view of ranklab's is not installed here")
+
+    return say
+
+
+@contextmanager
+def untraced(*args, **kwargs):
+    """A stand-in for ranklab's trace: it records nothing."""
+    yield None
+
+
+try:
+    from ranklab import messages, trace, traffic
+except ImportError:
+    messages = left_out("messages")
+    trace = untraced
+    traffic = left_out("traffic")
+
+# Predict: Four ranks, 1 MB each. How much of its tensor does every rank send? And with
+# a thousand ranks?
+
+
+def counted(all_reduce, n):
+    """All-reduce n numbers, r + 1 on rank r: the result, the trace."""
+    x = torch.full((n,), rank + 1.0)
+    dist.barrier()
+    with trace() as t:
+        all_reduce(x)
+    return x, t
+
+
+everyone()
+
+counted(ring_all_reduce, world_size << 16)  # connects, and warms up
+x, t = counted(ring_all_reduce, world_size << 16)  # parts of 256 KB
+
+
+def show(value, on_rank=None):
+    """Print a cell's last value, as a notebook does; a picture becomes a file."""
+    if isinstance(value, plt.Figure):
+        value.savefig(file_beside(value.get_label() or "figure"))
+        plt.close(value)
+    elif hasattr(value, "_repr_svg_"):
+        path = file_beside(getattr(value, "name", None) or "drawing")
+        path.write_text(value._repr_svg_())
+    elif value is not None:
+        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
+
+
+t_by_rank = to_rank_0(t)
+if rank == 0:
+    play("kernel")
+    show(messages(t_by_rank, name="ring-messages"))
+
+if rank == 0:
+    total = sum(range(1, n + 1))
+
+x_by_rank = to_rank_0(x)
+if rank == 0:
+    assert all((y == total).all() for y in x_by_rank)
+
+t_by_rank = to_rank_0(t)
+if rank == 0:
+    show(traffic(t_by_rank))
+
+
+def result(name, value, varies=False):
+    """Print a result that the text quotes. varies: it differs from run to run."""
+
+    def plain(value):
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        return value.item() if hasattr(value, "item") else value
+
+    print(f"{name} = {plain(value)}")
+
+
+if rank == 0:
+    result("total", total)
+    result("n_ranks", n)
+    result("ring_sends", 2 * (n - 1) / n)
+
+# All ranks send in every round, each to one neighbor, and all of them the same:
+# (ring_sends) times the tensor. With a thousand ranks it is 1.998 times. The share of a
+# rank hardly grows with their number. As long as it is ranks that add, the busiest one
+# cannot do with less. Somebody is the first to know the total of one number, and for
+# that the n − 1 other ranks must each have sent something. From there the total must
+# reach n − 1 ranks. That is 2(n − 1) numbers sent for each number of the tensor, on
+# average $2\frac{n-1}{n}$ tensors a rank [patarasuk2009].
+
+# --- One step too few -----------------------------------------------------------------
+
+# Predict: This ring stops a step early. Does it hang? Does it fail? Which ranks have
+# wrong numbers, and where?
+
+everyone()
+if rank == 0:
+    print("\n## One step too few\n")
+
+play("ranks")
+
+
+@on_flat
+def short_ring(x, members, me):
+    n = len(members)
+    parts = x.tensor_split(n)
+    box = torch.empty_like(parts[0])
+    for step in range(2 * (n - 1) - 1):  # range() stops before its end
+        ring_step(parts, step, members, me, box)
+
+
+y = torch.full((world_size,), rank + 1.0)
+show(short_ring(y), rank)
+
+y_by_rank = to_rank_0(y)
+if rank == 0:
+    play("kernel")
+    ys = [y.tolist() for y in y_by_rank]
+    for r, numbers in enumerate(ys):
+        print(f"rank {r}:", *(f"{number:5.1f}" for number in numbers))
+    stale = [[i for i in range(n) if of_r[i] != total] for of_r in ys]
+    assert stale == [[(r + 2) % n] for r in range(n)]
+    result("stale_on_rank_0", stale[0][0])
+
+# It neither hangs nor fails. All ranks make the same mistake, so every send has its
+# receive. But one part of each rank was never overwritten, and it is a partial sum:
+# part (stale_on_rank_0) on rank 0, another one on each other rank. In a training
+# nothing would tell you. Gradients that are too small in one quarter of the weights
+# still go downhill. A collective that is wrong does not crash; it trains worse. It
+# happens to the best: until 2020 the ring all-reduce in PyTorch's own tutorial received
+# into one buffer and added another one [wrongring].
+#
+# What finds it is a comparison with something that is simple enough to be right. Two
+# habits help. Compare with PyTorch's own on numbers whose sum is exact, such as small
+# whole ones. And use lengths that no part divides, empty tensors too. The repaired ring
+# is the one above, and it passes:
+
+everyone()
+play("ranks")
+for length in (0, 1, world_size + 1, 1000):
+    y = torch.arange(length) % 7 + rank
+    theirs = y.clone()
+    ring_all_reduce(y)
+    dist.all_reduce(theirs)
+    assert torch.equal(y, theirs)
+
+# --- Fewer rounds ---------------------------------------------------------------------
+
+# The price of the ring is 2(n − 1) rounds, one after the other. With a small tensor and
+# many ranks nearly all of the time is latency. Here are three ways with other prices.
+# The first is the obvious one:
+
+everyone()
+if rank == 0:
+    print("\n## Fewer rounds\n")
+
+
+@on_flat
+def gather_all_reduce(x, members, me):
+    """Rank 0 receives from all, adds, and sends the sum to all."""
+    if me > 0:
+        dist.send(x, members[0])
+        dist.recv(x, members[0])
+        return
+    incoming = torch.empty_like(x)
+    for other in members[1:]:
+        dist.recv(incoming, other)
+        x += incoming
+    for other in members[1:]:
+        dist.send(x, other)
+
+
+# From ranklab.taught.collectives:
+
+
+def send(x, dst, group=None):
+    """Send x, any view, to rank dst of the group."""
+    dist.send(x.contiguous(), group=group, group_dst=dst)
+
+
+def broadcast(x, src, group=None):
+    """Give rank src's x to all of the group, along a binomial tree."""
+    n = dist.get_world_size(group)
+    me = (dist.get_rank(group) - src) % n  # counted from the root
+    step = 1
+    while step < n:
+        if me < step and me + step < n:
+            send(x, (src + me + step) % n, group)
+        elif step <= me < 2 * step:
+            recv(x, (src + me - step) % n, group)
+        step *= 2
+
+
+def reduce(x, dst, group=None):
+    """Put the sum of all ranks' x into rank dst's x; the others keep theirs."""
+    n = dist.get_world_size(group)
+    me = (dist.get_rank(group) - dst) % n
+    total, incoming = x.clone(), torch.empty_like(x)
+    step = 1
+    while 2 * step < n:  # to the last step of the broadcast
+        step *= 2
+    while step:
+        if me < step and me + step < n:
+            recv(incoming, (dst + me + step) % n, group)
+            total += incoming
+        elif step <= me < 2 * step:
+            send(total, (dst + me - step) % n, group)
+        step //= 2
+    if me == 0:
+        x.copy_(total)
+
+
+# The second is chapter 7's reduce along a binomial tree, then its broadcast. Pairs add
+# at the same time, then pairs of pairs, and the total goes down the same tree:
+
+
+def tree_all_reduce(x, group=None):
+    """Sums go up a tree to rank 0, and the total comes down."""
+    reduce(x, 0, group)
+    broadcast(x, 0, group)
+
+
+# The third has no root. In recursive doubling, every rank swaps what it has with a
+# partner, in each round, and both add. The partners are at distance 1, then 2, then 4.
+# After $\log_2 n$ rounds everybody has everything. Drawn, it is the butterfly:
+
+
+def swap_and_add(x, partner, incoming):
+    """Two ranks give each other what they have, and both add."""
+    sendrecv(x, partner, incoming, partner)
+    x += incoming
+
+
+everyone()
+x, incoming = marks(1), torch.zeros(1, dtype=torch.float64)
+states, distance = [x.clone()], 1
+core = 1 << (world_size.bit_length() - 1)  # the largest power of two
+while distance < core:
+    if rank < core:
+        swap_and_add(x, rank ^ distance, incoming)
+    states.append(x.clone())
+    distance *= 2
+
+states_by_rank = to_rank_0(states)
+if rank == 0:
+    play("kernel")
+    rounds_of = [
+        [held.item() for held in of_all] for of_all in zip(*states_by_rank)
+    ]
+    core = 1 << (n.bit_length() - 1)
+    fig, ax = plt.subplots(num="butterfly", figsize=(5.2, 0.55 * core + 0.4))
+    for k, held in enumerate(rounds_of):
+        for r in range(core):
+            draw_cell(ax, 3 * k, r, held[r], core)
+            if k + 1 < len(rounds_of):
+                for to in (r, r ^ (1 << k)):
+                    ax.plot([3 * k + 1, 3 * k + 3], [r + 0.5, to + 0.5],
+                            color=RANK_COLORS[r], linewidth=1.5)
+    columns = range(len(rounds_of))
+    titles = [f"round {k}, distance {1 << (k - 1)}" for k in columns[1:]]
+    ax.set_xticks([3 * k + 0.5 for k in columns], ["start", *titles])
+    rows = range(core)
+    ax.set_yticks([r + 0.5 for r in rows], [f"rank {r}" for r in rows])
+    ax.set(ylim=(core + 0.05, -0.05), xlim=(-0.1, 3 * columns[-1] + 1.1))
+    ax.tick_params(length=0)
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+    save_figures()
+
+if rank == 0:
+    for k, held in enumerate(rounds_of):
+        assert {len(marks_in(number)) for number in held[:core]} == {1 << k}
+    save_figures()
+
+# Predict: That needs a power of two. What would you do with rank 4 of five, or with
+# ranks 4, 5 and 6 of seven?
+
+everyone()
+play("ranks")
+
+
+@on_flat
+def doubling_all_reduce(x, members, me):
+    """Recursive doubling, for any number of ranks."""
+    core = 1 << (len(members).bit_length() - 1)  # a power of two
+    if me >= core:  # a partner in the core speaks for me
+        dist.send(x, members[me - core])
+        dist.recv(x, members[me - core])
+        return
+    incoming = torch.empty_like(x)
+    represents = me + core < len(members)
+    if represents:
+        dist.recv(incoming, members[me + core])
+        x += incoming
+    distance = 1
+    while distance < core:  # the partner's number differs in one bit
+        swap_and_add(x, members[me ^ distance], incoming)
+        distance *= 2
+    if represents:
+        dist.send(x, members[me + core])
+
+
+# Ranks beyond the largest power of two hand their tensor to a partner, who swaps on
+# their behalf, and get the total in the end. That is two rounds more. All four, 1 MB on
+# each rank:
+
+everyone()
+
+by_messages = {
+    "gather": gather_all_reduce, "tree": tree_all_reduce,
+    "doubling": doubling_all_reduce, "ring": ring_all_reduce,
+}
+
+
+def recorded(algorithms, n):
+    """One trace of all of them, one after the other."""
+    x = torch.ones(n)
+    dist.barrier()
+    with trace() as t:
+        for way, all_reduce in algorithms.items():
+            dist.barrier()
+            with record_function(way):
+                all_reduce(x)
+    return t
+
+
+recorded(by_messages, 1 << 18)  # warms up
+t = recorded(by_messages, 1 << 18)
+traces_of = {
+    way: counted(call, world_size << 16)[1] for way, call in by_messages.items()
+}
+
+t_by_rank = to_rank_0(t)
+if rank == 0:
+    play("kernel")
+    show(messages(t_by_rank, name="four"))
+
+# The grey bands are barriers, after which all start. In the first part every arrow
+# begins or ends at rank
+# 0. In the second there are fewer rounds, but only some ranks have something to do in
+#    each. In the third and the fourth everybody sends in every round. What that costs,
+#    as formulas:
+
+if rank == 0:
+    logs, beyond = core.bit_length() - 1, 2 * (n > core)
+    up = (n - 1).bit_length()  # log2, rounded up
+    claims = {  # way: (rounds, tensors that the busiest rank sends)
+        "gather": (2 * (n - 1), n - 1),
+        "tree": (2 * up, up),
+        "doubling": (logs + beyond, logs + beyond // 2),
+        "ring": (2 * (n - 1), 2 * (n - 1) / n),
+    }
+    print("          rounds   the busiest rank sends")
+    for way, (rounds, tensors) in claims.items():
+        print(f"{way:>8} {rounds:>7}   {tensors:>8.2f} tensors")
+
+# No row is the best in both columns. Recursive doubling has the fewest rounds, and a
+# rank sends $\log_2 n$ whole tensors. The ring sends the least and has the most rounds.
+# For n a power of two there is one that has both, nearly: recursive halving and
+# doubling. Swap halves with one partner and add, then quarters with another, until
+# every rank has the total of one part, and go the same way back. It sends as little as
+# the ring, in $2\log_2 n$ rounds. It is Rabenseifner's, it is what MPICH does with
+# large tensors [thakur2005], and the last exercise builds it. The ring asks less of the
+# wiring: it only ever sends to a neighbor.
+
+# --- The same bits? -------------------------------------------------------------------
+
+# Floating-point addition rounds, so a sum depends on its order, and each way adds in
+# another order. Do all ranks at least get the same? Here are all ways on the same
+# random numbers, and beside them the ring of chapter 6, in which whole tensors go
+# around and everybody adds what comes, as it comes.
+#
+# Predict: Which ways give every rank the same, to the last bit? Think of recursive
+# doubling: rank 0 adds rank 1's numbers to its own, and rank 1 adds rank 0's.
+
+everyone()
+if rank == 0:
+    print("\n## The same bits?\n")
+
+play("ranks")
+
+
+@on_flat
+def everybody_adds(x, members, me):
+    n = len(members)
+    passing, incoming = x.clone(), torch.empty_like(x)
+    right, left = members[(me + 1) % n], members[(me - 1) % n]
+    for _ in range(n - 1):
+        sendrecv(passing, right, incoming, left)
+        x += incoming
+        passing, incoming = incoming, passing
+
+
+sums = {}
+for way, call in {"everybody adds": everybody_adds, **by_messages}.items():
+    generator = torch.Generator().manual_seed(rank)
+    sums[way] = torch.randn(10_000, generator=generator)
+    call(sums[way])
+
 sums_of_all = to_rank_0(sums)
 if rank == 0:
-    print(f"{'places that differ':>20}: from rank 0   from gather")
-    for key in ("everybody adds", "gather", "tree", "doubling", "ring", "pieces", "shared"):
-        first, *others = (of_r[key] for of_r in sums_of_all)
-        from_rank_0 = sum(int((other != first).sum()) for other in others)
+    play("kernel")
+    print("places of 10,000 that differ:  from rank 0   from gather")
+    for way in sums_of_all[0]:
+        first, *others = (of_rank[way] for of_rank in sums_of_all)
+        from_rank_0 = max(int((other != first).sum()) for other in others)
         from_gather = int((first != sums_of_all[0]["gather"]).sum())
-        print(f"{key:>20}: {from_rank_0:>11}   {from_gather:>11}")
-        assert key == "everybody adds" or from_rank_0 == 0
+        print(f"{way:>27}: {from_rank_0:>13} {from_gather:>13}")
+        assert (from_rank_0 > 0) == (way == "everybody adds" and n > 2)
 
-# In six of the seven all ranks agree. (The first column counts over all other ranks,
-# the second is of 10,000 numbers.) Ways that add in the same order, such as tree and
-# doubling with four ranks, agree with each other, too. Each number is added up in one
-# order, by one rank or (with recursive doubling) by several in mirror images of one
-# another, and a + b is b + a to the last bit. Only where everybody adds for itself do
-# the ranks end up with different sums.
+# In all ways but the first, all ranks agree. They add each number in one order, on one
+# rank or, with recursive doubling, on several in mirror images of one another; and a +
+# b is b + a to the last bit. Only where everybody adds for itself do the ranks end up
+# with different sums.
 #
 # For a replica this matters. Copies of one model stay equal because each of them adds
-# the same gradient to the same weights. Nobody ever compares them. If the sums differ
-# in their last bits, so do the weights after the first step, the next gradients differ
-# a little more, and after some thousand steps there are four models. An all-reduce must
-# give all ranks the same bits, and the good ones do. That it gives the same bits as
-# another algorithm nobody promises, nor with another number of ranks: a training on
-# eight ranks is not bit for bit the one on four.
+# the same gradient to the same weights; nobody ever compares them. If the sums differ
+# in their last bits, so do the weights after the first step, and nothing brings them
+# together again. An all-reduce must give all ranks the same bits. That it gives the
+# same bits as another algorithm nobody promises, as the second column shows, nor with
+# another number of ranks: a training on eight ranks is not bit for bit the one on four.
+
+# --- In pieces ------------------------------------------------------------------------
+
+# In one step of the ring a rank first receives all of a part, then adds, then sends.
+# While it adds, its connections are idle. Cut each part into pieces, and a piece can go
+# on as soon as it has been added, while the next one arrives: pipelining.
+#
+# Predict: Does a rank send more bytes that way? More messages? And when is it faster?
+
+
+def _pipelined(x, members, me, piece):
+    n = len(members)
+    left, right = members[(me - 1) % n], members[(me + 1) % n]
+    count = max(1, x.nbytes // n // piece)
+    pieces = [part.tensor_split(count) for part in x.tensor_split(n)]
+    boxes = [torch.empty_like(longest) for longest in pieces[0]]
+
+    def receive(step, i):  # into a box, or where it belongs
+        mine = pieces[(me - step - 1) % n][i]
+        box = boxes[i][: len(mine)] if step < n - 1 else mine
+        return dist.irecv(box, left)
+
+    steps = range(2 * (n - 1))
+    sends = [dist.isend(mine, right) for mine in pieces[me] if steps]
+    arriving = [receive(0, i) for i in range(count) if steps]
+    for step in steps:
+        for i, mine in enumerate(pieces[(me - step - 1) % n]):
+            arriving[i].wait()
+            if step < n - 1:
+                mine += boxes[i][: len(mine)]
+            if step + 1 in steps:  # pass it on, make room for the next
+                sends.append(dist.isend(mine, right))
+                arriving[i] = receive(step + 1, i)
+    for handle in sends:
+        handle.wait()
+
+
+def pipelined_all_reduce(x, group=None, piece=2 << 20):
+    """The ring in pieces of `piece` bytes: each goes on when added."""
+    on_flat(functools.partial(_pipelined, piece=piece))(x, group)
+
+
+everyone()
+if rank == 0:
+    print("\n## In pieces\n")
+
+play("ranks")
+by_messages["pieces"] = pipelined_all_reduce
+quarters = functools.partial(pipelined_all_reduce, piece=1 << 16)
+counted(quarters, world_size << 16)
+x, t = counted(quarters, world_size << 16)  # 4 pieces a part
+
+t_by_rank = to_rank_0(t)
+if rank == 0:
+    play("kernel")
+    show(messages(t_by_rank, name="pieces"))
+
+# The bytes are the same, in four times as many messages. The first piece of a part goes
+# on before the last one has come. It can be faster where adding and sending go on at
+# the same time: with cores to spare, or a network card that sends by itself. It costs
+# more messages, so pieces must not be small. Below, it is timed beside the ring.
+
+# --- Through memory that all can see --------------------------------------------------
+
+# On one machine, why send at all? A message between two processes of one host is copied
+# into the operating system and out of it. But the operating system can also put the
+# same pages of memory into several processes, and then a number that one writes is
+# there for the others to read. Each rank puts its numbers into a row of its own; after
+# a barrier each adds up one part of all rows, and shows the sum in a row for sums;
+# after another barrier everybody takes the sums.
+#
+# Predict: How many messages does that take? And what goes wrong without the barriers?
+
+
+def this_host():
+    """Its name, and (on Linux) what tells it from others of that name."""
+    name = socket.gethostname()
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as boot:
+            # A start of the machine, and what containers differ in.
+            return name, boot.read(), os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return (name,)
+
+
+def shared_bytes(nbytes, group=None):
+    """Return `nbytes` bytes of memory that all ranks of the group see.
+
+    All must call it. The memory has no name, so it goes with the last
+    process that has it, however that one ends. Raises ValueError if the
+    ranks are not all on one host.
+    """
+    members = dist.get_process_group_ranks(group)
+    hosts = [None] * len(members)
+    dist.all_gather_object(hosts, this_host(), group=group)
+    if len(set(hosts)) > 1:
+        names = ", ".join(sorted(host[0] for host in set(hosts)))
+        raise ValueError(
+            f"Ranks on several hosts ({names}) share no memory: "
+            "it needs one host."
+        )
+    file, where = None, [None]
+    if members[0] == dist.get_rank():
+        if hasattr(os, "memfd_create"):  # Linux: it never has a name
+            file = os.memfd_create("all-reduce")
+            where = [f"/proc/{os.getpid()}/fd/{file}"]
+        else:
+            file, where[0] = tempfile.mkstemp()
+        os.ftruncate(file, nbytes)
+    dist.broadcast_object_list(where, src=members[0], group=group)
+    file = os.open(where[0], os.O_RDWR) if file is None else file
+    memory = mmap.mmap(file, nbytes)
+    dist.barrier(group)  # rank 0 keeps its file until all have it
+    os.close(file)
+    if members[0] == dist.get_rank() and not where[0].startswith("/proc/"):
+        os.remove(where[0])
+    return memory
+
+
+class SharedBarrier:
+    """A barrier for `n` ranks that share `memory`: its first 64 n bytes."""
+
+    def __init__(self, memory, me, n, timeout=20.0):
+        # 8 numbers a rank: a cache line of its own.
+        self.counts = memoryview(memory)[: 64 * n].cast("q")
+        self.me, self.n = me, n
+        self.timeout, self.count = timeout, 0
+        self.fence = threading.Lock()
+        self.fence.acquire()  # it stays taken, but for a moment
+
+    def wait(self):
+        """Return when all ranks have called it as often as this one.
+
+        Raises TimeoutError.
+        """
+        self.count += 1
+        self._in_order()  # what was written before is seen before
+        self.counts[8 * self.me] = self.count
+        deadline, looks = time.monotonic() + self.timeout, 0
+        for r in range(self.n):
+            while self.counts[8 * r] < self.count:
+                looks += 1
+                self._let_others_work(looks)
+                if time.monotonic() > deadline:
+                    raise TimeoutError(
+                        f"Rank {r} has not come for {self.timeout} s."
+                    )
+        self._in_order()  # what is read from now on is no older
+
+    def _in_order(self):
+        """A fence: nothing from before and from after changes places."""
+        self.fence.release()  # nothing from before it comes after it,
+        self.fence.acquire()  # and nothing from after it before it
+
+    def _let_others_work(self, looks):
+        """Offer the core to others; after a while of that, sleep."""
+        if looks < 100 and hasattr(os, "sched_yield"):
+            os.sched_yield()
+        else:
+            time.sleep(2e-5)
+
+
+class SharedRows:
+    """A row for each rank and one for sums, which all ranks see, twice.
+
+    All ranks of the group make it together. Pieces of a tensor use the
+    two halves by turns.
+    """
+
+    def __init__(self, group=None, piece=1 << 21, timeout=20.0):
+        self.me, self.n = dist.get_rank(group), dist.get_world_size(group)
+        self.piece = piece
+        head = 4096 * (1 + self.n // 64)  # for the barrier's counts
+        memory = shared_bytes(head + 2 * (self.n + 1) * piece, group)
+        self.barrier = SharedBarrier(memory, self.me, self.n, timeout)
+        halves = torch.frombuffer(memory, dtype=torch.uint8, offset=head)
+        self.halves = halves.view(2, self.n + 1, piece)
+
+    def rows(self, k, piece):
+        """The n + 1 rows for piece k, of its length and type."""
+        return self.halves[k % 2].view(piece.dtype)[:, : len(piece)]
+
+    def mine(self, length):
+        """The part that this rank adds: where it begins, and ends."""
+        first = length * self.me // self.n
+        return first, length * (self.me + 1) // self.n
+
+    def copy(self, source, target):
+        """Copy all but my part, which need not travel."""
+        first, end = self.mine(len(source))
+        target[:first].copy_(source[:first])
+        target[end:].copy_(source[end:])
+
+    def add(self, piece, rows):
+        """Add the others' rows to my part of the piece; show the sum."""
+        first, end = self.mine(len(piece))
+        for r in range(self.n):
+            if r != self.me:
+                piece[first:end] += rows[r, first:end]
+        rows[self.n, first:end].copy_(piece[first:end])
+
+
+# The memory, the barrier and the rows are folded: `SharedRows` gives a piece of the
+# tensor its rows, can `add` this rank's part of them, and `copy` all other parts. With
+# them the all-reduce is short. It works on pieces of 2 MB, so that it needs no room for
+# large tensors. Between one barrier and the next a rank does three things: take the
+# sums of the last piece, add this one, put the next.
+
+
+class SharedMemory(SharedRows):
+    """All-reduce for ranks of one host, through memory that all see."""
+
+    def all_reduce(self, x):
+        """Replace x by the sum of all ranks' x, of one shape and type."""
+        flat = x.contiguous().view(-1)
+        pieces = flat.split(self.piece // x.element_size())
+        for k in range(-1, len(pieces) + 1):
+            if k > 0:  # take the sums of the piece before
+                old = pieces[k - 1]
+                self.copy(self.rows(k - 1, old)[self.n], old)
+            if 0 <= k < len(pieces):
+                self.add(pieces[k], self.rows(k, pieces[k]))
+            if k + 1 < len(pieces):  # put the next piece
+                new = pieces[k + 1]
+                self.copy(new, self.rows(k + 1, new)[self.me])
+            if k < len(pieces):
+                self.barrier.wait()
+        if not x.is_contiguous():
+            x.copy_(flat.view(x.shape))
+
+
+everyone()
+if rank == 0:
+    print("\n## Through memory that all can see\n")
+
+play("ranks")
+try:
+    shared, no_shared = SharedMemory(), ""
+except ValueError as several_hosts:
+    shared, no_shared = None, str(several_hosts)
+held = None
+if shared:
+    marked = SharedMemory(piece=64)
+    marked.all_reduce(marks(world_size))
+    x, t = counted(shared.all_reduce, 1 << 18)
+    held = marked.halves[0].view(torch.float64)[:, :world_size].clone()
+
+
+def from_rank_0_(make):
+    """What make() returns on rank 0, in the kernel, on every rank: a copy for each."""
+    before = play("kernel")
+    box = [pickle.dumps(make()) if rank == 0 else None]
+    dist.broadcast_object_list(box, group=driver)
+    play(before)
+    return pickle.loads(box[0])
+
+
+no_shared_by_rank = to_rank_0(no_shared)
+if rank == 0:
+    play("kernel")
+    one_host = not no_shared_by_rank[0]
+
+if from_rank_0_(lambda: bool(not one_host)):
+    no_shared_by_rank = to_rank_0(no_shared)
+    if rank == 0:
+        print(no_shared_by_rank[0], "The other ways are timed below.")
+
+play("ranks")
+held_by_rank = to_rank_0(held)
+if rank == 0:
+    play("kernel")
+    rows_held = held_by_rank[0]
+    if one_host:
+        fig, ax = plt.subplots(num="rows", figsize=(3.2, 2.6))
+        names = [f"rank {r}" for r in range(n)] + ["sums"]
+        draw_grid(ax, rows_held.tolist(), n, names)
+        ax.set_xticks([j + 0.5 for j in range(n)], [f"part {j}" for j in range(n)])
+        ax.tick_params(labelsize=9)
+    save_figures()
+
+# Not one message. The empty cells are the parts that a rank adds itself: they need not
+# travel. Without the first barrier a rank would add rows that are not there yet, and
+# without the second one take sums that are not there yet. A receive waits; shared
+# memory does not.
+#
+# Why are two halves enough? Between two barriers a rank takes from one half the sums of
+# piece k − 1, and puts piece k + 1 into its own row there. Sums of piece k + 1 are
+# written only after the next barrier, which everybody reaches when it has taken those
+# of piece k − 1.
+
+# --- Extra: the order of writes -------------------------------------------------------
+
+# A rank writes its numbers, then its count in the barrier. If another one could see the
+# new count first, it would go on and read old numbers. On x86 it cannot. ARM processors
+# may let a later write be seen first [mckenney2010], unless a fence forbids it. Python
+# has none, so `_in_order` makes one of a lock.
+#
+# Each call of a lock is half a fence: nothing from before a release can be seen after
+# it, nothing from after an acquire before it. Taken and then released, a lock is no
+# fence: both sides may slip in between and change places there [memorybarriers].
+# Released first and taken again, nothing gets past: ARMv8 keeps a release and the
+# acquire after it in order [pulte2018]. That is the processor's promise, for locks made
+# of its own release and acquire instructions, as those of CPython on Linux are. Neither
+# Python nor POSIX promises it, and we have run it on x86 only. Whoever writes C takes
+# `atomic_thread_fence`.
+#
+# Two more details. Nobody writes what another rank writes: each count has one writer,
+# and it is one aligned machine word, so a reader sees the old one or the new one. Each
+# stands on a cache line of its own, so that a write disturbs nobody who reads another
+# count. And whoever waits in a loop keeps a core busy that others may need:
+# `sched_yield` offers it to them, and a wait that lasts sleeps.
+
+# --- Extra: a copy thrown away --------------------------------------------------------
+
+# A tensor that does not lie in memory in one piece, a column of a matrix for instance,
+# must be copied before it can be sent. `on_flat` copies back what came out. The second
+# classic mistake is to forget that:
+
+
+def forgetful_all_reduce(x):
+    flat = x.contiguous().view(-1)
+    ring_all_reduce(flat)
+
+
+everyone()
+play("ranks")
+
+matrix = torch.full((3, 2), rank + 1.0)
+forgetful_all_reduce(matrix)
+whole_matrix = matrix[0, 0].item()
+matrix = torch.full((3, 2), rank + 1.0)
+forgetful_all_reduce(matrix[:, 0])
+column = matrix[0, 0].item()
+
+whole_matrix_by_rank = to_rank_0(whole_matrix)
+if rank == 0:
+    play("kernel")
+    assert whole_matrix_by_rank == [total] * n
+
+column_by_rank = to_rank_0(column)
+if rank == 0:
+    assert column_by_rank == [r + 1.0 for r in range(n)]
+
+column_by_rank = to_rank_0(column)
+if rank == 0:
+    result("columns", column_by_rank)
+
+# For the matrix it works. For its column nothing happens, and the ranks keep (columns):
+# the sum went into a copy that nobody looks at again. PyTorch's own? The all-reduce of
+# the first column of a matrix full of r + 1:
+
+everyone()
+play("ranks")
+matrix = torch.full((3, 2), rank + 1.0)
+dist.all_reduce(matrix[:, 0])
+
+matrix_by_rank = to_rank_0(matrix)
+if rank == 0:
+    play("kernel")
+    for r, m in enumerate(matrix_by_rank):
+        assert m.flatten().tolist() == [total] * 3 + [r + 1.0] * 3
+
+matrix_by_rank = to_rank_0(matrix)
+if rank == 0:
+    show(matrix_by_rank[0])
+    save_figures()
+
+# Gloo takes the column's three numbers for the first three of the matrix in memory. Two
+# of the column are added up, the third is not, one of the column beside it is
+# overwritten, and nothing is said. So give it what `x.contiguous()` returns, and copy
+# that back.
 
 # --- What should it take? -------------------------------------------------------------
 
-# Chapter 6 measured one message of S bytes, between two ranks that had the machine to
-# themselves: α + S/β. An all-reduce needs two more things. Messages here travel several
-# at a time, and share what there is. And adding takes time: a third constant, γ, in
-# bytes a second. With n ranks:
+# Chapter 6 measured one message of S bytes: α + S/β, a latency and a bandwidth. An
+# all-reduce adds, too: a third constant, γ, in bytes a second. With n ranks:
 #
-# | way | time |
-# | --- | --- |
-# | gather | $2(n-1)\,(\alpha + S/\beta) + (n-1)\, S/\gamma$ |
-# | tree | $2\lceil\log_2 n\rceil\,(\alpha + S/\beta) + \lceil\log_2 n\rceil\, S/\gamma$ |
-# | doubling | $\log_2 n\,(\alpha + S/\beta + S/\gamma)$ |
-# | ring | $2(n-1)\,(\alpha + \frac{S}{n\beta}) + (n-1)\frac{S}{n\gamma}$ |
-# | pieces | the ring's, less what overlaps |
-# | halving | $2\log_2 n\,\alpha + 2\frac{n-1}{n}\frac{S}{\beta} + \frac{n-1}{n}\frac{S}{\gamma}$ |
+# | way | rounds | time |
+# | --- | --- | --- |
+# | gather | $2(n-1)$ | $2(n-1)\,(\alpha + S/\beta) + (n-1)\, S/\gamma$ |
+# | tree | $2\lceil\log_2 n\rceil$ | $2\lceil\log_2 n\rceil\,(\alpha + S/\beta) + \lceil\log_2 n\rceil\, S/\gamma$ |
+# | doubling | $\log_2 n$ | $\log_2 n\,(\alpha + S/\beta + S/\gamma)$ |
+# | ring | $2(n-1)$ | $2(n-1)\,\alpha + 2\frac{n-1}{n}\frac{S}{\beta} + \frac{n-1}{n}\frac{S}{\gamma}$ |
+# | halving | $2\log_2 n$ | $2\log_2 n\,\alpha + 2\frac{n-1}{n}\frac{S}{\beta} + \frac{n-1}{n}\frac{S}{\gamma}$ |
 #
-# Thakur and others [thakur2005] used such a table to choose for MPICH: doubling for
-# small tensors, halving (its row holds for n a power of two, and has no code here) for
-# large ones. The ring never wins in it against halving. What speaks for the ring is
-# left out: neighbors are near, others share links, and any n will do. In the table
-# every rank has a processor and a link of its own. Ours share two cores or four, so α,
-# β and γ depend on how many are busy at once, and we measure them twice: one rank at a
-# time, and all together. For a number of messages in between, as in a tree, we take
+# MPICH chose by such a table [thakur2005]: doubling for small tensors, halving for
+# large ones. In the table the ring never wins against halving. What speaks for the ring
+# is left out: neighbors are near, and any n will do.
+#
+# In the table every rank has a processor and a link of its own. Your ranks share a few
+# cores, so a message takes longer while others travel. We measure it twice, one at a
+# time and with all ranks sending at once, and take for a number of messages in between
 # what lies in between.
+#
+# Predict: All ranks send at once, and each receives at once. What becomes of α and of
+# β, on a machine with fewer cores than ranks?
 
 
 def medians(calls, repeats, row=1):
-    """Median seconds of one of `row` calls, for each of `calls`; they take turns."""
+    """Median seconds of one of `row` calls, for each of `calls`."""
     times = [[] for _ in calls]
     for repeat in range(repeats + 1):
-        for call, seconds in zip(calls, times):
+        for call, seconds in zip(calls, times):  # they take turns
             dist.barrier()
             start = time.perf_counter()
             for _ in range(row):
@@ -1016,12 +1241,12 @@ def medians(calls, repeats, row=1):
     return [statistics.median(each) for each in times]
 
 
-def parts_of_the_bill(nbytes):
-    """What all-reduces are made of: calls that send, add and copy `nbytes` bytes."""
+def costs(nbytes):
+    """What all-reduces are made of: to send, to add, to copy."""
     x, y = torch.zeros(nbytes // 4), torch.zeros(nbytes // 4)
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
 
-    def there_and_back():
+    def there_and_back():  # two messages, one at a time
         if rank == 0:
             dist.send(x, 1)
             dist.recv(y, 1)
@@ -1029,13 +1254,12 @@ def parts_of_the_bill(nbytes):
             dist.recv(y, 0)
             dist.send(x, 0)
 
-    def add_alone():
-        if rank == 0:
-            y.add_(x)
+    def all_at_once():
+        sendrecv(x, right, y, left)
 
     return [
-        there_and_back, lambda: sendrecv(x, right, y, left), add_alone, lambda: y.add_(x),
-        lambda: shared.all_reduce(y), lambda: y.copy_(x),
+        there_and_back, all_at_once,
+        lambda: y.add_(x), lambda: y.copy_(x),
     ]
 
 
@@ -1043,11 +1267,37 @@ everyone()
 if rank == 0:
     print("\n## What should it take?\n")
 
-other_sizes = [2 * 4**k for k in range(1, 13)]  # 8 bytes to 32 MB
-bill = [
-    medians(parts_of_the_bill(nbytes), *((5, 4) if nbytes < 1 << 20 else (3, 2)))
-    for nbytes in other_sizes
-]
+play("ranks")
+
+bill = []
+for nbytes in [2 * 4**k for k in range(1, 13)]:  # 8 bytes to 32 MB
+    repeats, row = (5, 4) if nbytes < 1 << 20 else (3, 2)
+    bill.append(medians(costs(nbytes), repeats, row))
+
+
+def cost_models(n, message, add):
+    """Return {way: function from bytes to seconds} for n ranks.
+
+    message(nbytes, m): the seconds of m messages at the same time;
+    add(nbytes): those of an addition.
+    """
+    core = 1 << (n.bit_length() - 1)
+    beyond = [n - core] * (n > core)
+    # Round k of the tree: ranks 2^k, 3 * 2^k, 5 * 2^k, ... send.
+    levels = range((n - 1).bit_length())
+    senders = [len(range(1 << k, n, 2 << k)) for k in levels]
+    return {
+        "gather": lambda s: 2 * (n - 1) * message(s, 1) + (n - 1) * add(s),
+        "tree": lambda s: sum(2 * message(s, m) + add(s) for m in senders),
+        "doubling": lambda s: (
+            (core.bit_length() - 1) * (message(s, core) + add(s))
+            + sum(2 * message(s, m) + add(s) for m in beyond)
+        ),
+        "ring": lambda s: (
+            2 * (n - 1) * message(s / n, n) + (n - 1) * add(s / n)
+        ),
+    }
+
 
 # From ranklab.taught.messages:
 
@@ -1063,254 +1313,350 @@ def latency_bandwidth(sizes, seconds):
     return float(alpha), float(1 / per_byte)
 
 
-# The model is to be tested on other sizes than those it was made from: these are 8, 32,
-# 128 bytes and so on, and the all-reduces will be timed at 4, 16, 64.
-
-
-def line(sizes, seconds):
-    """Two numbers for all sizes: alpha + nbytes / beta."""
-    alpha, beta = latency_bandwidth(sizes, seconds)
-    return lambda nbytes: alpha + nbytes / beta
-
-
-def curve(sizes, seconds):
-    """What was measured, and between two sizes a straight line on a log-log plot."""
-    logs = np.log(sizes), np.log(seconds)
-    return lambda nbytes: (
-        np.exp(np.interp(np.log(nbytes), *logs)) * np.maximum(1, nbytes / sizes[-1])
-    )
-
-
-def cost_models(n, message, add, shared):
-    """Return {way: function from bytes to seconds} for n ranks.
-
-    message(nbytes, m), add(nbytes, m): the seconds of m messages or additions at the same time;
-    shared(nbytes): those of an all-reduce through shared memory.
-    """
-    def around(s):
-        return 2 * (n - 1) * message(s / n, n) + (n - 1) * add(s / n, n)
-
-    core = 1 << (n.bit_length() - 1)
-    # Round k of the tree: ranks 2^k, 3 * 2^k, 5 * 2^k, ... send; how many of them are there?
-    levels = [len(range(1 << k, n, 2 << k)) for k in range((n - 1).bit_length())]
-    beyond = [n - core] * (n > core)
-    return {
-        "gather": lambda s: 2 * (n - 1) * message(s, 1) + (n - 1) * add(s, 1),
-        "tree": lambda s: sum(2 * message(s, m) + add(s, m) for m in levels),
-        "doubling": lambda s: (
-            (core.bit_length() - 1) * (message(s, core) + add(s, core))
-            + sum(2 * message(s, m) + add(s, m) for m in beyond)
-        ),
-        "ring": around,
-        "pieces": around,  # what they save by adding and sending at once is not in the model
-        "shared": shared,
-    }
-
-
 everyone()
 if rank == 0:
-    other = np.array([2 * 4**k for k in range(1, 13)])
+    play("kernel")
+    other_sizes = np.array([2 * 4**k for k in range(1, 13)])
 
 bill_by_rank = to_rank_0(bill)
 if rank == 0:
-    there_back, all_at_once, one_adds, all_add, by_memory, all_copy = np.max(bill_by_rank, axis=0).T
+    there_back, at_once, adding, copying = np.max(bill_by_rank, axis=0).T
+    alpha, beta = latency_bandwidth(other_sizes, there_back / 2)
+    alpha_all, beta_all = latency_bandwidth(other_sizes, at_once)
+    gamma = latency_bandwidth(other_sizes, adding)[1]
 
 
-def models_from(fit):
-    """The models, with every cost fitted by `fit`: a line or a curve."""
-    def between(one, many):
-        one, many = fit(other, one), fit(other, many)
-        return lambda s, m: one(s) + (many(s) - one(s)) * (m - 1) / max(1, n - 1)
-
-    message = between(there_back / 2, all_at_once)
-    return cost_models(n, message, between(one_adds, all_add), fit(other, by_memory))
+def message(nbytes, m):
+    """Seconds of m messages at the same time, by the fitted lines."""
+    one, all_n = alpha + nbytes / beta, alpha_all + nbytes / beta_all
+    return one + (all_n - one) * (m - 1) / max(1, n - 1)
 
 
 if rank == 0:
-    alpha, beta = latency_bandwidth(other, there_back / 2)
-    alpha_all, beta_all = latency_bandwidth(other, all_at_once)
+    models = cost_models(n, message, lambda nbytes: nbytes / gamma)
+
+if rank == 0:
+    result("cores", os.cpu_count(), varies=True)
     result("alpha_us", 1e6 * alpha, varies=True)
     result("alpha_all_us", 1e6 * alpha_all, varies=True)
     result("beta_gb_s", beta / 1e9, varies=True)
     result("beta_all_gb_s", beta_all / 1e9, varies=True)
-    gamma = latency_bandwidth(other, all_add)[1]
     result("gamma_gb_s", gamma / 1e9, varies=True)
 
-# A message alone takes (alpha_us) µs of latency, at (beta_gb_s) GB/s. When all ranks
-# send and receive at once, it is (alpha_all_us) µs, and (beta_all_gb_s) GB/s for each:
-# they share the cores that carry the bytes. And all at once add (gamma_gb_s) GB/s each.
+# On this machine of (cores) cores, a message alone takes (alpha_us) µs of latency, at
+# (beta_gb_s) GB/s. When all ranks send and receive at once, it is (alpha_all_us) µs,
+# and (beta_all_gb_s) GB/s for each. All at once add (gamma_gb_s) GB/s each. The
+# all-reduces below are timed at other sizes than those, so the model is tested on what
+# it has not seen.
 
 # --- What does it take? ---------------------------------------------------------------
 
-# Predict: For 4 bytes, 64 KB and 64 MB: which of our six will be the fastest, and which
-# the slowest?
+# Predict: For 4 bytes, 64 KB and 64 MB: which of our ways will be the fastest, and
+# which the slowest?
 
 everyone()
 if rank == 0:
     print("\n## What does it take?\n")
 
-timed = {way: call for way, call in ways.items() if way != "everybody adds"}
+play("ranks")
+timed = dict(by_messages)
+if shared:
+    timed["shared"] = shared.all_reduce
 timed["Gloo"] = dist.all_reduce
-seconds = []
+names, seconds = list(timed), []
 for nbytes in [4**k for k in range(1, 14)]:  # 4 bytes to 64 MB
     x = torch.zeros(nbytes // 4)  # sums of zeros stay zeros
-    calls = [functools.partial(all_reduce, x) for all_reduce in timed.values()]
-    seconds.append(medians(calls, *((5, 4) if nbytes < 1 << 20 else (3, 1))))
+    calls = [functools.partial(call, x) for call in timed.values()]
+    repeats, row = (7, 4) if nbytes < 1 << 20 else (3, 1)
+    seconds.append(medians(calls, repeats, row))
 
 everyone()
 if rank == 0:
+    play("kernel")
     sizes = np.array([4**k for k in range(1, 14)])
-    names = ["gather", "tree", "doubling", "ring", "pieces", "shared", "Gloo"]
+
+play("ranks")
+names_by_rank = to_rank_0(names)
+if rank == 0:
+    play("kernel")
+    names = names_by_rank[0]
 
 seconds_by_rank = to_rank_0(seconds)
 if rank == 0:
-    measured = dict(zip(names, np.max(seconds_by_rank, axis=0).T))  # the slowest rank's
-    lines, curves = models_from(line), models_from(curve)
-    print(f"{'milliseconds':>12}:     4 bytes       64 KB       64 MB")
-    for key in names:
-        print(f"{key:>12}:", *(f"{1e3 * measured[key][k]:11.3f}" for k in (0, 7, 12)))
-
-
-def save_figures():
-    """Save the open figures beside this script, and close them."""
-    for number in plt.get_fignums():
-        figure = plt.figure(number)
-        figure.savefig(file_beside(figure.get_label() or number))
-        plt.close(figure)
-
+    slowest = np.max(seconds_by_rank, axis=0)  # the slowest rank counts
+    measured = dict(zip(names, slowest.T))
+    save_figures()
 
 if rank == 0:
     fig, ax = plt.subplots(num="all-reduces", figsize=(5.2, 4.4))
-    for i, key in enumerate(names):
-        ax.loglog(sizes, 1e3 * measured[key], f"C{i}" + "osv^D*P"[i], markersize=5, label=key)
-        if key in curves:
-            ax.loglog(sizes, 1e3 * curves[key](sizes), f"C{i}", linewidth=1)
+    for i, way in enumerate(names):
+        marker = f"C{i}" + "osv^D*P"[i]
+        ax.loglog(sizes, 1e3 * measured[way], marker, markersize=5, label=way)
+        if way in models:
+            ax.loglog(sizes, 1e3 * models[way](sizes), f"C{i}", linewidth=1)
     ax.set(xlabel="size of the tensor (bytes)", ylabel="time (ms)")
     ax.legend(ncols=2)
     save_figures()
 
-# Points are measured, lines predicted, from sizes that lie between the points. The way
-# through shared memory sends no message. For the others the model says: on the left all
-# is latency, and what counts is the number of rounds, of which recursive doubling has
-# the fewest, gathering and the ring the most; on the right all is bytes, and the order
-# turns around. Ranks that wait for a core upset this order, at the left most of all.
-# How well do the models do?
+if rank == 0:
+    for way in names:
+        assert measured[way][4] < 10 * measured[way][0], way
+        assert measured[way][12] > 2 * measured[way][10], way
+    save_figures()
+
+# On the left all is latency: 256 times the bytes take less than ten times as long. On
+# the right all is bytes. Which way wins in between? Let the machine say. The table has
+# the fastest of ours at each size, of all and of those by messages alone, and beside it
+# what two models choose: the one for this machine, whose ranks share what there is, and
+# the textbook's, in which each rank has a link of its own.
+
+if rank == 0:
+    own_links = cost_models(
+        n, lambda s, m: alpha + s / beta, lambda s: s / gamma
+    )
+    ours = [way for way in names if way != "Gloo"]
+    sending = [way for way in ours if way != "shared"]
+
+
+def fastest(times, k):
+    return min(times, key=lambda way: times[way][k])
+
+
+if rank == 0:
+    here = {way: models[way](sizes) for way in models}
+    textbook = {way: own_links[way](sizes) for way in own_links}
+    print("                    measured          predicted, by messages")
+    print("     bytes      all   by messages     here    own links")
+    for k, size in enumerate(sizes):
+        of_ours, of_sending = ({way: measured[way] for way in some}
+                               for some in (ours, sending))
+        print(f"{size:>10,} {fastest(of_ours, k):>8} {fastest(of_sending, k):>10}",
+              f"{fastest(here, k):>11} {fastest(textbook, k):>11}")
+    save_figures()
+
+if rank == 0:
+    assert fastest(textbook, 0) == "doubling"
+    assert n == 2 or fastest(textbook, 12) == "ring"
 
 if rank == 0:
     large = sizes >= 1 << 16
-    print("predicted / measured")
-    print(f"{'KB':>10}:", *(f"{size >> 10:5}" for size in sizes[large]))
-    for how, models in (("alpha, beta, gamma", lines), ("measured curves", curves)):
-        print(f"{how}:")
-        for key in models:
-            print(f"{key:>10}:", *(f"{q:5.2f}" for q in (models[key](sizes) / measured[key])[large]))
+    ratios = np.array([(here[way] / measured[way])[large] for way in models])
+    within = np.mean(np.abs(np.log(ratios)) < np.log(1.5))
+    result("within_half", 100 * within, varies=True)
+    at_4 = fastest({way: measured[way] for way in sending}, 0)
+    result("fastest_4_bytes", at_4, varies=True)
+    at_64_mb = fastest({way: measured[way] for way in ours}, 12)
+    result("fastest_64_mb", at_64_mb, varies=True)
+    spread = measured["gather"][-1] / measured[at_64_mb][-1]
+    result("spread_64_mb", spread, varies=True)
     save_figures()
 
-if rank == 0:
-    misses = [np.abs(np.log(models[key](sizes) / measured[key]))[large]
-              for models in (lines, curves) for key in names[:5]]
-    within = [float(np.mean(np.concatenate(half) < np.log(1.3))) for half in (misses[:5], misses[5:])]
-    result("lines_within_30", 100 * within[0], varies=True)
-    result("curves_within_30", 100 * within[1], varies=True)
-
-# (Shared memory sends no messages. Its model is no more than its own times at the other
-# sizes, and we leave it out of the count.) Of the points by messages from 64 KB on,
-# (lines_within_30) % are within 30 % of what the constants predict. With a curve for
-# each cost it is (curves_within_30) %. The finer model need not be the better one: it
-# follows every measurement, its noise and its cache too, where a line averages. Take
-# either for the trend: a single time can be several times off. Three things are in
-# neither.
+# The answers to the Predict, for this run: by messages, (fastest_4_bytes) is the
+# fastest for 4 bytes, and for 64 MB (fastest_64_mb) is, of all ways. Gathering takes
+# (spread_64_mb) times as long as that. With a link for every rank the model knows two
+# regimes, doubling for small tensors and the ring for large ones. Between them there is
+# a crossover: the size at which the next way becomes the faster one. With shared cores
+# the borders lie elsewhere. A way in which few ranks send at a time, such as the tree,
+# loses less there than one in which all do.
 #
-# Caches. One β cannot be right for 64 KB and for 64 MB, if the first fits a core's
-# cache and the second fits none. The curves know of this, but from one tensor used
-# again and again, while the ring walks through all of its parts.
-#
-# Fresh memory. Doubling, the tree and gathering ask for a box as large as the tensor.
-# At 64 MB the allocator gets it from the operating system each time, page by page and
-# filled with zeros. No constant stands for that.
-#
-# Other work. Each rank has a second thread, Gloo's, that moves the bytes. When one of
-# them waits for a core, all wait, and the more rounds, the more often.
+# The model is no oracle: from 64 KB on, (within_half) % of its times are within a
+# factor of 1.5 of the clock. It leaves out three things, and we have not measured which
+# of them matters where. One β serves for tensors that fit a cache and for those that do
+# not. Boxes as large as the tensor come from the operating system page by page. And
+# each rank has a second thread, Gloo's, that moves the bytes and waits for a core too.
 
-# --- The bandwidth of the bus ---------------------------------------------------------
+# --- Choose by measuring --------------------------------------------------------------
 
-# Seconds cannot be compared between machines, sizes, and numbers of ranks. GB/s can, if
-# we agree on what to divide. Bytes of the tensor over seconds is the algorithm's
-# bandwidth; it must fall with n even on perfect links. So the tests of NCCL multiply it
-# by what the best algorithm sends, $2\frac{n-1}{n}$, and call it bus bandwidth
-# [nccltests]: on perfect hardware it equals the speed of a link, whatever n is (with
-# switches that add, it can exceed it).
-
-if rank == 0:
-    print("\n## The bandwidth of the bus\n")
-    bus = {key: 2 * (n - 1) / n * sizes / measured[key] / 1e9 for key in names}
-    for key in names:
-        print(f"{key:>10}:", *(f"{bus[key][k]:6.2f}" for k in (7, 9, 11, 12)), "GB/s")
-    print(f"{'for':>10} ", *(f"{sizes[k] >> 10:>6}" for k in (7, 9, 11, 12)), "KB")
-    result("ring_of_link", bus["ring"][-1] / (beta_all / 1e9), varies=True)
-    adding = (n - 1) / n * sizes[-1] / gamma
-    result("adding_of_ring", 100 * adding / measured["ring"][-1], varies=True)
-    save_figures()
-
-# The ring gets (ring_of_link) times the bandwidth that each rank has when all send.
-# Adding is (adding_of_ring) % of its time. What is missing beyond that is waiting: in
-# every round each rank waits for its left neighbor, and so the slowest one decides.
-
-# --- Why libraries switch -------------------------------------------------------------
-
-# No way wins everywhere. So every library keeps several and chooses by size, number of
-# ranks and wiring: Open MPI and MPICH by tables, NCCL by a model like ours
-# [nccltuning]. Where should ours switch? From the first size on at which the ring wins,
-# and goes on winning: by the model, and as measured.
+# So every library keeps several ways and chooses by size, number of ranks and wiring:
+# Open MPI and MPICH by tables, NCCL by a model like ours [nccltuning]. Ours chooses by
+# what was measured. As medians are noisy, it changes its mind only for a clear gain:
 
 
-def ring_wins_from(sizes, doubling, ring):
-    """The first size from which on the ring is faster, in words."""
-    doubling_wins = np.flatnonzero(doubling <= ring)
-    first = doubling_wins[-1] + 1 if len(doubling_wins) else 0
-    return f"from {sizes[first] / 1024:,.0f} KB on" if first < len(sizes) else "at no size"
+def winners(sizes, times, gain=1.5):
+    """Return [(nbytes, way), ...]: from that size on, take that way.
 
-
-if rank == 0:
-    print("\n## Why libraries switch\n")
-    grid = np.geomspace(4, 1 << 26, 400)
-    by_model = ring_wins_from(grid, lines["doubling"](grid), lines["ring"](grid))
-    as_measured = ring_wins_from(sizes, measured["doubling"], measured["ring"])
-    result("ring_wins_by_model", by_model, varies=True)
-    result("ring_wins_as_measured", as_measured, varies=True)
-
-# Up to 64 MB the ring wins, by the model, (ring_wins_by_model); as measured,
-# (ring_wins_as_measured). Where the two disagree, believe the clock. The class below
-# takes 1 MB unless told otherwise: give it the `crossover` that you measure. Whoever
-# asks that all ranks are on one host may take the way without messages:
+    times: {way: seconds at each of `sizes`}, the same on all ranks. It
+    changes only for a way that is `gain` times as fast.
+    """
+    table = []
+    for k, nbytes in enumerate(sizes):
+        best = min(times, key=lambda way: times[way][k])
+        if not table:
+            table.append((0, best))
+        elif times[table[-1][1]][k] > gain * times[best][k]:
+            table.append((int(nbytes), best))
+    return table
 
 
 class FastAllReduce:
-    """The best way for each size: through shared memory on one host, else by messages."""
+    """For each size the way that was measured to be the fastest.
 
-    def __init__(self, group=None, crossover=1 << 20):
-        self.group, self.crossover = group, crossover
-        try:
-            self.shared = SharedMemory(group)
-        except ValueError:  # several hosts
-            self.shared = None
+    ways: {name: all-reduce}. table: what `winners` returns, one and the
+    same on all ranks.
+    """
+
+    def __init__(self, ways, table):
+        self.ways, self.table = ways, table
+
+    def way(self, nbytes):
+        """The name of the way that a tensor of this size takes."""
+        return [way for first, way in self.table if nbytes >= first][-1]
 
     def __call__(self, x):
         """Replace x by the sum of all ranks' x."""
-        if self.shared:
-            self.shared.all_reduce(x)
-        elif x.nbytes < self.crossover:
-            doubling_all_reduce(x, self.group)
-        else:
-            ring_all_reduce(x, self.group)
+        self.ways[self.way(x.nbytes)](x)
+
+
+def push(name, make):
+    """Give all ranks what make() returns in the kernel, under this name: a copy for each."""
+    before = play("ranks")
+    globals()[name] = from_rank_0_(make)
+    play(before)
+
+
+# Predict: What happens if each rank makes its table from its own clock?
+#
+# The ranks would disagree at some size, one would swap while another goes around the
+# ring, and both would wait forever, or take each other's messages for what they are
+# not. So the time that counts is the slowest rank's, and all ranks get one table:
+
+if rank == 0:
+    print("\n## Choose by measuring\n")
+    table = winners(sizes, {way: measured[way] for way in ours})
+    by_message_table = winners(sizes, {way: measured[way] for way in sending})
+
+push("table", lambda: table)
+push("by_message_table", lambda: by_message_table)
+if rank == 0:
+    for name, rows in ("all", table), ("by messages", by_message_table):
+        print(f"{name}:")
+        for first, way in rows:
+            print(f"    from {first:>10,} bytes on: {way}")
+    save_figures()
+
+everyone()
+play("ranks")
+fast = FastAllReduce(timed, table)
+fast_sending = FastAllReduce(timed, by_message_table)
+wrong = 0
+for length in (1, 1000, 100_001, 1 << 21):
+    for call in (fast, fast_sending):
+        x = torch.arange(length) % 11 + rank
+        theirs = x.clone()
+        call(x)
+        dist.all_reduce(theirs)
+        wrong += not torch.equal(x, theirs)
+
+wrong_by_rank = to_rank_0(wrong)
+if rank == 0:
+    play("kernel")
+    assert wrong_by_rank == [0] * n
+    for k, nbytes in enumerate(sizes):
+        chosen = [way for first, way in table if nbytes >= first][-1]
+        best = min(measured[way][k] for way in ours)
+        assert measured[chosen][k] <= 1.5 * best
+    over_gloo = measured[chosen] / measured["Gloo"]
+    result("chosen_64_mb", chosen, varies=True)
+    result("chosen_over_gloo", over_gloo[-1], varies=True)
+    ring_over_gloo = measured["ring"][-1] / measured["Gloo"][-1]
+    result("ring_over_gloo", ring_over_gloo, varies=True)
+    save_figures()
+
+# For 64 MB, (chosen_64_mb) is chosen and takes (chosen_over_gloo) of Gloo's time. Our
+# ring, in Python, takes (ring_over_gloo) times as long as Gloo's, in C++. Gloo has no
+# way through shared memory, as it is made for several hosts. NCCL has: within a host
+# its ranks reach into each other's memory, and between hosts they send.
+
+# --- Bus bandwidth --------------------------------------------------------------------
+
+# Seconds cannot be compared between machines, sizes, and numbers of ranks. GB/s can, if
+# we agree on what to divide. Bytes of the tensor over seconds is the algorithm
+# bandwidth. It must fall with n even on perfect links. So the tests of NCCL multiply it
+# by what the best algorithm sends, $2\frac{n-1}{n}$, and call it bus bandwidth
+# [nccltests]. Where each rank sends over a link of its own, and as little as it can, it
+# is the speed of the link, whatever n is.
+#
+# Predict: Eight GPUs all-reduce 1 GB in 5 ms. What is the bus bandwidth? Their links do
+# 450 GB/s each way. Is that good?
+
+
+def bus_bandwidth(n, nbytes, seconds):
+    return 2 * (n - 1) / n * nbytes / seconds / 1e9  # GB/s
 
 
 if rank == 0:
-    over_gloo = measured["shared"] / measured["Gloo"]
-    for nbytes, ratio in zip(sizes, over_gloo):
-        print(f"{nbytes:>10,} bytes: {ratio:5.2f} of Gloo's time")
-    result("shared_over_gloo", over_gloo[-1], varies=True)
-    result("ring_over_gloo", measured["ring"][-1] / measured["Gloo"][-1], varies=True)
+    print("\n## Bus bandwidth\n")
+    columns = (7, 9, 11, 12)
+    print(f"{'for':>10} ", *(f"{sizes[k] >> 10:>6}" for k in columns), "KB")
+    for way in names:
+        bus = bus_bandwidth(n, sizes, measured[way])
+        print(f"{way:>10}:", *(f"{bus[k]:6.2f}" for k in columns), "GB/s")
+    save_figures()
+
+if rank == 0:
+    result("predicted_bus", bus_bandwidth(8, 1e9, 5e-3))
+    result("of_450", 100 * bus_bandwidth(8, 1e9, 5e-3) / 450)
+
+# The GPUs get (predicted_bus) GB/s, (of_450) % of the link: good. The algorithm
+# bandwidth would be 200 GB/s and say nothing.
+
+# --- Extra: an estimate of what is left -----------------------------------------------
+
+# How much faster could one host be? Count what the way through shared memory reads and
+# writes, as if each byte came from memory and went there. To put and to take all but
+# its own part, a rank copies $2\frac{n-1}{n}$ tensors. To add, it reads n parts and
+# writes one twice, which is half of $1 + \frac{2}{n}$ copies.
+
+if rank == 0:
+    in_copies = 2 * (n - 1) / n + (1 + 2 / n) / 2
+    result("in_copies", in_copies)
+    if one_host:
+        at_32_mb = np.exp(np.interp(
+            np.log(1 << 25), np.log(sizes), np.log(measured["shared"])
+        ))
+        estimate = in_copies * copying[-1]  # all copy 32 MB at once
+        result("over_estimate", at_32_mb / estimate, varies=True)
+    save_figures()
+
+# That is (in_copies) copies for (n_ranks) ranks. The measurement, at 32 MB, is
+# (over_estimate) times what they would take. It is an estimate, and no floor: pieces of
+# 2 MB may stay in a cache, and then cost less than a copy through memory.
+
+# --- On real machines -----------------------------------------------------------------
+
+# The same formulas, with other constants:
+#
+# | link | β, each way | α a hop |
+# | --- | --- | --- |
+# | between your ranks, all at once | (beta_all_gb_s) GB/s | (alpha_all_us) µs |
+# | NVLink 4, H100 [hopper] | 450 GB/s | 0.5 to 3.4 µs [nccltuning] |
+# | InfiniBand NDR, 400 Gb/s [connectx7] | 50 GB/s | 2.7 to 10 µs [nccltuning] |
+# | Ethernet, 100 Gb/s | 12.5 GB/s | measure it: chapter 6 |
+#
+# The latencies are those that NCCL's own model has for a hop of its ring. The lower one
+# is that of its protocol LL, the higher one that of Simple, of which more below.
+#
+# Worked problem:
+#
+# 1 GB of gradients, 128 H100 in 16 nodes of 8. Each GPU has NVLink inside its node and
+# a card of 50 GB/s of its own to the others. What does one ring through all take, and
+# what a hierarchical all-reduce: reduce-scatter inside the nodes, all-reduce between
+# GPUs of the same place, all-gather inside?
+#
+# One ring sends $2\frac{127}{128}$ GB over its slowest link, in 254 hops. The
+# hierarchical one sends $\frac{7}{8}$ GB inside, twice, and between nodes only
+# $2\frac{15}{16}$ of an eighth, in 7 + 30 + 7 hops.
+
+if rank == 0:
+    print("\n## On real machines\n")
+    S, inside, between = 1e9, 450e9, 50e9  # bytes, bytes a second
+    hop_inside, hop_between = 3.4e-6, 10e-6
+
+    one_ring = 2 * 127 / 128 * S / between
+    one_ring += 2 * (16 * hop_between + 112 * hop_inside)  # nearly 254 hops
+    hierarchical = 2 * (7 / 8 * S / inside + 7 * hop_inside)
+    hierarchical += 2 * (15 / 16 * S / 8 / between + 15 * hop_between)
+    print(f"{1e3 * one_ring:.1f} ms, {1e3 * hierarchical:.1f} ms")
 
 
 def leave_group():
@@ -1319,64 +1665,64 @@ def leave_group():
     dist.destroy_process_group()
 
 
-# For 64 MB our ring, in Python, takes (ring_over_gloo) times as long as Gloo's, in C++:
-# both send the same bytes. Through shared memory it is (shared_over_gloo) times. Gloo
-# does not do this, as it is made for several hosts. NCCL does: within a host its ranks
-# reach into each other's memory, and between hosts they send.
-
-# --- The floor ------------------------------------------------------------------------
-
-# How much faster could it be? Count what the way through shared memory must read and
-# write, for each rank, in tensors: to put and to take all but its own part, $2 \cdot
-# 2\frac{n-1}{n}$; to add, it reads n parts and writes one twice, $1 + \frac{2}{n}$. A
-# plain copy reads one and writes one. So the floor is
-#
-# $$\frac{1}{2}\left(4\,\frac{n-1}{n} + 1 + \frac{2}{n}\right)$$
-#
-# times what it takes to copy the tensor once, with all ranks copying at the same time,
-# as they do here.
-
 if rank == 0:
-    print("\n## The floor\n")
-    traffic_in_copies = (4 * (n - 1) / n + 1 + 2 / n) / 2
-    floor = traffic_in_copies * all_copy[-1]  # at 32 MB
-    over_floor = by_memory[-1] / floor
-    result("traffic_in_copies", traffic_in_copies)
-    result("over_floor", over_floor, varies=True)
+    result("one_ring_ms", 1e3 * one_ring)
+    result("hierarchical_ms", 1e3 * hierarchical)
+    result("ring_latency_ms", 2e3 * (16 * hop_between + 112 * hop_inside))
 
-# (traffic_in_copies) copies for (n_ranks) ranks, and the measurement is (over_floor)
-# times that. The floor leaves out Python, the barriers, and that what one core has just
-# written must come to another one out of its cache. To get far below, one would have to
-# let go of the copying: keep the tensors themselves in memory that all can see, from
-# the start. Then each rank adds its part and writes it back, and nobody puts or takes.
-# Libraries offer that under the name of registered buffers.
+# (one_ring_ms) ms against (hierarchical_ms) ms. The latencies of the one ring are
+# (ring_latency_ms) ms of it, whatever the size: they grow with n. In practice several
+# rings, one for each network card, share the tensor, and that wins back most of the
+# bandwidth. It does not win back the hops.
+#
+# What NCCL does about them [hu2025]:
+# - Double binary trees. In a tree the inner ranks send twice, the leaves half. Two
+#   trees, of which each carries half of the tensor, are laid so that an inner rank of
+#   one is a leaf of the other. Everybody sends about as much as in a ring, in about
+#   $2\log_2 n$ hops [sanders2009]. NCCL builds them between nodes.
+# - Protocols. Simple sends large chunks and then tells the receiver: nearly the full
+#   bandwidth, some µs a hop. LL sends 4 bytes of data with a 4-byte flag, so that no
+#   message about the message is needed: a low latency, and at most half of the
+#   bandwidth. LL128 has 120 bytes of data in 128: both, over NVLink.
+# - NVLS: the NVLink switch adds. A GPU sends its tensor once and gets the total once,
+#   in place of $2\frac{n-1}{n}$ times. The proof above was about ranks that add; so bus
+#   bandwidth may exceed the link.
+#
+# `NCCL_DEBUG=INFO` with `NCCL_DEBUG_SUBSYS=TUNING` prints NCCL's table of latencies and
+# bandwidths, as `winners` is ours. `NCCL_ALGO` and `NCCL_PROTO` force a choice, for
+# experiments.
 
 # --- What you can do now --------------------------------------------------------------
 
-# - Write an all-reduce of any tensor among any ranks by gathering, with a tree, by
-#   recursive doubling and with a ring, and say for each how many rounds it takes and
-#   what each rank sends.
+# - Write an all-reduce of any tensor among any ranks around a ring, by gathering, with
+#   a tree, by recursive doubling and through shared memory, and say for each how many
+#   rounds it takes and what each rank sends.
 # - Say why nobody needs to send more than two tensors, and why the busiest rank sends
 #   nearly as many.
 # - Find out what is wrong with a collective that neither hangs nor fails.
-# - Share memory between the ranks of one host: order the writes, wait at a barrier,
-#   leave nothing behind.
-# - Estimate times from α, β and γ, say where that fails, and choose the way by the
-#   size.
-# - Read bus bandwidth, and compare a time with the floor under it.
+# - Estimate times from α, β and γ, for your machine and for one that you do not have.
+# - Choose the way by measuring, with one table for all ranks, and read bus bandwidth.
 
 # --- Run it on a cluster --------------------------------------------------------------
 
 #     torchrun --standalone --nproc-per-node 4 scripts/08_all_reduce.py
 #
-# On one host this is what you have seen. `ranklab.taught.all_reduce` has all of it to
-# import.
+# On one host this is what you have seen. On two, the same line on both, with the first
+# one's name:
+#
+#     torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d \
+#         --rdzv-endpoint HOST:29500 scripts/08_all_reduce.py
+#
+# The script then says that these ranks share no memory, leaves that way out, and times
+# the rest. `ranklab.taught.all_reduce` has all of it to import.
 
 # --- Where to read on -----------------------------------------------------------------
 
 # - [patarasuk2009]: the ring, and the proof that somebody must send as much.
 # - [thakur2005]: how MPICH chooses, with the same models; recursive halving, also where
 #   n is no power of two.
+# - [hu2025]: the protocols and algorithms of NCCL, read in its source. [sanders2009]:
+#   the two trees.
 # - [nccltests]: bus bandwidth, and what its factor is for every collective.
 # - [mckenney2010]: why writes are seen in another order, and what fences do about it.
 #   [memorybarriers]: what locks do about it, and what they do not.

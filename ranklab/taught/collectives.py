@@ -1,6 +1,6 @@
 # Generated from book/07_collectives.md by `make forms`: edit the manuscript, not this file.
 
-"""What everybody does together: what chapter 07_collectives teaches."""
+"""Collectives: what all ranks do together: what chapter 07_collectives teaches."""
 
 import torch
 import torch.distributed as dist
@@ -20,14 +20,14 @@ def recv(box, src, group=None):
 
 
 def sendrecv(outgoing, dst, incoming, src, group=None):
-    """Send `outgoing` to rank dst and fill `incoming` from rank src, both at the same time."""
+    """Send `outgoing` to rank dst, fill `incoming` from rank src, at once."""
     handle = dist.isend(outgoing.contiguous(), group=group, group_dst=dst)
     recv(incoming, src, group)
     handle.wait()
 
 
 def broadcast(x, src, group=None):
-    """Give the x of rank src to all ranks of the group, in place, along a binomial tree."""
+    """Give rank src's x to all of the group, along a binomial tree."""
     n = dist.get_world_size(group)
     me = (dist.get_rank(group) - src) % n  # counted from the root
     step = 1
@@ -40,9 +40,9 @@ def broadcast(x, src, group=None):
 
 
 def scatter(box, parts, src, group=None):
-    """Fill every rank's box with its part of the list that rank src has; the others give None."""
+    """Fill each rank's box with its part of rank src's list."""
     me = dist.get_rank(group)
-    if me != src:
+    if me != src:  # parts is None
         recv(box, src, group)
         return
     for dst, part in enumerate(parts):
@@ -53,9 +53,9 @@ def scatter(box, parts, src, group=None):
 
 
 def gather(x, boxes, dst, group=None):
-    """Fill the list of boxes that rank dst has with every rank's x; the others give None."""
+    """Fill rank dst's list of boxes with each rank's x."""
     me = dist.get_rank(group)
-    if me != dst:
+    if me != dst:  # boxes is None
         send(x, dst, group)
         return
     for src, box in enumerate(boxes):
@@ -66,7 +66,7 @@ def gather(x, boxes, dst, group=None):
 
 
 def all_gather(boxes, x, group=None):
-    """Fill every rank's boxes, one for each rank, with every rank's x, around the ring."""
+    """Fill each rank's boxes with every rank's x, around the ring."""
     n, me = dist.get_world_size(group), dist.get_rank(group)
     left, right = (me - 1) % n, (me + 1) % n
     boxes[me].copy_(x)
@@ -76,7 +76,7 @@ def all_gather(boxes, x, group=None):
 
 
 def reduce(x, dst, group=None):
-    """Put the sum of all ranks' x into the x of rank dst; the others' x stays as it is."""
+    """Put the sum of all ranks' x into rank dst's x; the others keep theirs."""
     n = dist.get_world_size(group)
     me = (dist.get_rank(group) - dst) % n
     total, incoming = x.clone(), torch.empty_like(x)
@@ -95,7 +95,7 @@ def reduce(x, dst, group=None):
 
 
 def reduce_scatter(box, parts, group=None):
-    """Fill every rank's box with the sum of its part of all ranks' lists, around the ring."""
+    """Fill each rank's box with the sum of its part of all lists."""
     n, me = dist.get_world_size(group), dist.get_rank(group)
     left, right = (me - 1) % n, (me + 1) % n
     sums = [part.clone() for part in parts]
@@ -108,7 +108,7 @@ def reduce_scatter(box, parts, group=None):
 
 
 def all_reduce(x, group=None):
-    """Replace every rank's x by the sum of all: reduce-scatter, then all-gather."""
+    """Replace x by the sum of all: reduce-scatter, then all-gather."""
     flat = x.reshape(-1)  # a view if there can be one, otherwise a copy
     parts = list(flat.tensor_split(dist.get_world_size(group)))
     total = torch.empty_like(parts[dist.get_rank(group)])
@@ -130,7 +130,8 @@ def all_to_all(boxes, parts, group=None):
 def barrier(group=None):
     """Return when every rank of the group has called it."""
     n, me = dist.get_world_size(group), dist.get_rank(group)
+    word, heard = torch.empty(0), torch.empty(0)
     step = 1
     while step < n:
-        sendrecv(torch.empty(0), (me + step) % n, torch.empty(0), (me - step) % n, group)
+        sendrecv(word, (me + step) % n, heard, (me - step) % n, group)
         step *= 2

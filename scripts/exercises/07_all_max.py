@@ -1,5 +1,5 @@
 # Generated from book/07_collectives.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: cee5e87b03b8).
+# Once this file is changed, `make forms` leaves it alone (as generated: 95ae0cd40ae1).
 #
 # === The largest, without a root ======================================================
 #
@@ -23,7 +23,8 @@ def all_max(x):
     incoming = torch.empty_like(x)
     step = 1
     while step < n:
-        # TODO: send x as far to the right as `step` says, and keep the larger of x and what comes.
+        # TODO: send x as far to the right as `step` says, and keep the
+        # larger of x and what comes.
         # YOUR CODE HERE
         raise NotImplementedError()
         step *= 2

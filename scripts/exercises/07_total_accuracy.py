@@ -1,5 +1,5 @@
 # Generated from book/07_collectives.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 2cc773bd51a6).
+# Once this file is changed, `make forms` leaves it alone (as generated: 284cbe309165).
 #
 # === One accuracy for all =============================================================
 #
@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 
 def total_accuracy(right, seen):
-    """The share of all ranks' samples that were right, the same number on every rank."""
+    """The share of all ranks' samples that were right, on every rank."""
     # TODO: one collective call.
     # YOUR CODE HERE
     raise NotImplementedError()

@@ -1,5 +1,5 @@
 # Generated from book/08_all_reduce.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 396ac1be3e5f).
+# Once this file is changed, `make forms` leaves it alone (as generated: 03be2aa72a68).
 #
 # === The way that wins ================================================================
 #
@@ -13,8 +13,8 @@
 # says what is missing or wrong (in the book's environment: `source .venv/bin/activate`).
 
 def faster_way(nbytes, n, alpha, beta):
-    """Return "doubling" or "ring", whichever takes less time; "doubling" if it is the same."""
-    # TODO: how many rounds has each way, and how many bytes has a message of each?
+    """Return "doubling" or "ring"; "doubling" if both take the same."""
+    # TODO: how many rounds has each way, how many bytes each message?
     # YOUR CODE HERE
     raise NotImplementedError()
 

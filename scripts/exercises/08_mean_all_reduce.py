@@ -1,5 +1,5 @@
 # Generated from book/08_all_reduce.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 6a1832d93366).
+# Once this file is changed, `make forms` leaves it alone (as generated: 865c0d927459).
 #
 # === A mean that rounds once ==========================================================
 #
@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 
 def mean_all_reduce(x):
-    """Replace x by the mean of all ranks' x, in place; sums and division in float32."""
+    """Replace x by the mean of all ranks' x, computed in float32."""
     # TODO: in float32 and in one piece, the sum and the mean; then back into x.
     # YOUR CODE HERE
     raise NotImplementedError()

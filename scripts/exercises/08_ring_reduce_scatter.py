@@ -1,5 +1,5 @@
 # Generated from book/08_all_reduce.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: d4d013463bed).
+# Once this file is changed, `make forms` leaves it alone (as generated: 4a938b8893d4).
 #
 # === Half of a ring ===================================================================
 #
@@ -9,8 +9,8 @@
 # `x.tensor_split(world size)`. With four ranks and x = [r, r, r, r] on rank r it
 # returns [6.] on every rank. Chapter 7's went to the left; this one is to go to the
 # right, as this chapter's ring does. But this chapter's leaves rank r with the total of
-# another part than r, so begin with another one. (The direction decides in which order
-# the ranks' numbers are added, and so the last bits, which the check looks at.) x stays
+# another part than r, so begin with another one. The direction decides in which order
+# the ranks' numbers are added, and so the last bits, which the check looks at. x stays
 # as it is.
 #
 #     python scripts/exercises/08_ring_reduce_scatter.py
@@ -29,7 +29,8 @@ def ring_reduce_scatter(x):
     left, right = (me - 1) % n, (me + 1) % n
     parts = x.clone().tensor_split(n)
     for step in range(n - 1):
-        # TODO: outgoing, the part that goes right, and mine, the one that what comes is added to.
+        # TODO: outgoing, the part that goes to the right, and mine, the
+        # one that what comes is added to.
         # YOUR CODE HERE
         raise NotImplementedError()
         incoming = torch.empty_like(mine)

@@ -1,5 +1,5 @@
 # Generated from book/08_all_reduce.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: abe5ceef4994).
+# Once this file is changed, `make forms` leaves it alone (as generated: e7e14e7cdf79).
 #
 # === Sum and maximum at once ==========================================================
 #
@@ -23,7 +23,8 @@ from ranklab.taught.messages import sendrecv
 
 def sum_and_max(x):
     """Return the elementwise sum and maximum of all ranks' x, on every rank."""
-    # TODO: who has no partner below the largest power of two, and who speaks for it?
+    # TODO: who has no partner below the largest power of two, and who
+    # speaks for it?
     # YOUR CODE HERE
     raise NotImplementedError()
 

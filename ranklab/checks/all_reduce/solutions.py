@@ -9,7 +9,7 @@ def ring_sends():
 # %% check('faster_way', faster_way)
 
 def faster_way(nbytes, n, alpha, beta):
-    """Return "doubling" or "ring", whichever takes less time; "doubling" if it is the same."""
+    """Return "doubling" or "ring"; "doubling" if both take the same."""
     rounds = n.bit_length() - 1
     doubling = rounds * (alpha + nbytes / beta)
     ring = 2 * (n - 1) * (alpha + nbytes / n / beta)
@@ -41,7 +41,7 @@ import torch.distributed as dist
 
 
 def mean_all_reduce(x):
-    """Replace x by the mean of all ranks' x, in place; sums and division in float32."""
+    """Replace x by the mean of all ranks' x, computed in float32."""
     total = x.to(torch.float32, copy=True).contiguous()
     dist.all_reduce(total)
     x.copy_(total / dist.get_world_size())
@@ -79,3 +79,30 @@ def sum_and_max(x):
     if me + core < n:
         dist.send(both, me + core)
     return both[0], both[1]
+
+# %% check('halving_all_reduce', halving_all_reduce)
+
+import torch
+import torch.distributed as dist
+from ranklab.taught.messages import sendrecv
+
+
+def halving_all_reduce(x):
+    """Replace x by the sum of all ranks' x, in place."""
+    n, me = dist.get_world_size(), dist.get_rank()
+    first, end, distance, swaps = 0, len(x), n // 2, []
+    while distance:
+        partner, middle = me ^ distance, (first + end) // 2
+        keep, give = x[first:middle], x[middle:end]
+        if me & distance:
+            keep, give = give, keep
+            first = middle
+        else:
+            end = middle
+        incoming = torch.empty_like(keep)
+        sendrecv(give, partner, incoming, partner)
+        keep += incoming
+        swaps.append((partner, keep, give))
+        distance //= 2
+    for partner, keep, give in reversed(swaps):
+        sendrecv(keep, partner, give, partner)
