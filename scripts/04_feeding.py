@@ -1,4 +1,4 @@
-# Chapter 4 of Many Ranks, One Model, as one script. Generated from book/04_feeding.md.
+# Generated from book/04_feeding.md by `make forms`: edit the manuscript, not this file.
 #
 # Run it: python 04_feeding.py
 #
@@ -11,6 +11,8 @@ import re
 import signal
 import statistics
 import sys
+import tempfile
+import textwrap
 import time
 import warnings
 from functools import partial
@@ -49,87 +51,85 @@ def file_beside(name):
         number += 1
         name = f"{first}-{number}"
     pictures.append(name)
-    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
-    print(f"saved beside this script: {path.name}")
-    return path
+    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
 
 
 del __file__  # processes that this one starts, and that import it, must not run it again
 
 
-# === Keep the processor busy ==========================================================
+# === Data loading and GPU utilization: keep the processor busy ========================
 
 # The meter shows 20 %: what is the processor waiting for? It shows 100 %: is it doing
 # anything?
 #
-# 25 minutes to read · 25 seconds to run · stands on chapter 3
-#
 # An expensive processor that waits for its input costs as much as one that computes. At
-# the end you can say what a utilization number means and what it does not, tell a
-# training loop that is starved by its input from one that is fed, predict how many
-# workers it takes to feed it, and find the two mistakes that workers bring along.
+# the end you can
+# - say what a utilization number means, and what it does not;
+# - tell a training loop that is starved by its input from one that is fed;
+# - predict how many workers it takes to feed it;
+# - find the two mistakes that workers bring along.
+#
+# 25 minutes to read · 60 seconds to run · stands on chapter 03_training
 #
 # Everything here runs on your GPU if you have one, and else on your CPU. On a CPU we
 # leave the training one thread, so that the other cores are free to load data.
 
 on_gpu = torch.cuda.is_available()
 place = torch.device("cuda" if on_gpu else "cpu")
-meter, column = ("gpu", "utilization_percent") if on_gpu else ("cpu", "own_percent")
+meter = "gpu" if on_gpu else "cpu"
+column = "utilization_percent" if on_gpu else "own_percent"
 torch.set_num_threads(1)
 torch.manual_seed(0)
 result("processor", place.type, varies=True)
 
 # --- What the number means ------------------------------------------------------------
 
-# NVIDIA's driver reports a GPU's utilization as the percentage of time, over its last
-# sample period, during which one or more kernels was executing; the period is between a
-# sixth of a second and a second [nvml]. (A kernel, here, is a function that runs on the
-# GPU.) An operating system reports a core in the same spirit: the share of time in
-# which some process ran on it. Both say how long something was running. Neither says
-# how much of the processor it used, or for what.
-#
-# `sampled` reads the number ten times a second while its block runs: of a GPU through
-# NVML, the library behind `nvidia-smi`; of the CPU through `psutil`. There we look at
-# this process alone, without its workers; 100 % is one core. Here are four things to do
-# for a while. Each returns how many floating-point operations it has done.
+# Here are four things that a processor can be told to do, again and again. Beside each
+# stands how many floating-point operations it is.
 
-
-def asleep(seconds):
-    """Do nothing."""
-    time.sleep(seconds)
-    return 0
-
-
-def spinning(seconds):
-    """Keep the processor running, on nothing."""
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        if on_gpu:
-            torch.cuda._sleep(10**7)  # one thread of the GPU counts its clock
-            torch.cuda.synchronize()
-    return 0
-
-
-def repeated(operation, flops, seconds):
-    """Call operation() for that long; return the operations that it did."""
-    calls, end = 0, time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        operation()
-        calls += 1
-        if on_gpu:
-            torch.cuda.synchronize()  # a GPU's operations are only queued by their call
-    return calls * flops
-
-
-print("\n## What the number means\n")
-one, n = torch.ones(1, device=place), 8192 if on_gpu else 512
+n = 8192 if on_gpu else 512
+one = torch.ones(1, device=place)
 square = torch.rand(n, n, device=place)
+spin = partial(torch.cuda._sleep, 10**7) if on_gpu else time.perf_counter
 activities = {
-    "asleep": asleep,
-    "spinning": spinning,
-    "tiny sums": lambda seconds: repeated(lambda: one.add_(1), 1, seconds),
-    "matrix products": lambda seconds: repeated(lambda: square @ square, 2 * n**3, seconds),
+    "asleep": (partial(time.sleep, 0.01), 0),
+    "spinning": (spin, 0),  # it asks what time it is
+    "tiny sums": (partial(one.add_, 1), 1),
+    "matrix products": (partial(torch.matmul, square, square), 2 * n**3),
 }
+
+try:
+    from ranklab.gpu import recorded, sampled, save, utilization_plot
+except ImportError:
+    recorded = sampled = save = utilization_plot = None
+    print("What ranklab.gpu measures is left out, for it is not installed here")
+
+# `sampled` reads the utilization ten times a second while its block runs: of a GPU
+# through NVML, the library behind `nvidia-smi`; of the CPU through `psutil`. There we
+# look at this process alone, without its workers; 100 % is one core.
+
+if recorded:
+    def repeated(operation, seconds):
+        """Call operation() for so long; return how often that was."""
+        calls, end = 0, time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            operation()
+            if on_gpu:
+                torch.cuda.synchronize()  # a call only queues a GPU's work
+            calls += 1
+        return calls
+
+
+    def percents_and_rates(operation, seconds=1.5 if on_gpu else 0.4, rounds=3):
+        """What the meter says, and calls a second, in each of some rounds."""
+        repeated(operation, 0.1)  # warm up
+        percents, rates = [], []
+        for _ in range(rounds):
+            with sampled(of=meter) as s:
+                calls = repeated(operation, seconds)
+            percents.append(s.mean(column))
+            rates.append(calls / s.time_s[-1])
+        return percents, rates
 
 # From ranklab.plots:
 
@@ -169,28 +169,14 @@ STYLE = {
 plt.switch_backend("Agg")  # figures go to files
 plt.rcParams.update(STYLE)
 
-try:
-    from ranklab.gpu import recorded, sampled, save, utilization_plot
-except ImportError:
-    recorded = sampled = save = utilization_plot = None
-    print("What ranklab.gpu measures is left out, for it is not installed here")
-
 # Predict: Sort the four by what the meter will show, and then by the operations done in
 # a second.
 
 if recorded:
-    seconds = 3.0 if on_gpu else 0.5
-    activities["matrix products"](0.1)  # warm up
-    percent, gflops = {}, {}
-    for name, activity in activities.items():
-        with sampled(of=meter) as s:
-            done = activity(seconds)
-        percent[name], gflops[name] = s.mean(column), done / s.time_s[-1] / 1e9
-
-    assert percent["asleep"] < percent["spinning"] and gflops["spinning"] == 0
-    assert gflops["tiny sums"] < gflops["matrix products"] / 100
-    result("percent", [round(value) for value in percent.values()], varies=True)
-    result("rate_of_tiny", gflops["tiny sums"] / gflops["matrix products"], varies=True)
+    percents, gflops = {}, {}
+    for name, (operation, flops) in activities.items():
+        percents[name], rates = percents_and_rates(operation)
+        gflops[name] = max(rates) * flops / 1e9
 
 
 def save_figures():
@@ -202,42 +188,62 @@ def save_figures():
 
 
 if recorded:
-    fig, ax = plt.subplots(num="utilization-and-work")
-    y, best = np.arange(len(percent)), gflops["matrix products"]
-    rates = [100 * rate / best for rate in gflops.values()]
-    ax.barh(y - 0.18, percent.values(), height=0.34, color="C0", label="utilization")
-    ax.barh(y + 0.18, rates, height=0.34, color="C1", label="operations, of matrix products'")
-    ax.set_yticks(y, percent)
+    fig, ax = plt.subplots(num="utilization-and-work", figsize=(5.2, 2.8))
+    y, best = np.arange(len(percents)), gflops["matrix products"]
+    low, high = np.array([(min(p), max(p)) for p in percents.values()]).T
+    done = [100 * rate / best for rate in gflops.values()]
+    ax.barh(y - 0.18, high, height=0.34, color="C0", label="utilization (%)")
+    ax.hlines(y - 0.18, low, high, color="black", linewidth=2)
+    ax.barh(y + 0.18, done, height=0.34, color="C1", label="operations (%)")
+    ax.set_yticks(y, percents)
     ax.invert_yaxis()
-    ax.set(xlabel="%")
-    ax.legend(loc="upper left", bbox_to_anchor=(-0.2, -0.2), ncols=2, fontsize=9)
+    ax.set(xlabel="%, the best of three rounds; black: from the lowest to the best")
+    ax.legend(loc="upper left", bbox_to_anchor=(-0.2, -0.25), ncols=2, fontsize=9)
     save_figures()
 
-# The meter cannot tell the last three apart. A loop that asks for the time over and
-# over has the utilization of a matrix product, and does nothing. Sums of one number at
-# a time reach (rate_of_tiny) of the product's rate: nearly all of that time goes into
-# calling them. (On a busy machine all three show less than 100 %, as other programs get
-# a share of the core. And the system counts a process's time in hundredths of a second:
-# over the half second that an activity lasts here, means are right to 2 %.)
+if recorded:
+    idle, *running = map(max, percents.values())
+    assert max(running) > 3 * idle and min(running) > max(running) / 2
+    assert gflops["spinning"] == 0
+    assert gflops["tiny sums"] < gflops["matrix products"] / 100
+    result("percents", [round(value) for value in (idle, *running)], varies=True)
+    tiny_share = gflops["tiny sums"] / gflops["matrix products"]
+    result("rate_of_tiny", tiny_share, varies=True)
+
+# The meter showed (percents) %: it tells sleep from the rest, and the last three not
+# from each other. A loop that asks for the time over and over has the utilization of a
+# matrix product, and does nothing. Sums of one number at a time reach (rate_of_tiny) of
+# the product's rate.
+#
+# NVIDIA's driver reports a GPU's utilization as the percentage of time, over its last
+# sample period, during which one or more kernels was executing; the period is between a
+# sixth of a second and a second [nvml]. A kernel, here, is a function that runs on the
+# GPU. An operating system reports a core in the same spirit: the share of time in which
+# some process ran on it. Both say how long something was running. Neither says how much
+# of the processor it used, or for what.
 #
 # So the number can be trusted in one direction. Low utilization proves that the
-# processor waits. High utilization does not prove that it works. On a GPU, a kernel
-# that occupies a single one of its hundred-odd multiprocessors counts in full, and so
-# does one that waits for a message of another GPU: a training in which all wait for one
-# that is gone shows 100 %. Whether it works is a question for operations per second
-# against the peak, as in chapter 1, or simply for examples per second.
+# processor waits. High utilization does not prove that it works. An H100 has 132
+# multiprocessors [hopper], and a kernel that occupies a single one of them counts in
+# full. So does one that waits for a message of another GPU. Whether a GPU works is a
+# question for operations per second against the peak, the MFU of chapter 03_training,
+# or simply for examples per second. Between the two stands what DCGM measures: the
+# share of multiprocessors that had something to do, and the share of time in which
+# their matrix units worked [dcgm].
 #
 # Here it is in a real training step, on data that is already in memory:
 
 features = 8192 if on_gpu else 1024
 model = nn.Sequential(
-    nn.Linear(features, 2 * features), nn.ReLU(), nn.Linear(2 * features, 10)
+    nn.Linear(features, 2 * features),
+    nn.ReLU(),
+    nn.Linear(2 * features, 10),
 ).to(place)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
 
 def step(x, y):
-    """One training step on a batch: x (batch, features), y (batch,) class numbers."""
+    """A training step on x (batch, features) and y (batch,), classes."""
     x, y = x.to(place, non_blocking=True), y.to(place, non_blocking=True)
     optimizer.zero_grad()
     nn.functional.cross_entropy(model(x), y).backward()
@@ -246,37 +252,42 @@ def step(x, y):
         torch.cuda.synchronize()
 
 
-if recorded:
-    rates = {}
-    for batch_size in (1, 256):
-        x, y = torch.randn(batch_size, features), torch.randint(10, (batch_size,))
-        step(x, y)
-        with sampled(of=meter) as s:
-            steps = repeated(partial(step, x, y), 1, seconds)
-        rates[batch_size] = steps * batch_size / s.time_s[-1]
-        print(f"batch {batch_size:3}: {s.mean(column):3.0f} %, {rates[batch_size]:8.0f} examples/s")
+# Predict: The same step on batches of 1 and of 256 examples. Which one shows more
+# utilization? Which one gets through more examples a second, and how many times as
+# many?
 
-    assert rates[256] > 2 * rates[1]
-    result("large_over_small_batch", rates[256] / rates[1], varies=True)
+if recorded:
+    seen = {}
+    for size in (1, 256):
+        x, y = torch.randn(size, features), torch.randint(10, (size,))
+        shown, rates = percents_and_rates(partial(step, x, y))
+        seen[size] = max(shown), max(rates) * size
+        percent, rate = seen[size]
+        print(f"batch {size:3}: {percent:3.0f} %, {rate:8.0f} examples/s")
+
+if recorded:
+    (small_percent, small), (large_percent, large) = seen.values()
+    assert large_percent < 2 * small_percent and large > 2 * small
+    result("large_over_small_batch", large / small, varies=True)
 
 # About the same utilization, and (large_over_small_batch) times the examples. From here
-# on, throughput decides, in examples per second, and utilization is a symptom.
+# on throughput decides, in examples per second, and utilization is a symptom.
 
-# --- Two kinds of slow input ----------------------------------------------------------
+# --- Watch it starve ------------------------------------------------------------------
 
 # A training loop takes a batch, makes a step, takes the next. Where the batch comes
-# from, is the job of a `Dataset`, which gives one example at a time, and a
-# `DataLoader`, which puts them together [torchdata]. An example can be slow for two
-# reasons. It may have to come from a disk or over a network: then the processor has
-# nothing to do meanwhile. Or it has to be made, by decoding, resizing, tokenizing: then
-# a core works. We want both, as slow as we choose, so that what comes out can be
-# compared with what should.
+# from is the job of a `Dataset`, which gives examples, and a `DataLoader`, which puts
+# them together [torchdata]. An example can be slow for two reasons. It may have to come
+# from a disk or over a network: then the processor has nothing to do meanwhile. Or it
+# has to be made, by decoding, resizing, tokenizing: then a core works. We want both, as
+# slow as we choose, so that what comes out can be compared with what should.
 
 
 class Fetched(Dataset):
-    """100 000 examples, each of which takes `seconds` to arrive, as from a disk or a network.
+    """100 000 examples, each `seconds` long on its way, as over a network.
 
-    An example is (x, y): x float32 of `features` numbers, all of them its index; y a class of 10.
+    An example is (x, y): x float32, `features` times its index; y a class of
+    10. A batch is asked for as a whole, and is waited for once.
     """
 
     def __init__(self, features, seconds):
@@ -286,45 +297,38 @@ class Fetched(Dataset):
         return 100_000
 
     def __getitem__(self, i):
-        self.take_time()
-        return torch.full((self.features,), float(i)), i % 10
+        return self.__getitems__([i])[0]
 
-    def take_time(self):
-        """Wait."""
-        time.sleep(self.seconds)
+    def __getitems__(self, indices):
+        self.take_time(indices)
+        shape = (self.features,)
+        return [(torch.full(shape, float(i)), i % 10) for i in indices]
+
+    def take_time(self, indices):
+        """Wait for these examples."""
+        time.sleep(self.seconds * len(indices))
 
 
-#@save
 class Decoded(Fetched):
-    """The same examples, each of which takes `seconds` of a core, as decoding an image does."""
+    """The same examples, each of which takes `seconds` of a core to make."""
 
-    def take_time(self):
-        """Compute. The core's seconds count, however many processes share the core."""
-        end = time.thread_time() + self.seconds
+    def take_time(self, indices):
+        """Compute. A core's seconds count, however many share the core."""
+        end = time.thread_time() + self.seconds * len(indices)
         while time.thread_time() < end:
             pass
 
 
-# How slow is slow depends on how fast the step is. So we time that first, for a batch
-# of 32.
+# PyTorch's loader has workers: processes that fetch batches. Ours are forked: copies of
+# this process, which therefore know the classes of a notebook. We ask for that by name,
+# as it is not the default everywhere.
 
 
-def step_seconds(batch_size, repeats=15):
-    """Seconds for a step on a batch that is in memory: the median."""
-    x, y = torch.randn(batch_size, features), torch.randint(10, (batch_size,))
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        step(x, y)
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
-
-
-print("\n## Two kinds of slow input\n")
-batch = 32
-step_time = step_seconds(batch)
-slow = Fetched(features, 4 * step_time / batch)  # a batch takes as long as 4 steps
-result("step_ms", 1000 * step_time, varies=True)
+def loader(dataset, batch_size=None, workers=0, **options):
+    """A DataLoader; its workers, if any, are forked from this process."""
+    if workers:
+        options["multiprocessing_context"] = "fork"
+    return DataLoader(dataset, batch_size, num_workers=workers, **options)
 
 
 def show(value, on_rank=None):
@@ -339,12 +343,6 @@ def show(value, on_rank=None):
         print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
 
 
-# PyTorch's loader has workers: processes that fetch batches. Ours are forked: copies of
-# this process, which therefore know the classes of a notebook. We ask for that by name,
-# as it is not the default everywhere. PyTorch warns of more workers than cores (whether
-# it is right is a question of this chapter), and Python, from 3.12 on, of forks. We
-# switch both warnings off.
-#
 # Warning: Forks have two traps, for your own datasets. Once this process has used the
 # GPU, a copy of it cannot. And other threads are not copied, but the locks that they
 # hold are: who asks for one waits forever. If a dataset touches either, put it into a
@@ -354,104 +352,110 @@ def show(value, on_rank=None):
 warnings.filterwarnings("ignore", message="This DataLoader will create")
 show(warnings.filterwarnings("ignore", message="This process .* is multi-threaded"))
 
-
-def loader(dataset, batch_size=None, workers=0, **options):
-    """A DataLoader whose workers, if it has any, are forked from this process."""
-    if workers:
-        options["multiprocessing_context"] = "fork"
-    return DataLoader(dataset, batch_size, num_workers=workers, **options)
-
-
-def throughput(batches, step, seconds=math.inf, warm_up=3):
-    """Examples a second that step(x, y) gets through with these batches, measured so long.
-
-    batches: a DataLoader, or whatever gives (x, y). The first ones do not count: workers start.
-    """
-    start, examples = None, 0
-    for number, (x, y) in enumerate(batches):
-        step(x, y)
-        now = time.perf_counter()
-        if number < warm_up:
-            start = now
-            continue
-        examples += len(x)
-        if now - start > seconds:
-            break
-    return examples / (now - start)
-
-
 # Predict: Everybody writes `DataLoader(data, batch_size=32)` once. How many worker
 # processes load the data?
 
-plain = DataLoader(slow, batch_size=32)
-assert plain.num_workers == 0
+plain = DataLoader(Fetched(features, 0), batch_size=32)
 result("default_workers", plain.num_workers)
-result("default_prefetch", DataLoader(slow, num_workers=1).prefetch_factor)
+ahead = DataLoader(Fetched(features, 0), num_workers=1).prefetch_factor
+result("default_prefetch", ahead)
+assert plain.num_workers == 0
 
 # None. It is often said that the default is one; it is (default_workers), and that is
 # something else. With 0 workers, the training process itself fetches each batch,
 # between two steps: it waits for every example, then computes, then waits. With 1
 # worker there is a second process, which fetches the next batch while the first one
 # computes.
-
-fed_by_itself = throughput(loader(slow, batch, workers=0), step, 0.5)
-fed_by_one = throughput(loader(slow, batch, workers=1), step, 0.5)
-result("of_the_ceiling", fed_by_itself * step_time / batch, varies=True)
-result("one_over_none", fed_by_one / fed_by_itself, varies=True)
-
-# This loop is starved: it reaches (of_the_ceiling) of what the step alone could do. (A
-# batch takes four steps' time to load and one to train on: a fifth was to be expected.)
-# One worker made it (one_over_none) times as fast. Expected was 5/4 = 1.25 at most: the
-# shorter of the two, the step, hides behind the longer one. (The two were measured one
-# after the other. On a busy machine the number also tells what else it had to do
-# meanwhile.)
-
-# --- Watch it starve ------------------------------------------------------------------
-
-# A sample every tenth of a second sees nothing of a wait that takes a hundredth. To see
-# it we make everything longer, as a larger model would: many steps on each batch, and
-# five times as long to wait for it.
-
-print("\n## Watch it starve\n")
-tooth = 0.3 if on_gpu else 0.1  # seconds; NVML's own sample period may be 1/6 s
-steps_each = math.ceil(tooth / step_time)
-slower = Fetched(features, 5 * steps_each * step_time / batch)
+#
+# Now both, with the meter running. A step on one batch takes 0.3 seconds here, as a
+# larger model's might: we repeat our small step for that long. To load a batch takes
+# three times as long.
 
 
-def long_step(x, y):
-    """Many training steps on one batch."""
-    for _ in range(steps_each):
-        step(x, y)
+def throughput(batches, step, count, warm_up=3, repeats=3):
+    """Examples a second that step(x, y) gets through, in each of `repeats`.
+
+    batches: a DataLoader, or whatever gives (x, y). Each repeat is `count`
+    batches; the first warm_up batches are in none, as workers start then.
+    """
+    batches = iter(batches)
+
+    def after(many):
+        start, examples = time.perf_counter(), 0
+        for x, y in itertools.islice(batches, many):
+            step(x, y)
+            examples += len(x)
+        return examples / (time.perf_counter() - start)
+
+    after(warm_up)
+    return [after(count) for _ in range(repeats)]
 
 
 if recorded:
-    over_time, reached = {}, {}
-    for name, workers in {"starved, 0 workers": 0, "fed, 8 workers": 8}.items():
+    batch = 32
+
+
+    def watched(workers, seconds, count):
+        """Train with the meter running: what it showed, and examples a second."""
+
+        def long_step(x, y):
+            end = time.perf_counter() + seconds
+            while time.perf_counter() < end:
+                step(x, y)
+
+        data = loader(Fetched(features, 3 * seconds / batch), batch, workers)
         with sampled(of=meter) as s:
-            batches = loader(slower, batch, workers)
-            reached[workers] = throughput(batches, long_step, 12 * tooth, warm_up=1)
-        over_time[name] = s
-    result("long_fed_over_starved", reached[8] / reached[0], varies=True)
-    result("cost_of_sampling", s.cost, varies=True)
+            rates = throughput(data, long_step, count, max(workers, 1), repeats=2)
+        return s, max(rates)
+
+# Predict: With no worker the loop loads for three steps' time, then trains for one.
+# What will the meter show on average? And how many times as fast is the loop if four
+# workers load?
+
+if recorded:
+    starved, slowly = watched(workers=0, seconds=0.3, count=2)
+    fed, quickly = watched(workers=4, seconds=0.3, count=4)
+    fine, _ = watched(workers=0, seconds=0.01, count=20)
+    over_time = {"starved, 0 workers": starved, "fed, 4 workers": fed}
+    over_time["starved, teeth too fine to see"] = fine
 
 if recorded:
     show(utilization_plot(over_time, name="starved-and-fed"))
 
-# Above: teeth. Every tooth is a batch trained on, every gap a wait. Below, after the
-# workers have started, the gaps close, and the same step on the same data gets through
-# (long_fed_over_starved) times as many examples; (5 + 1)/1 = 6 was to be expected. When
-# you see teeth in the utilization of a GPU, that is the first thing to think of. When
-# you see an even 20 %, it may be the same, with teeth too fine for the meter. (Watching
-# is nearly free: the sampling took (cost_of_sampling) of a core.)
+if recorded:
+    working = fed[column][np.array(fed.time_s) > 1.5]  # the workers have started
+    low = np.mean(working) / 4
+    readings = starved[column], working, fine[column][1:]
+    idle = [np.mean(one < low) for one in readings]
+    assert idle[0] > 0.5 and max(idle[1:]) < 0.7 * idle[0]
+    result("idle_starved", idle[0], varies=True)
+    result("idle_fed", idle[1], varies=True)
+    result("idle_fine", idle[2], varies=True)
+    result("long_fed_over_starved", quickly / slowly, varies=True)
+    assert 2.5 < quickly / slowly < 4.5
+    result("starved_percent", starved.mean(column), varies=True)
+    result("cost_of_sampling", starved.cost, varies=True)
+
+# At the top: teeth. Every tooth is a batch trained on, every gap a wait, and the
+# average is (starved_percent) %, about one step in four steps' time. The loop is
+# starved: in (idle_starved) of the readings there was next to nothing. In the middle,
+# once the workers have started, it was (idle_fed): the gaps have closed. The same step
+# on the same data gets through (long_fed_over_starved) times as many examples; (3 +
+# 1)/1 = 4 was to be expected.
 #
-# If this chapter has recorded the same two curves on a GPU, they are shown here:
+# At the bottom the same loop starves as much as at the top, in steps of 0.01 seconds.
+# Each sample now is the mean over several teeth, and a gap shows in (idle_fine) of
+# them. A low and even utilization can be a starved loop, too. Where a tooth is as long
+# as the time between two samples, it is worse: the samples then show a pattern that is
+# not there. Watching itself took (cost_of_sampling) of a core.
 
 if recorded:
     if on_gpu:
         save(over_time, "04_feeding-gpu.json")  # for images/recorded/
     from_a_card = recorded("04_feeding-gpu")
     for name, s in from_a_card.items():
-        print(f"{name}: {s.about['card']}, driver {s.about['driver']}, {s.about['date']}")
+        card, driver, date = (s.about[key] for key in ("card", "driver", "date"))
+        print(f"{name}: {card}, driver {driver}, {date}")
         print(f"    {s.about['command']}")
     if not from_a_card:
         print("There is no recording from a GPU yet.")
@@ -464,27 +468,25 @@ if recorded:
 
 # How many workers are enough? Let a batch take $L$ seconds to load and $S$ seconds to
 # train on. With $w$ workers, $w$ batches are under way at a time, so that one arrives
-# every $L/w$ seconds. (This is Little's law [little1961]: how many are inside, $w$,
-# equals how many come in a second, $w/L$, times how long each stays, $L$.) The training
+# every $L/w$ seconds. This is Little's law [little1961]: how many are inside, $w$,
+# equals how many come in a second, $w/L$, times how long each stays, $L$. The training
 # takes one every $S$ seconds at best. The slower of the two decides:
 #
 # $$\text{batches per second} = \begin{cases} 1/(L + S) & w = 0 \\ \min(w/L,\ 1/S) & w \ge 1
 # \end{cases}$$
 #
-# The two rates meet at $w = L/S$: the knee. Below it every worker adds the same; above
-# it workers only cost memory. But there is a limit that this leaves out. Loading that
-# computes needs cores. If $K$ of the $L$ seconds are a core's, and a batch takes $S$
-# seconds of a core to train on, then $c$ cores cannot do more than $c/(K+S)$ of them in
-# a second, with any number of workers. (Where the step runs on a GPU, that is $c/K$.)
-# If this limit is below $1/S$, the knee is where $w/L$ meets it. Input that waits takes
-# a little of a core, too, to put the batches together.
+# The two rates meet at $w = L/S$: the knee. But there is a limit that this leaves out.
+# Loading that computes needs cores. If $K$ of the $L$ seconds are a core's, then $c$
+# cores cannot load more than $c/K$ batches in a second, with any number of workers.
+# Where the training runs on the same cores, and needs $S$ seconds of one for a batch,
+# it is $c/(K+S)$.
 
 
 def predicted(workers, load, step, core_seconds=0.0, cores=1):
     """Batches a second with so many workers.
 
-    load, step: seconds to load a batch, and to train on it. core_seconds: how many of these,
-    together, a core has to work, with `cores` of them. 0: nothing but waiting.
+    load, step: seconds to load a batch, and to train on it. core_seconds: how
+    long a core works for a batch; 0: not at all. cores: how many there are.
     """
     if workers == 0:
         return 1 / (load + step)
@@ -494,75 +496,165 @@ def predicted(workers, load, step, core_seconds=0.0, cores=1):
     return min(limits)
 
 
-# Predict: The fetched input takes 4 steps' time a batch, the decoded one 2; the step
-# runs on a core, too. Where is the knee of each, with 2 cores and with 8?
+# To see the two limits apart, we take two inputs that are equally slow. One waits, the
+# other computes. The step of this section is what a step on a GPU is for the CPU: a
+# wait, in which the cores are free.
 
-print("\n## The knee\n")
-cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-workers = [0, 1, 2, 4, 6]
-step_time = step_seconds(batch)
-inputs = {
-    "fetched: waits for 4 steps": Fetched(features, 4 * step_time / batch),
-    "decoded: computes for 2 steps": Decoded(features, 2 * step_time / batch),
-}
-measured = {
-    name: [throughput(loader(data, batch, w), step, 0.2, warm_up=2 + w) for w in workers]
-    for name, data in inputs.items()
-}
-result("cores", cores, varies=True)
-
-# Now the formula. What a batch takes of a core is measured, for both; how long it waits
-# we know, for we have chosen it.
+if recorded:
+    S, L = 0.03, 0.12  # seconds, as ordered; they are measured below
+    inputs = {
+        "waits": Fetched(features, L / batch),
+        "computes": Decoded(features, L / batch),
+    }
 
 
-def load_seconds(data, clock, repeats=4):
-    """Seconds to load a batch, by this clock: the median."""
-    times = [clock()]
-    for _ in itertools.islice(loader(data, batch), repeats):
-        times.append(clock())
-    return statistics.median(np.diff(times))
+    def gpu_step(x, y):
+        """A step on a GPU, as a core sees it."""
+        time.sleep(S)
+
+# Predict: To load takes four steps' time, for both. Where is the knee of each, on 2
+# cores and on 8? How many times as fast as with no worker does each get?
+
+if recorded:
+    workers = [0, 1, 2, 4, 6]
+    measured = {}
+    for name, data in inputs.items():
+        measured[name] = [
+            throughput(
+                loader(data, batch, w),
+                gpu_step,
+                count=max(4, 2 * w),  # w batches come together: whole rounds
+                warm_up=2 * max(1, w),
+            )
+            for w in workers
+        ]
+
+# Now the formula. What it needs are two measurements without any worker: a batch that
+# is loaded and not trained on, and a step on a batch that is in memory. On the second
+# clock a batch costs only what a core worked for it.
+
+if recorded:
+    def load_seconds(data, clock):
+        """Seconds to load a batch, by this clock: the median of four."""
+        times = [clock()]
+        for _ in itertools.islice(loader(data, batch), 4):
+            times.append(clock())
+        return statistics.median(np.diff(times))
 
 
-def formula(data):
-    """What the formula says for each number of workers, in examples a second."""
-    core = load_seconds(data, time.thread_time)  # without the waiting
-    loading = core + (data.seconds * batch if type(data) is Fetched else 0)
-    in_core = core if on_gpu else core + step_time
-    return [batch * predicted(w, loading, step_time, in_core, cores) for w in workers]
+    in_memory = itertools.repeat(next(iter(loader(inputs["waits"], batch))))
+    step_seconds = batch / max(throughput(in_memory, gpu_step, count=4))
+    cores = os.cpu_count()
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))  # those that this process may use
+    lines = {}
+    for name, data in inputs.items():
+        load = load_seconds(data, time.perf_counter)
+        core = load_seconds(data, time.thread_time)
+        how = load, step_seconds, core, cores
+        lines[name] = [batch * predicted(w, *how) for w in workers]
 
+if recorded:
+    fig, ax = plt.subplots(num="knee", figsize=(5.2, 3.4))
+    for name, color in zip(inputs, ("C0", "C1")):
+        rates = np.array(measured[name]) * step_seconds / batch
+        best = rates.max(axis=1)
+        line = np.array(lines[name]) * step_seconds / batch
+        ax.plot(workers, line, "--", color=color, linewidth=1.5)
+        spread = [best - rates.min(axis=1), 0 * best]
+        how = {"fmt": "o", "capsize": 4, "color": color, "label": name}
+        ax.errorbar(workers, best, spread, **how)
+    ax.axhline(1, color="black", linewidth=1)
+    ax.text(0, 1, "the step alone", va="bottom", fontsize=9)
+    ax.set(xlabel="workers", ylabel="throughput, of the step's own")
+    ax.set(ylim=(0, 1.15), xticks=workers)
+    title = f"dots: best of 3, bars: to the lowest · lines: formula · {cores} cores"
+    ax.set_title(title, fontsize=9)
+    ax.legend(title="the input", loc="lower right")
+    save_figures()
 
-lines = [formula(data) for data in inputs.values()]
-waits, computes = measured.values()
-assert max(waits) > 1.3 * waits[0]  # waiting can be hidden, whatever else the machine does
-result("fetched_gain", max(waits) / waits[0], varies=True)
-result("decoded_gain", max(computes) / computes[0], varies=True)
-result("predicted_gains", [round(max(line) / line[0], 1) for line in lines], varies=True)
+if recorded:
+    waits, computes = ([max(rates) for rates in measured[name]] for name in inputs)
+    reached = [rate / line for rate, line in zip(waits, lines["waits"])]
+    at = workers.index
+    assert reached[at(4)] > 0.8 and min(reached) > 0.7 and max(reached) < 1.2
+    assert waits[at(2)] > 1.5 * waits[at(1)] and waits[at(4)] > 1.5 * waits[at(2)]
+    assert waits[at(6)] < 1.2 * waits[at(4)]  # above the knee: nothing more
+    limit = max(lines["computes"])
+    assert max(computes) < 1.2 * limit
+    assert cores >= 4 or max(computes) < 0.8 * max(waits)
+    result("cores", cores, varies=True)
+    result("reached_at_4", reached[at(4)], varies=True)
+    gains = [max(rates) / rates[0] for rates in (waits, computes)]
+    result("gains", [round(gain, 1) for gain in gains], varies=True)
+    wanted = [max(line) / line[0] for line in lines.values()]
+    result("predicted_gains", [round(gain, 1) for gain in wanted], varies=True)
 
-fig, ax = plt.subplots(num="knee")
-ceiling = batch / step_time
-for (name, rates), line, color in zip(measured.items(), lines, ("C0", "C1")):
-    ax.plot(workers, np.array(line) / ceiling, "--", color=color, linewidth=1.5)
-    ax.plot(workers, np.array(rates) / ceiling, "o", color=color, label=name)
-ax.axhline(1, color="black", linewidth=1, label="the step alone")
-ax.set(xlabel="workers", ylabel="throughput, of the step's own", ylim=(0, None), xticks=workers)
-ax.legend(loc="upper left", bbox_to_anchor=(0, -0.2), fontsize=9)
-save_figures()
-
-# Dots are measured, dashed lines predicted. The knee of the input that waits is near 4,
-# with 2 cores or 8: workers that sleep need none. That of the input that computes is at
-# 2 with 8 cores. With 2 it comes earlier, at 4/3, where $w/(2S)$ meets $2/(3S)$: more
-# workers only take the core away from the training.
-#
-# At best the two were (fetched_gain) and (decoded_gain) times as fast as with no
-# worker. Predicted were (predicted_gains); the first is above (4 + 1)/1 by what it
-# takes to put the batches together. Expect dots below their lines: each batch must also
-# be handed over, a wait lasts longer than asked for, and other programs use the same
-# cores.
+# The input that waits has its knee at 4 workers, and no core matters: workers that
+# sleep need none. With 4 workers it reached (reached_at_4) of what was predicted, and a
+# fifth and a sixth brought nothing more. The input that computes has the same $L$, and
+# stops where the cores end. On the (cores) cores of this run that is at (cores)
+# workers, if there are fewer than 4; on 8 it has its knee at 4, like the other. The two
+# became (gains) times as fast as with no worker; (predicted_gains) was predicted. On a
+# machine that does other things as well, the dots of what computes lie lower, as the
+# cores are shared.
 #
 # That is why "twice as many workers as GPUs" and "as many as cores" are both wrong as
 # rules. Ask the input whether it waits or computes, measure $L$ and $S$, and divide. If
 # it computes and the cores are used up, the way out is less work: decode once and store
 # the result, or let the GPU do it [mohan2021].
+
+# --- On real machines -----------------------------------------------------------------
+
+# What feeds a GPU are links, and each is slower than the next:
+#
+# | the way of a batch | GB/s | source |
+# | --- | ---: | --- |
+# | a network card of 400 Gbit/s | 50 | [connectx7] |
+# | PCIe 5 with 16 lanes, host to GPU | 64 | [hopper] |
+# | an H100's memory (HBM3) to its cores | 3350 | [h100] |
+# | this machine: a copy in memory, read and written | (copy_gb_per_s) | measured below |
+
+block, times = torch.ones(1 << 24), []
+box = torch.empty_like(block)
+for _ in range(5):
+    start = time.perf_counter()
+    box.copy_(block)
+    times.append(time.perf_counter() - start)
+copy_gb_per_s = 2 * block.numel() * 4 / min(times) / 1e9
+result("copy_gb_per_s", copy_gb_per_s, varies=True)
+
+# Worked problem: A GPU trains on 2,500 images a second, in batches of 256. The storage
+# answers after 0.2 seconds, with files of 110 kB; to decode one takes 10 ms of a core.
+# How many workers and cores does the GPU need, how many bytes a second from the
+# storage, and how much memory for the finished batches of 224 × 224 pixels, 3 colors
+# and 4 bytes each?
+
+s = 256 / 2500  # seconds that a batch is trained on
+k = 256 * 0.010  # seconds of a core to decode it
+load = k + 0.2
+needed = math.ceil(load / s)
+result("workers_needed", needed)
+result("cores_needed", round(k / s))
+result("mb_per_s", round(2500 * 110e3 / 1e6))
+waiting = needed * ahead * 256 * 3 * 224 * 224 * 4
+result("gb_of_batches", round(waiting / 1e9, 1))
+
+enough = round(k / s)
+assert predicted(needed, load, s, k, enough) == 1 / s
+assert predicted(needed - 1, load, s, k, enough) < 1 / s
+assert predicted(needed, load, s, k, enough - 1) < 1 / s
+per_token = 6 * 405e9  # flop: chapter 3's rule
+result("tokens_per_s", round(400e12 / per_token))
+assert 4 * 400e12 / per_token < 1000  # bytes a second
+
+# $S = 256/2500 = 0.1$ s and $L = 256 \cdot 0.01 + 0.2 = 2.8$ s, so $L/S$ is
+# (workers_needed) workers, on (cores_needed) cores, for one GPU. The storage must give
+# (mb_per_s) MB/s, which is little for the links above: here it is the cores that starve
+# the GPU. And finished batches wait in (gb_of_batches) GB of shared memory, of which a
+# container may have far less. Text is another case. Llama 3's largest model needs $6
+# \cdot 405 \cdot 10^9$ operations a token, and a GPU did 400 TFLOP/s of them [llama3]:
+# (tokens_per_s) tokens a second, less than a kilobyte.
 
 # --- What a queue can do, and what it cannot ------------------------------------------
 
@@ -571,54 +663,53 @@ save_figures()
 # good for? Take an input that is fast enough on average but not evenly: nothing for
 # seven batches, then a long wait, as when a new file is opened.
 
+if recorded:
+    class Files(Fetched):
+        """Every 8th batch waits for all of them: its file is being opened."""
 
-class Files(Fetched):
-    """The first example of every 8th batch waits for all of them: its file is being opened."""
-
-    def __getitem__(self, i):
-        if i % (8 * batch) == 0:
-            time.sleep(self.seconds * 8 * batch)
-        return torch.full((self.features,), float(i)), i % 10
-
+        def take_time(self, indices):
+            if indices[0] % (8 * batch) == 0:
+                super().take_time(range(8 * batch))
 
 # Predict: The waits add up to three quarters of the steps' time. One worker. Will more
 # prefetching help? And if they added up to twice the steps' time?
 
-print("\n## What a queue can do, and what it cannot\n")
-pause = 0.008  # seconds: in place of a step, so that nothing but the queue decides
-short_queue, long_queue = [], []
-for share in (0.75, 2.0):
-    files = Files(features, share * pause / batch)
-    for length, of_the_steps in ((2, short_queue), (16, long_queue)):
-        batches = loader(files, batch, workers=1, prefetch_factor=length)
-        rates = [
-            throughput(itertools.islice(batches, 3 * 8), lambda x, y: time.sleep(pause), warm_up=8)
-            for _ in range(2)
-        ]
-        of_the_steps.append(round(max(rates) * pause / batch, 2))
-result("short_queue", short_queue, varies=True)
-result("long_queue", long_queue, varies=True)
-save_figures()
+if recorded:
+    queues = {2: [], 16: []}  # length of the queue -> of the steps' own rate
+    for share in (0.75, 2.0):
+        files = Files(features, share * S / batch)
+        for length, reached in queues.items():
+            batches = loader(files, batch, workers=1, prefetch_factor=length)
+            [rate] = throughput(batches, gpu_step, count=16, warm_up=8, repeats=1)
+            reached.append(round(rate * step_seconds / batch, 2))
+    result("short_queue", queues[2], varies=True)
+    result("long_queue", queues[16], varies=True)
+
+if recorded:
+    (short_quick, short_slow), (long_quick, long_slow) = queues.values()
+    assert long_quick > 1.1 * short_quick and long_slow > 1.1 * short_slow
+    assert long_slow < 0.7 and long_quick > 1.3 * long_slow
 
 # In a queue of 2, two steps' time of each wait is hidden; so 8 batches take 8 + 6 − 2 =
 # 12 steps' time from the first input, and 8 + 16 − 2 = 22 from the second. That lets us
 # expect 8/12 = 0.67 and 8/22 = 0.36 of the steps' own rate, and we measured
 # (short_queue). In a queue of 16 the waits vanish, and the worker is what is left: 1
-# and 0.5, and measured were (long_queue). The second input gets no further with any
-# queue, for it delivers half as much as the steps would take. A queue evens out; it
-# does not speed up. It brings an input to its mean rate at best. (And it costs memory:
-# workers × `prefetch_factor` batches.)
+# and 0.5 were to be expected, and (long_queue) came out. The second input delivers half
+# as much as the steps would take, and no queue can change that. A queue evens out; it
+# does not speed up. It brings an input to its mean rate at best, and it costs memory:
+# workers × `prefetch_factor` batches.
 #
 # Two more switches. `persistent_workers=True` keeps the workers from one epoch to the
 # next, instead of starting them anew. And `pin_memory=True` puts each batch into pinned
 # memory, which stays in its place so that the GPU can fetch it by itself. Then
 # `.to("cuda", non_blocking=True)` returns at once: the program goes on while the copy
-# waits its turn. Only if it is asked for on another stream, `torch.cuda.Stream`, does
-# it run beside the computation [moens2024]. Without a GPU there is nobody to fetch it:
+# waits its turn. If it is asked for on another stream, `torch.cuda.Stream`, it can run
+# beside the computation: the next batch travels while this one is trained on
+# [moens2024]. Without a GPU there is nobody to fetch it:
 
 
 def copy_ms(x):
-    """Milliseconds until a copy to the GPU has been asked for, and until it is done."""
+    """Milliseconds until a copy to the GPU is asked for, and is done."""
     x.to(place)  # warm up
     start = time.perf_counter()
     x.to(place, non_blocking=True)
@@ -629,13 +720,15 @@ def copy_ms(x):
 
 if on_gpu:
     pageable = torch.randn(1 << 24)
-    print("pageable: asked for after %.2f ms, done after %.2f ms" % copy_ms(pageable))
-    print("pinned:   asked for after %.2f ms, done after %.2f ms" % copy_ms(pageable.pin_memory()))
+    pinned = pageable.pin_memory()
+    for kind, x in (("pageable", pageable), ("pinned", pinned)):
+        asked, done = copy_ms(x)
+        print(f"{kind}: asked for after {asked:.2f} ms, done after {done:.2f} ms")
 else:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         next(iter(DataLoader(Fetched(1, 0), pin_memory=True)))
-    print(said[0].message)
+    print(textwrap.fill(str(said[0].message), 80))
 
 # --- Data, twice ----------------------------------------------------------------------
 
@@ -653,21 +746,26 @@ class Stream(IterableDataset):
 # Predict: The loader hands out batches of 10. How many batches come with 0 workers? And
 # with 4?
 
-print("\n## Data, twice\n")
-seen = {w: torch.cat(list(loader(Stream(), 10, w))).tolist() for w in (0, 1, 4)}
-assert [len(numbers) for numbers in seen.values()] == [100, 100, 400]
-assert sorted(seen[4]) == sorted(4 * seen[0])
-result("numbers_seen", [len(numbers) for numbers in seen.values()])
-result("first_twenty", seen[4][:20])
 
-# With 4 workers, every number came 4 times. Each worker got a copy of the dataset, as a
-# fork does, and each went through the whole stream. No error, no warning, and the loss
-# falls, as it would. Only counting finds that an "epoch" is four times as long, and
+def numbers(stream, w):
+    """All numbers that a loader with w workers hands out."""
+    return torch.cat(list(loader(stream, 10, w))).tolist()
+
+
+seen = {w: numbers(Stream(), w) for w in (0, 1, 4)}
+assert sorted(seen[4]) == sorted(4 * seen[0])
+result("numbers_seen", [len(each) for each in seen.values()])
+result("first_twenty", seen[4][:20])
+assert seen[4][:40] == 4 * seen[0][:10]
+
+# 10 and 40. With 4 workers, every number came 4 times. Each worker got a copy of the
+# dataset, as a fork does, and each went through the whole stream. No error, no warning,
+# and a loss would fall. Only counting finds that an "epoch" is four times as long, and
 # four batches in a row are the same.
 #
 # This is the first bug of data parallelism, and you will meet it again with ranks in
-# place of workers in chapter 10. The repair is the same there: each one must know who
-# it is and how many they are, and take its part.
+# place of workers in chapter 10_sync_sgd. The repair is the same there: each one must
+# know who it is and how many they are, and take its part.
 
 
 class Shared(Stream):
@@ -680,23 +778,23 @@ class Shared(Stream):
 
 
 for w in (0, 3, 4):
-    numbers = torch.cat(list(loader(Shared(), 10, w))).tolist()
-    assert sorted(numbers) == list(range(100))
-result("order_with_4", numbers[:12])
+    assert sorted(numbers(Shared(), w)) == list(range(100))
+result("order_with_4", numbers(Shared(), 4)[:12])
 
 # Every number once, though in another order. A dataset with indices has no such
 # problem: the training process deals out the indices, and the batches come back in
 # order, however many workers there are.
 
 quick = torch.utils.data.Subset(Fetched(1, 0), range(200))
-orders = [torch.cat([x for x, _ in loader(quick, 16, w)]).flatten().tolist() for w in (0, 4)]
-assert orders[0] == orders[1] == list(range(200))
+for w in (0, 4):
+    order = torch.cat([x for x, _ in loader(quick, 16, w)]).flatten()
+    assert order.tolist() == list(range(200))
 
 # Copies have a second trap. Ask what else is copied:
 
 
 class Noisy(Dataset):
-    """Noise for each example: from NumPy's global generator, and from one of its own."""
+    """For each example: noise of NumPy's global generator, and of its own."""
 
     def __init__(self):
         self.own = np.random.default_rng(0)
@@ -719,15 +817,15 @@ for _ in range(2):
         own_noise.append([round(value, 3) for value in second.tolist()])
 assert len({tuple(values) for values in global_noise}) == 4
 assert len({tuple(values) for values in own_noise}) == 1
-result("own_noise", own_noise)
-result("global_noise", global_noise, varies=True)
+print("own:   ", *own_noise, sep="\n  ")
+print("global:", *global_noise, sep="\n  ")
+result("own_noise", own_noise[0])
 
-# Each list is a worker's: two of the first epoch, two of the second. The generator that
-# the dataset owns was copied, state and all: each worker draws the same numbers, and in
-# the next epoch, from a fresh copy, again. The global generators do not repeat: PyTorch
-# seeds Python's, NumPy's and its own in each worker, from its own seed and the worker's
-# number. (Before version 1.9 it left out NumPy's, and training programs drew the same
-# "random" crops in every worker.) An exercise below repairs it.
+# The dataset's own. Each list is a worker's: two of the first epoch, two of the second.
+# The generator that the dataset owns was copied, state and all: each worker draws the
+# same numbers, and in the next epoch, from a fresh copy, again. The global generators
+# do not repeat: PyTorch seeds Python's, NumPy's and its own in each worker, from its
+# own seed and the worker's number [torchdata]. An exercise below repairs it.
 
 # --- A worker that dies ---------------------------------------------------------------
 
@@ -736,52 +834,94 @@ result("global_noise", global_noise, varies=True)
 
 
 class Deadly(Fetched):
-    """Example 40 ends the process that loads it, as the system does when memory runs out."""
+    """Example 40 ends the process that loads it, as a system without memory."""
 
-    def __getitem__(self, i):
-        if i == 40:
+    def take_time(self, indices):
+        if 40 in indices:
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().__getitem__(i)
 
 
-print("\n## A worker that dies\n")
-try:
-    for x, y in loader(Deadly(features, 0), batch, workers=2):
-        step(x, y)
-except RuntimeError as error:
-    print(error)
-    died = True
-assert died
+if recorded:
+    died = False
+    try:
+        for x, y in loader(Deadly(features, 0), batch, workers=2):
+            step(x, y)
+    except RuntimeError as error:
+        print(textwrap.fill(str(error), 80))
+        died = True
+    assert died
 
 # The system tells the training process that a worker is gone, and it raises a
 # `RuntimeError`. It knows which one, and not where: the traceback shows what the
 # training was doing. It says how the worker ended, Killed, or only that it "exited
 # unexpectedly": that depends on who notices first. Both suggest memory: watch it, and
-# try fewer workers and a shorter queue. Where a worker fails with an exception, set the
-# workers to 0: it is then raised in your own process, where a debugger works. That is
-# the best reason for the default.
+# try fewer workers and a shorter queue. In a container, look at `/dev/shm` first:
+# workers hand over their batches through it, and a bus error is what a worker dies of
+# when it is full. Give the container more, `--shm-size` or `--ipc=host`
+# [pytorchreadme]. Where a worker fails with an exception, set the workers to 0: it is
+# then raised in your own process, where a debugger works. That is the best reason for
+# the default.
 
 # --- What to do when the number is low ------------------------------------------------
 
-# 1. Train on one batch that is in memory. That is the ceiling: $1/S$.
-# 2. Go through the loader without training. That is the input's own rate.
-# 3. If the second is the lower one, feed. Does it wait? More workers, until $w = L/S$
-#    with the $L$ that you measure. Does it compute? Workers up to the cores, then less
-#    work for each example. Is it uneven? A longer queue.
-# 4. If the first is the lower one, the input is not to blame, whatever the utilization.
-#    Look at the step: larger batches, fewer small operations, chapter 1's roofline.
+# Measure two rates. Train on one batch that is in memory: that is the ceiling, $1/S$.
+# Then go through the loader without training: that is the input's own rate.
 
-print("\n## What to do when the number is low\n")
-fetched = inputs["fetched: waits for 4 steps"]
-alone = throughput(loader(fetched, batch, 4), lambda x, y: None, 0.3)
-of_ceiling = alone * step_time / batch
-result("input_over_ceiling", of_ceiling, varies=True)
-result("workers_it_takes", math.ceil(4 / of_ceiling), varies=True)
+if recorded:
+    ceiling = batch / step_seconds
 
-# For the fetched input with 4 workers, the input's own rate is (input_over_ceiling) of
-# the ceiling. It was made to be about 1; each example's wait is a little longer than
-# asked for, and on busy cores much longer. So $L$ is 4/(input_over_ceiling) steps'
-# time, and it takes (workers_it_takes) workers.
+
+    def nothing(x, y):
+        """Take the batch, and leave it."""
+
+
+    def input_rate(w):
+        """What the input that waits can do with w workers, of the ceiling."""
+        batches = loader(inputs["waits"], batch, w)
+        return max(throughput(batches, nothing, count=w, warm_up=w)) / ceiling
+
+
+    of_ceiling = {w: input_rate(w) for w in (1, 6)}
+    result("input_with_1", of_ceiling[1], varies=True)
+    result("input_with_6", of_ceiling[6], varies=True)
+    assert of_ceiling[1] < 0.5 and of_ceiling[6] > 1
+
+# With 1 worker the input reaches (input_with_1) of the ceiling: feed it. With 6 it
+# could do (input_with_6) times what the steps take: look at the step.
+# 1. The input is the lower one. Does it wait? More workers, until $w = L/S$ with the
+#    $L$ that you measure. Does it compute? Workers up to the cores, then less work for
+#    each example. Is it uneven? A longer queue.
+# 2. The step is the lower one. The input is not to blame, whatever the utilization
+#    says. Larger batches, fewer small operations, chapter 01_matmul's roofline. Is it
+#    near the peak? Then it works: compare its MFU, or what DCGM says of the
+#    multiprocessors, and not the utilization.
+# 3. Both are high, and the loop is slow. Then it is what happens between them: copies
+#    to the GPU that the step waits for, from memory that is not pinned; a `.item()` or
+#    a `print` in each step; losses that are taken too often; workers that start anew in
+#    each epoch; workers and training on the same cores.
+# 4. A worker dies, or the loader hangs. Memory, `/dev/shm`, a lock that was held at the
+#    fork.
+
+# --- Extra: tokens in one file --------------------------------------------------------
+
+# A file for each example is slow to open and to find. Large data sets therefore come in
+# shards: files of many examples, one after the other, read from the beginning to the
+# end. Text needs even less: all tokens stand in one file, which is a memory map for
+# each worker. Nothing is read until a place in it is touched; then the system reads a
+# page of it and keeps it, in the page cache, for all processes together. So the second
+# epoch comes from memory if the file fits.
+
+with tempfile.TemporaryDirectory() as folder:
+    path = Path(folder) / "tokens.bin"
+    np.arange(1_000_000, dtype=np.uint32).tofile(path)
+    tokens = np.memmap(path, dtype=np.uint32, mode="r")
+    starts = np.random.default_rng(0).integers(len(tokens) - 128, size=8)
+    windows = torch.tensor(np.stack([tokens[s : s + 128] for s in starts]))
+    assert windows.shape == (8, 128) and len(tokens) == 1_000_000
+    assert windows[:, 0].tolist() == starts.tolist()
+    del tokens
+
+# Eight windows of 128 tokens, from random places, without reading the file.
 
 # --- What you can do now --------------------------------------------------------------
 

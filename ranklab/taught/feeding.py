@@ -1,8 +1,8 @@
 # Generated from book/04_feeding.md by `make forms`: edit the manuscript, not this file.
 
-"""Keep the processor busy: what chapter 04_feeding teaches."""
+"""Data loading and GPU utilization: keep the processor busy: what chapter 04_feeding teaches."""
 
-import math
+import itertools
 import time
 
 import torch
@@ -10,9 +10,10 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Fetched(Dataset):
-    """100 000 examples, each of which takes `seconds` to arrive, as from a disk or a network.
+    """100 000 examples, each `seconds` long on its way, as over a network.
 
-    An example is (x, y): x float32 of `features` numbers, all of them its index; y a class of 10.
+    An example is (x, y): x float32, `features` times its index; y a class of
+    10. A batch is asked for as a whole, and is waited for once.
     """
 
     def __init__(self, features, seconds):
@@ -22,54 +23,59 @@ class Fetched(Dataset):
         return 100_000
 
     def __getitem__(self, i):
-        self.take_time()
-        return torch.full((self.features,), float(i)), i % 10
+        return self.__getitems__([i])[0]
 
-    def take_time(self):
-        """Wait."""
-        time.sleep(self.seconds)
+    def __getitems__(self, indices):
+        self.take_time(indices)
+        shape = (self.features,)
+        return [(torch.full(shape, float(i)), i % 10) for i in indices]
+
+    def take_time(self, indices):
+        """Wait for these examples."""
+        time.sleep(self.seconds * len(indices))
 
 
 class Decoded(Fetched):
-    """The same examples, each of which takes `seconds` of a core, as decoding an image does."""
+    """The same examples, each of which takes `seconds` of a core to make."""
 
-    def take_time(self):
-        """Compute. The core's seconds count, however many processes share the core."""
-        end = time.thread_time() + self.seconds
+    def take_time(self, indices):
+        """Compute. A core's seconds count, however many share the core."""
+        end = time.thread_time() + self.seconds * len(indices)
         while time.thread_time() < end:
             pass
 
 
 def loader(dataset, batch_size=None, workers=0, **options):
-    """A DataLoader whose workers, if it has any, are forked from this process."""
+    """A DataLoader; its workers, if any, are forked from this process."""
     if workers:
         options["multiprocessing_context"] = "fork"
     return DataLoader(dataset, batch_size, num_workers=workers, **options)
 
 
-def throughput(batches, step, seconds=math.inf, warm_up=3):
-    """Examples a second that step(x, y) gets through with these batches, measured so long.
+def throughput(batches, step, count, warm_up=3, repeats=3):
+    """Examples a second that step(x, y) gets through, in each of `repeats`.
 
-    batches: a DataLoader, or whatever gives (x, y). The first ones do not count: workers start.
+    batches: a DataLoader, or whatever gives (x, y). Each repeat is `count`
+    batches; the first warm_up batches are in none, as workers start then.
     """
-    start, examples = None, 0
-    for number, (x, y) in enumerate(batches):
-        step(x, y)
-        now = time.perf_counter()
-        if number < warm_up:
-            start = now
-            continue
-        examples += len(x)
-        if now - start > seconds:
-            break
-    return examples / (now - start)
+    batches = iter(batches)
+
+    def after(many):
+        start, examples = time.perf_counter(), 0
+        for x, y in itertools.islice(batches, many):
+            step(x, y)
+            examples += len(x)
+        return examples / (time.perf_counter() - start)
+
+    after(warm_up)
+    return [after(count) for _ in range(repeats)]
 
 
 def predicted(workers, load, step, core_seconds=0.0, cores=1):
     """Batches a second with so many workers.
 
-    load, step: seconds to load a batch, and to train on it. core_seconds: how many of these,
-    together, a core has to work, with `cores` of them. 0: nothing but waiting.
+    load, step: seconds to load a batch, and to train on it. core_seconds: how
+    long a core works for a batch; 0: not at all. cores: how many there are.
     """
     if workers == 0:
         return 1 / (load + step)

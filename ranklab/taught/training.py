@@ -1,6 +1,6 @@
 # Generated from book/03_training.md by `make forms`: edit the manuscript, not this file.
 
-"""One training loop, timed: what chapter 03_training teaches."""
+"""The training loop: its time, and what its loss says: what chapter 03_training teaches."""
 
 import functools
 import time
@@ -12,7 +12,7 @@ from torch import nn
 
 
 def make_data(n, dim_in=1024, n_classes=32, *, class_sep=1.0, seed=0):
-    """Return X (n, dim_in), float32, and the classes y (n,), int64, of n made-up samples.
+    """Return n made-up samples: X (n, dim_in), float32, and y (n,), int64.
 
     class_sep: half the edge of the cube at whose corners the clusters are.
     """
@@ -44,7 +44,7 @@ class MLP(nn.Module):
             self.layers.append(layer)
 
     def forward(self, x):
-        """x: (batch, sizes[0]). Returns a number for each class, (batch, sizes[-1])."""
+        """x: (batch, sizes[0]). Returns (batch, sizes[-1]), for each class."""
         *hidden, last = self.layers
         for layer in hidden:
             x = torch.tanh(layer(x))
@@ -53,34 +53,37 @@ class MLP(nn.Module):
 
 @torch.no_grad()
 def evaluate(model, X, y):
-    """Return the mean cross-entropy (a float) over X (n, features) and y (n,), and the share of
-    samples whose class the model finds. Nothing is trained and no graph is kept."""
-    model.eval()  # for layers that work otherwise in training, such as dropout; an MLP has none
+    """Return the mean cross-entropy over X (n, features) and y (n,), a float,
+    and the share of samples whose class is found. Nothing is trained."""
+    model.eval()  # for layers that train otherwise, such as dropout
     outputs = model(X)
     model.train()
     loss = nn.functional.cross_entropy(outputs, y).item()
     return loss, (outputs.argmax(1) == y).float().mean().item()
 
 
-@functools.lru_cache(maxsize=2)  # it is asked for in every step, and is the same for a whole epoch
+@functools.lru_cache(maxsize=2)  # every step asks; it holds for an epoch
 def order_of_epoch(epoch, n, seed):
-    """Return the numbers of n samples, (n,), int64, in the random order of an epoch."""
-    return torch.randperm(n, generator=torch.Generator().manual_seed(1000003 * seed + epoch))
+    """Return the numbers of n samples, in the random order of an epoch."""
+    generator = torch.Generator().manual_seed(1000003 * seed + epoch)
+    return torch.randperm(n, generator=generator)
 
 
 def samples_of_step(step, n, batch_size, seed=0):
-    """Return which of n samples step number `step` trains on: (batch_size,), int64.
+    """Return which of n samples step number `step` trains on: (batch_size,).
 
-    Every epoch goes through the samples in a new random order, in full batches; what does not
-    fill a batch is left out, other samples in each epoch. The result depends on the arguments
-    alone, so every process can ask, in any order.
+    Every epoch goes through the samples in a new random order, in full
+    batches; what does not fill a batch is left out, other samples in each
+    epoch. The result depends on the arguments alone, so every process can ask,
+    in any order.
     """
     epoch, place = divmod(step, n // batch_size)
-    return order_of_epoch(epoch, n, seed)[place * batch_size : (place + 1) * batch_size]
+    order = order_of_epoch(epoch, n, seed)
+    return order[place * batch_size : (place + 1) * batch_size]
 
 
 def loss_and_gradients(model, x, y):
-    """Return the loss of a batch, and leave its gradients in the parameters' .grad."""
+    """Return a batch's loss; leave its gradients in the parameters' .grad."""
     model.zero_grad()
     loss = nn.functional.cross_entropy(model(x), y)
     loss.backward()
@@ -88,7 +91,7 @@ def loss_and_gradients(model, x, y):
 
 
 def rate_at(step, niters, first=0.1):
-    """The learning rate of a step: it falls in a line from `first` to 0.3 first over niters."""
+    """The learning rate: falls in a line from `first` to 0.3 first."""
     return first * (1 - 0.7 * step / niters)
 
 
@@ -99,34 +102,47 @@ def line(step, train_loss, test_loss, seconds):
 
 
 def split(X, y, share=0.1, seed=0):
-    """Return (train X, train y) and (test X, test y): a random share of the samples is for testing.
+    """Return (train X, train y) and (test X, test y): a random share to test.
 
     Every sample is in exactly one of the two.
     """
-    order = torch.randperm(len(X), generator=torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(X), generator=generator)
     test, train = order.tensor_split([round(share * len(X))])
     return (X[train], y[train]), (X[test], y[test])
 
 
-def train(model, train_set, test_set, *, niters, batch_size, learning_rate, seed=0, report=print):
-    """Train with SGD, its rate falling; return [(step, train loss, test loss)].
+def losses_at(step, model, *sets):
+    """Return the step, and the mean loss over each set (X, y)."""
+    return step, *(evaluate(model, *one)[0] for one in sets)
 
-    train_set, test_set: (X, y). Every 100 steps and at the end both losses are taken; report is
-    called with a line of text every 100 steps.
-    """
+
+def train(
+    model,
+    train_set,
+    test_set,
+    *,
+    niters,
+    batch_size,
+    learning_rate,
+    seed=0,
+    report=print,
+):
+    """Train with SGD; return [(step, train loss, test loss)], taken every 100
+    steps, each before its step and with a line to `report`, and at the end."""
     X, y = train_set
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
     history = []
     for step in range(niters):
         if step % 100 == 0:
-            history.append((step, evaluate(model, *train_set)[0], evaluate(model, *test_set)[0]))
+            history.append(losses_at(step, model, train_set, test_set))
         chosen = samples_of_step(step, len(X), batch_size, seed)
         x, labels = X[chosen], y[chosen]
         start = time.perf_counter()
         loss_and_gradients(model, x, labels)
-        optimizer.param_groups[0]["lr"] = rate_at(step, niters, learning_rate)
+        rate = rate_at(step, niters, learning_rate)
+        optimizer.param_groups[0]["lr"] = rate
         optimizer.step()
         if step % 100 == 0:
             report(line(*history[-1], time.perf_counter() - start))
-    history.append((niters, evaluate(model, *train_set)[0], evaluate(model, *test_set)[0]))
-    return history
+    return [*history, losses_at(niters, model, train_set, test_set)]

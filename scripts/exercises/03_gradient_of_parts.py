@@ -1,5 +1,5 @@
 # Generated from book/03_training.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 448a174d9a67).
+# Once this file is changed, `make forms` leaves it alone (as generated: e5aa7ce9d387).
 #
 # === One gradient from unequal parts ==================================================
 #
@@ -17,14 +17,16 @@
 # says what is missing or wrong (in the book's environment: `source .venv/bin/activate`).
 
 import torch
+from torch.nn.functional import cross_entropy
 
 
 def gradient_of_parts(model, x, y, sizes):
-    """The gradients of the mean cross-entropy over x and y, part by part, as a list."""
+    """The gradients of the mean cross-entropy over x and y, as a list."""
     parameters = list(model.parameters())
     total = [torch.zeros_like(parameter) for parameter in parameters]
-    # TODO: for each part, its gradients. How much do they count? x.split(sizes) gives the parts.
-    # The parameters may have a .grad from before: it must not count, and may be overwritten.
+    # TODO: for each part, its gradients. How much do they count? The parts
+    # are x.split(sizes). The parameters may have a .grad from before: it must
+    # not count, and may be overwritten.
     # YOUR CODE HERE
     raise NotImplementedError()
     return total

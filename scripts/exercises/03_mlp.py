@@ -1,5 +1,5 @@
 # Generated from book/03_training.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: b40a952a032f).
+# Once this file is changed, `make forms` leaves it alone (as generated: ef650b891ecf).
 #
 # === The MLP ==========================================================================
 #
@@ -9,8 +9,8 @@
 # rate, one step, the evaluation, and the training loop. The check tells you how far you
 # are; run it as often as you like. `run(["--niters", "200"])` then trains, and prints
 # lines of the chapter's form. The docstrings say what is wanted; it is not always what
-# the chapter's functions of the same names do. (`MLP`, `split`, `evaluate`, `train` and
-# others are defined anew: should you go back, run the chapter's cells again.)
+# the chapter's functions of the same names do. `MLP`, `split`, `evaluate`, `train` and
+# others are defined anew: should you go back, run the chapter's cells again.
 #
 #     python scripts/exercises/03_mlp.py
 #
@@ -24,18 +24,22 @@ from sklearn.datasets import make_classification
 from torch import nn
 
 OPTIONS = {"n_layers": 4, "dim_in": 1024, "n_classes": 32, "dim_hidden": 256}
-OPTIONS |= {"train_size": 10000, "batch_size": 64, "learning_rate": 0.1, "niters": 1000}
-OPTIONS |= {"port": 29000}
+OPTIONS |= {"train_size": 10000, "batch_size": 64, "learning_rate": 0.1}
+OPTIONS |= {"niters": 1000, "port": 29000}
 
 
 class MLP(nn.Module):
-    """n_layers linear layers without bias: dim_in to dim_hidden, ..., dim_hidden to n_classes."""
+    """n_layers linear layers without bias, tanh between them.
+
+    From dim_in to dim_hidden, ..., from dim_hidden to n_classes.
+    """
 
     def __init__(self, n_layers, dim_in, dim_hidden, n_classes):
         super().__init__()
         self.layers = nn.ModuleList()
-        # TODO: append the layers, in order, each with nn.init.kaiming_uniform_(layer.weight).
-        # With n_layers = 1 there is one, from dim_in to n_classes.
+        # TODO: append the layers, in order, each with
+        # nn.init.kaiming_uniform_(layer.weight). With n_layers = 1 there is
+        # one, from dim_in to n_classes.
         # YOUR CODE HERE
         raise NotImplementedError()
 
@@ -47,9 +51,10 @@ class MLP(nn.Module):
 
 
 def split(X, y):
-    """Return (train X, train y), (test X, test y): a tenth, rounded down, is for testing.
+    """Return (train X, train y), (test X, test y): a tenth is for testing.
 
-    Which samples these are is random; every sample is in exactly one of the two.
+    Rounded down. Which samples these are is random; every sample is in exactly
+    one of the two.
     """
     # TODO: torch.randperm(n) is a random order.
     # YOUR CODE HERE
@@ -57,7 +62,10 @@ def split(X, y):
 
 
 def rate_at(step, niters, first):
-    """The learning rate of a step: `first` at step 0, falling in a line to 0.3 first at niters."""
+    """The learning rate of a step: falls in a line.
+
+    From `first` at step 0 to 0.3 first at niters.
+    """
     # TODO
     # YOUR CODE HERE
     raise NotImplementedError()
@@ -65,31 +73,36 @@ def rate_at(step, niters, first):
 
 def train_step(model, optimizer, x, y):
     """Train on one batch; the loss is cross-entropy."""
-    # TODO: forward, backward, update. What must happen to the gradients of the step before?
+    # TODO: forward, backward, update. What must happen to the gradients of
+    # the step before?
     # YOUR CODE HERE
     raise NotImplementedError()
 
 
 def evaluate(model, X, y, batch_size=64):
-    """Return the mean loss over all samples, a float; the model sees batch_size at a time.
+    """Return the mean loss over all samples, a float.
 
+    The model sees batch_size of them at a time.
     Weights and gradients stay as they are, and no graph is recorded.
     """
-    # TODO: the last batch can be smaller. It must not count as much as a full one.
+    # TODO: the last batch can be smaller. It must not count as much as a full
+    # one.
     # YOUR CODE HERE
     raise NotImplementedError()
 
 
 def train(model, train_set, test_set, batches, learning_rate, every=100):
-    """Train a step for each of `batches`, a list of tensors: numbers of samples of train_set.
+    """Train a step for each of `batches`: numbers of samples of train_set.
 
-    Before every `every`-th step, the first included, both losses are taken; after it, a line with
-    its seconds is printed. The rate is rate_at's, with niters = len(batches).
-    Returns what the lines say, and no more: [(step, train loss, test loss)].
+    Before every `every`-th step, the first included, both losses are taken;
+    after it, a line with its seconds is printed. The rate is rate_at's, with
+    niters = len(batches). Returns what the lines say, and no more: [(step,
+    train loss, test loss)].
     """
-    # TODO: an optimizer: torch.optim.SGD. Then for each step: both losses and a line, where they
-    # are due; the rate, optimizer.param_groups[0]["lr"]; train_step on the chosen samples.
-    # Each line is printed: print(line(step, train_loss, test_loss, seconds)); line is below.
+    # TODO: an optimizer: torch.optim.SGD. Then for each step: both losses and
+    # a line, where they are due; the rate, optimizer.param_groups[0]["lr"];
+    # train_step on the chosen samples. Each line is printed:
+    # print(line(step, train_loss, test_loss, seconds)); line is below.
     # YOUR CODE HERE
     raise NotImplementedError()
 
@@ -104,10 +117,11 @@ def run(arguments):
     """The whole program. arguments: a list of strings, as on a command line."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     for name, value in OPTIONS.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
+        name = f"--{name.replace('_', '-')}"
+        parser.add_argument(name, type=type(value), default=value)
     o = parser.parse_args(arguments)
     print(vars(o))
-    torch.manual_seed(0)  # the split, the weights and the batches: the same in every run
+    torch.manual_seed(0)  # split, weights and batches: the same in every run
     X, y = make_classification(
         n_samples=o.train_size,
         n_features=o.dim_in,
@@ -116,12 +130,15 @@ def run(arguments):
         n_clusters_per_class=10,
         random_state=0,
     )
-    train_set, test_set = split(torch.tensor(X, dtype=torch.float32), torch.tensor(y))
+    X, y = torch.tensor(X, dtype=torch.float32), torch.tensor(y)
+    train_set, test_set = split(X, y)
     n = len(train_set[0])
     epochs = 1 + o.niters * o.batch_size // n
-    batches = [b for _ in range(epochs + 1) for b in torch.randperm(n).split(o.batch_size)]
+    orders = [torch.randperm(n) for _ in range(epochs + 1)]
+    batches = [b for order in orders for b in order.split(o.batch_size)]
+    batches = batches[: o.niters]
     model = MLP(o.n_layers, o.dim_in, o.dim_hidden, o.n_classes)
-    return train(model, train_set, test_set, batches[: o.niters], o.learning_rate)
+    return train(model, train_set, test_set, batches, o.learning_rate)
 
 
 if __name__ == "__main__":

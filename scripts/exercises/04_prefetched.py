@@ -1,5 +1,5 @@
 # Generated from book/04_feeding.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 230900381910).
+# Once this file is changed, `make forms` leaves it alone (as generated: 92f38755785b).
 #
 # === Your own prefetcher ==============================================================
 #
@@ -22,8 +22,9 @@ import threading
 
 
 def prefetched(batches, depth):
-    """Give the items of `batches`, while a thread takes up to `depth` more of them."""
-    # TODO: a queue of at most `depth`, a thread that fills it, a loop that empties it.
+    """Give the items of `batches`; a thread takes up to `depth` more."""
+    # TODO: a queue of at most `depth`, a thread that fills it, a loop that
+    # empties it.
     # YOUR CODE HERE
     raise NotImplementedError()
 

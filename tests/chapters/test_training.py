@@ -41,8 +41,9 @@ def test_the_script_takes_the_published_options_and_prints_the_published_lines(t
     done = run(tmp_path, *SMALL, "--niters", "101")
     assert done.returncode == 0, done.stderr
     changed = {"train_size": 700, "dim_in": 32, "n_classes": 4, "dim_hidden": 16, "niters": 101}
-    first, *lines = done.stdout.splitlines()
-    assert first == str(PUBLISHED | changed)
+    lines = done.stdout.splitlines()
+    said = re.search(r"\{.*?\}", " ".join(lines))[0]  # wrapped
+    assert said == str(PUBLISHED | changed)
     steps = [int(found[1]) for found in map(LINE.fullmatch, lines) if found]
     assert steps == [0, 100, 0, 100]  # as published, then repaired
 

@@ -13,7 +13,7 @@ from torch.utils.data import get_worker_info
 
 
 class EachOnce(IterableDataset):
-    """The numbers from start to stop (without stop), each from one worker only."""
+    """The numbers from start up to stop, each from one worker only."""
 
     def __init__(self, start, stop):
         self.start, self.stop = start, stop
@@ -22,7 +22,8 @@ class EachOnce(IterableDataset):
         info = get_worker_info()
         which, of = (info.id, info.num_workers) if info else (0, 1)
         n = self.stop - self.start
-        first, last = self.start + n * which // of, self.start + n * (which + 1) // of
+        first = self.start + n * which // of
+        last = self.start + n * (which + 1) // of
         return iter(range(first, last))
 
 # %% check('reseed', reseed)
@@ -44,7 +45,7 @@ import threading
 
 
 def prefetched(batches, depth):
-    """Give the items of `batches`, while a thread takes up to `depth` more of them."""
+    """Give the items of `batches`; a thread takes up to `depth` more."""
     ready, end = queue.Queue(maxsize=depth), object()
     errors = []
 
@@ -52,7 +53,7 @@ def prefetched(batches, depth):
         try:
             for batch in batches:
                 ready.put(batch)
-        except BaseException as error:  # whoever takes the batches shall have it
+        except BaseException as error:  # for whoever takes the batches
             errors.append(error)
         ready.put(end)
 

@@ -11,7 +11,8 @@ from ranklab.exercises import Exercise, Mistake
 
 # In the solution
 MEAN = ', reduction="sum") / len(y)'
-ADD = """        for so_far, gradient in zip(total, torch.autograd.grad(loss, parameters)):
+ADD = """        gradients = torch.autograd.grad(loss, parameters)
+        for so_far, gradient in zip(total, gradients):
             so_far += gradient
 """
 

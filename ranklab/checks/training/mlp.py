@@ -40,9 +40,13 @@ LAYER = """layer = nn.Linear(n_in, n_out, bias=False)
 LEARN = """nn.functional.cross_entropy(model(x), y).backward()
     optimizer.step()
 """
-SET = 'optimizer.param_groups[0]["lr"] = rate_at(step, len(batches), learning_rate)\n'
+SET = """rate = rate_at(step, len(batches), learning_rate)
+        optimizer.param_groups[0]["lr"] = rate
+"""
 EVALUATED = "    total = 0.0\n    with torch.no_grad():"
-MEASURED = "history.append((step, evaluate(model, *train_set), evaluate(model, *test_set)))"
+MEASURED = """losses = [evaluate(model, *train_set), evaluate(model, *test_set)]
+            history.append((step, *losses))"""
+AT_THE_END = MEASURED.replace(" " * 12, " " * 4)
 PRINTED = "print(line(*history[-1], time.perf_counter() - start))"
 
 exercise = Exercise(
@@ -163,7 +167,7 @@ exercise = Exercise(
         Mistake("Return the list of (step, train loss, test loss).", {"    return history\n": ""}),
         Mistake(
             "An entry for each line and none for the end: the chapter's own `train` adds one.",
-            {"    return history": f"    step += 1\n    {MEASURED}\n    return history"},
+            {"    return history": f"    step += 1\n    {AT_THE_END}\n    return history"},
             test=lambda seen: len(seen.results[0]["losses"]) == len(seen.expected[0]["losses"]) + 1,
         ),
         Mistake(

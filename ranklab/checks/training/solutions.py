@@ -3,27 +3,30 @@
 # %% check('canary', canary)
 
 def canary():
-    """Return "a" (robust), "b" (computed from something else) or "c" (learned nothing)."""
+    """Return "a" (robust), "b" (other labels) or "c" (learned nothing)."""
     return "b"
 
 # %% check('no_remainder', no_remainder)
 
 def no_remainder():
-    """Return "a" (both near 0.2), "b" (below 0.1, and near 6) or "c" (both below 0.1)."""
+    """Return "a" (both 0.2), "b" (0.1 and 6) or "c" (both below 0.1)."""
     return "b"
 
 # %% check('gradient_of_parts', gradient_of_parts)
 
 import torch
+from torch.nn.functional import cross_entropy
 
 
 def gradient_of_parts(model, x, y, sizes):
-    """The gradients of the mean cross-entropy over x and y, part by part, as a list."""
+    """The gradients of the mean cross-entropy over x and y, as a list."""
     parameters = list(model.parameters())
     total = [torch.zeros_like(parameter) for parameter in parameters]
     for inputs, classes in zip(x.split(sizes), y.split(sizes)):
-        loss = torch.nn.functional.cross_entropy(model(inputs), classes, reduction="sum") / len(y)
-        for so_far, gradient in zip(total, torch.autograd.grad(loss, parameters)):
+        outputs = model(inputs)
+        loss = cross_entropy(outputs, classes, reduction="sum") / len(y)
+        gradients = torch.autograd.grad(loss, parameters)
+        for so_far, gradient in zip(total, gradients):
             so_far += gradient
     return total
 
@@ -48,7 +51,10 @@ from torch import nn
 
 
 class MLP(nn.Module):
-    """n_layers linear layers without bias: dim_in to dim_hidden, ..., dim_hidden to n_classes."""
+    """n_layers linear layers without bias, tanh between them.
+
+    From dim_in to dim_hidden, ..., from dim_hidden to n_classes.
+    """
 
     def __init__(self, n_layers, dim_in, dim_hidden, n_classes):
         super().__init__()
@@ -68,9 +74,10 @@ class MLP(nn.Module):
 
 
 def split(X, y):
-    """Return (train X, train y), (test X, test y): a tenth, rounded down, is for testing.
+    """Return (train X, train y), (test X, test y): a tenth is for testing.
 
-    Which samples these are is random; every sample is in exactly one of the two.
+    Rounded down. Which samples these are is random; every sample is in exactly
+    one of the two.
     """
     order = torch.randperm(len(X))
     test, train = order[: len(X) // 10], order[len(X) // 10 :]
@@ -78,7 +85,10 @@ def split(X, y):
 
 
 def rate_at(step, niters, first):
-    """The learning rate of a step: `first` at step 0, falling in a line to 0.3 first at niters."""
+    """The learning rate of a step: falls in a line.
+
+    From `first` at step 0 to 0.3 first at niters.
+    """
     return first * (1 - 0.7 * step / niters)
 
 
@@ -90,31 +100,36 @@ def train_step(model, optimizer, x, y):
 
 
 def evaluate(model, X, y, batch_size=64):
-    """Return the mean loss over all samples, a float; the model sees batch_size at a time.
+    """Return the mean loss over all samples, a float.
 
+    The model sees batch_size of them at a time.
     Weights and gradients stay as they are, and no graph is recorded.
     """
     total = 0.0
     with torch.no_grad():
-        for inputs, classes in zip(X.split(batch_size), y.split(batch_size)):
-            total += nn.functional.cross_entropy(model(inputs), classes, reduction="sum").item()
+        for x, c in zip(X.split(batch_size), y.split(batch_size)):
+            z = model(x)
+            total += nn.functional.cross_entropy(z, c, reduction="sum").item()
     return total / len(X)
 
 
 def train(model, train_set, test_set, batches, learning_rate, every=100):
-    """Train a step for each of `batches`, a list of tensors: numbers of samples of train_set.
+    """Train a step for each of `batches`: numbers of samples of train_set.
 
-    Before every `every`-th step, the first included, both losses are taken; after it, a line with
-    its seconds is printed. The rate is rate_at's, with niters = len(batches).
-    Returns what the lines say, and no more: [(step, train loss, test loss)].
+    Before every `every`-th step, the first included, both losses are taken;
+    after it, a line with its seconds is printed. The rate is rate_at's, with
+    niters = len(batches). Returns what the lines say, and no more: [(step,
+    train loss, test loss)].
     """
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
     history = []
     for step, chosen in enumerate(batches):
         if step % every == 0:
-            history.append((step, evaluate(model, *train_set), evaluate(model, *test_set)))
+            losses = [evaluate(model, *train_set), evaluate(model, *test_set)]
+            history.append((step, *losses))
         start = time.perf_counter()
-        optimizer.param_groups[0]["lr"] = rate_at(step, len(batches), learning_rate)
+        rate = rate_at(step, len(batches), learning_rate)
+        optimizer.param_groups[0]["lr"] = rate
         train_step(model, optimizer, *(part[chosen] for part in train_set))
         if step % every == 0:
             print(line(*history[-1], time.perf_counter() - start))
