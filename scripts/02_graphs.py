@@ -581,7 +581,7 @@ def backward(output):
         if not node.sources:
             node.grad = grad if node.grad is None else node.grad + grad
             continue
-        for source, part in zip(node.sources, node.rule(grad)):
+        for source, part in zip(node.sources, node.rule(grad), strict=True):
             grads[id(source)] = grads.get(id(source), 0) + part
 
 
