@@ -1,4 +1,4 @@
-# Chapter 1 of Many Ranks, One Model, as one script. Generated from book/01_matmul.md.
+# Generated from book/01_matmul.md by `make forms`: edit the manuscript, not this file.
 #
 # Run it on 2 ranks, or on another number of them, in one of these ways:
 #     python 01_matmul.py
@@ -124,118 +124,68 @@ def play(part):
     return before
 
 
-SCRIPT = Path(__file__)
-pictures = []
-
-
-def file_beside(name):
-    """The path of an SVG file beside this script, for a picture of this name."""
-    name = first = re.sub(r"[^\w.-]+", "-", str(name))
-    number = 1
-    while name in pictures:
-        number += 1
-        name = f"{first}-{number}"
-    pictures.append(name)
-    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
-    print(f"saved beside this script: {path.name}")
-    return path
-
-
-def show(value, on_rank=None):
-    """Print a cell's last value, as a notebook does; a picture becomes a file."""
-    if isinstance(value, plt.Figure):
-        value.savefig(file_beside(value.get_label() or "figure"))
-        plt.close(value)
-    elif hasattr(value, "_repr_svg_"):
-        path = file_beside(getattr(value, "name", None) or "drawing")
-        path.write_text(value._repr_svg_())
-    elif value is not None:
-        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
-
-
-# === One matrix product, counted ======================================================
+# === Matrix multiplication: one product, counted and timed ============================
 
 # What does one matrix product cost, how much of it can be done at the same time, and
 # how much of your machine does it really use?
 #
-# 40 minutes to read, with the code · 20 seconds to run · stands on no other chapter
+# 30 minutes to read · 20 seconds to run · stands on no other chapter
 #
-# Training a neural network is, for the most part, multiplying matrices. To spread
-# training over many processors we have to know three things about one product: how many
-# operations it takes, which of them wait for which, and how fast one machine can do
-# them. In this chapter all three are measured. At the end you can count the operations
-# of an algorithm by running it, say how far a program is from what its machine can do,
-# and say why two processes are not twice as fast as one.
-
-# --- Count it by running it -----------------------------------------------------------
-
-# Row $i$ of $A$ against column $j$ of $B$ gives entry $C_{ij} = \sum_k A_{ik} B_{kj}$.
-# Written down as it stands, that is three loops.
+# Training a neural network is, for the most part, multiplying matrices. Before we
+# spread that over many processors, we need to know three things about one product: how
+# many operations it takes, which of them wait for which, and how fast one machine can
+# do them. At the end of this chapter you can count the operations of an algorithm by
+# running it, say how far a program is from what its machine can do, on a laptop or on
+# an H100, and predict what more processes will bring.
 
 if rank == 0:
-    print("\n## Count it by running it\n")
-    A = [[2, 7, 3], [1, 5, 8], [0, 4, 1]]
-    B = [[3, 0, 1], [2, 1, 0], [1, 2, 4]]
+    rng = np.random.default_rng(0)
+
+# --- The same product, twice ----------------------------------------------------------
+
+# Row $i$ of $A$ times column $j$ of $B$ gives the entry $C_{ij} = \sum_k A_{ik}
+# B_{kj}$. Written down as it stands, that is three loops. The comment `#@save` says
+# that later code imports what the cell defines.
 
 
-def product_from_zeros(A, B):
-    """The product of two n-by-n matrices, each a list of rows."""
+def product(A, B):
+    """The product of two n-by-n matrices, given and returned as rows."""
     n = len(A)
-    C = [[0] * n for _ in range(n)]
+    C = [[A[i][0] * B[0][j] for j in range(n)] for i in range(n)]
     for i in range(n):
         for j in range(n):
-            for k in range(n):
-                C[i][j] += A[i][k] * B[k][j]
+            total = C[i][j]
+            for k in range(1, n):
+                total = total + A[i][k] * B[k][j]
+            C[i][j] = total
     return C
 
 
-if rank == 0:
-    show(product_from_zeros(A, B))
-
-# How many operations was that? The code does not have to be read for it. Python lets us
-# replace the numbers by numbers that keep a tally. (In the next cell `_record` is told
-# the operands as well; a later section needs them. The comment `#@save` says that later
-# chapters import what the cell defines.)
+# NumPy's `@` computes the same, by a BLAS: a tuned library of Basic Linear Algebra
+# Subprograms [dongarra1990]. PyTorch's `@` calls one too: on a processor most often
+# Intel's MKL, on an NVIDIA GPU cuBLAS. Let the loops and NumPy multiply the same
+# matrices, on one thread. Of several calls the shortest counts, since whatever else a
+# machine does can only make a call longer.
 
 
-class Counted:
-    """A number that counts the operations done on it, in the Counter `Counted.tally`.
+def by_loops(A, B):
+    """The three loops, for arrays."""
+    return np.array(product(A.tolist(), B.tolist()))
 
-    Products count as "mul", sums and differences as "add".
+
+def best_time(function, *args, repeat=5, clock=time.perf_counter):
+    """Seconds for function(*args): the shortest of `repeat` calls.
+
+    One call to warm up comes before them. clock: time.perf_counter, or
+    time.process_time for the CPU time, which leaves out other programs.
     """
-
-    tally: ClassVar = Counter()  # one for all numbers
-
-    def __init__(self, value):
-        self.value = value
-
-    def _record(self, kind, value, *operands):
-        Counted.tally[kind] += 1
-        return Counted(value)
-
-    def __mul__(self, other):
-        return self._record("mul", self.value * other.value, self, other)
-
-    def __add__(self, other):
-        return self._record("add", self.value + other.value, self, other)
-
-    def __sub__(self, other):
-        return self._record("add", self.value - other.value, self, other)
-
-    def __radd__(self, plain):  # 0 + number: an addition like any other
-        return self._record("add", plain + self.value, self)
-
-
-def count(multiply, A, B, number=Counted):
-    """Run multiply(A, B) on counting numbers.
-
-    A, B: n-by-n matrices, as arrays or lists of rows. number: the class that counts.
-    Returns the product's entries as plain numbers (a list of rows), and the tally (a Counter).
-    """
-    A, B = (np.array([[number(x) for x in row] for row in M]) for M in (A, B))
-    Counted.tally.clear()
-    C = multiply(A, B)
-    return [[entry.value for entry in row] for row in C], Counter(Counted.tally)
+    function(*args)
+    times = []
+    for _ in range(repeat):
+        start = clock()
+        function(*args)
+        times.append(clock() - start)
+    return min(times)
 
 
 def result(name, value, varies=False):
@@ -249,44 +199,40 @@ def result(name, value, varies=False):
     print(f"{name} = {plain(value)}")
 
 
-# Predict: Each of the nine entries is a sum of three products. How many multiplications
-# will the tally hold, and how many additions?
-
-if rank == 0:
-    entries, tally = count(product_from_zeros, A, B)
-    assert entries == [[23, 13, 14], [21, 21, 33], [9, 6, 4]]
-    result("multiplications", tally["mul"])
-    result("additions_from_zeros", tally["add"])
-
-# By hand it is 27 and 18: a sum of three products has two plus signs. The
-# multiplications agree. But the code did (additions_from_zeros) additions, nine too
-# many. (In this book a number like that one comes from the run, through `result`. In
-# the notebook the sentence has its name instead, in gray: look for
-# `additions_from_zeros = …` below a cell.)
-#
-# Nine is the number of entries, so each entry costs one addition more than its formula
-# has plus signs. It is the first one: `C[i][j]` starts as 0, and `0 + A[i][0] *
-# B[0][j]` is an addition too. Starting from the first product removes it.
+# Predict: How many times faster is the library for 128 × 128 matrices: 10, 100, or
+# 1000? And how much longer does each of the two take when $n$ doubles?
 
 
-def product(A, B):
-    """The product of two n-by-n matrices, as rows; each sum starts from its first product."""
-    n = len(A)
-    C = [[A[i][0] * B[0][j] for j in range(n)] for i in range(n)]
-    for i in range(n):
-        for j in range(n):
-            total = C[i][j]
-            for k in range(1, n):
-                total = total + A[i][k] * B[k][j]
-            C[i][j] = total
-    return C
+def cpu_seconds(multiply, n):
+    """CPU time of multiply(A, B) on random n-by-n arrays."""
+    A, B = rng.random((2, n, n))
+    return best_time(multiply, A, B, clock=time.process_time)
 
 
 if rank == 0:
-    entries, tally = count(product, A, B)
-    assert entries == product_from_zeros(A, B)
-    assert tally["mul"] == 27 and tally["add"] == 18
-    result("additions", tally["add"])
+    loops_n, blas_n = [16, 32, 64, 128], [128, 256, 512, 1024]
+    with threadpool_limits(1, user_api="blas"):  # one thread, like the loops
+        loops_seconds = [cpu_seconds(by_loops, n) for n in loops_n]
+        blas_seconds = [cpu_seconds(np.matmul, n) for n in blas_n]
+
+    result("loops_over_blas", loops_seconds[-1] / blas_seconds[0], varies=True)
+    result("loops_doubled", loops_seconds[-1] / loops_seconds[-2], varies=True)
+    result("blas_doubled", blas_seconds[-1] / blas_seconds[-2], varies=True)
+
+SCRIPT = Path(__file__)
+pictures = []
+
+
+def file_beside(name):
+    """The path of an SVG file beside this script, for a picture of this name."""
+    name = first = re.sub(r"[^\w.-]+", "-", str(name))
+    number = 1
+    while name in pictures:
+        number += 1
+        name = f"{first}-{number}"
+    pictures.append(name)
+    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+
 
 # From ranklab.plots:
 
@@ -326,79 +272,6 @@ STYLE = {
 plt.switch_backend("Agg")  # figures go to files
 plt.rcParams.update(STYLE)
 
-# For any $n$, each of the $n^2$ entries takes $n$ multiplications and $n-1$ additions.
-# That makes $n^3$ and $n^2(n-1)$. We do not have to believe that either.
-
-if rank == 0:
-    for n in range(1, 11):
-        M = np.ones((n, n))
-        _, tally = count(product, M, M)
-        assert tally["mul"] == n**3
-        assert tally["add"] == n**2 * (n - 1)
-
-# The field counts more coarsely. A flop is one floating-point operation, and a product
-# of two $n \times n$ matrices is said to take $2n^3$ of them: $n^3$ multiplications and
-# $n^3$ additions, the extra ones to zero included. That is what the hardware does: its
-# fused multiply-add instruction computes $c + ab$ in one go, and the first one of each
-# sum adds to zero. We use $2n^3$ from here on, whenever time is involved.
-
-# --- How it grows ---------------------------------------------------------------------
-
-# Big-O notation says how a cost grows, without its constant factors: $2n^3 - n^2$
-# operations are $O(n^3)$. The package `big_o` [bigo] goes the other way. Given costs
-# for several $n$, it fits eight classes of growth, from constant to exponential, and
-# names the best. First we give it exact numbers: counted multiplications.
-
-if rank == 0:
-    print("\n## How it grows\n")
-    sizes = np.arange(2, 21, 2)
-    multiplications = []
-    for n in sizes:
-        _, tally = count(product, np.ones((n, n)), np.ones((n, n)))
-        multiplications.append(tally["mul"])
-
-    best, _ = big_o.infer_big_o_class(sizes, np.array(multiplications))
-    result("class_of_counts", type(best).__name__)
-    assert type(best).__name__ == "Cubic"
-
-# Then seconds. The input must grow with $n$: `big_o` calls our generator for each $n$,
-# and we make two $n \times n$ matrices. Each time is the shortest of 30, because
-# whatever else the machine does can only make a call longer. (`varies=True` says of a
-# result that it may differ from machine to machine.)
-
-
-def two_matrices(n):
-    """Two random n-by-n matrices, as lists of rows."""
-    return np.random.rand(2, n, n).tolist()
-
-
-if rank == 0:
-    sizes, seconds = big_o.measure_execution_time(
-        lambda pair: product(*pair), two_matrices, min_n=8, max_n=48, n_timings=30
-    )
-    assert seconds[-1] > 6**2 * seconds[0]  # n is 6 times larger: more than quadratic growth
-
-    # In milliseconds: big_o takes residuals for equal that differ by less than 1e-6.
-    best, fitted = big_o.infer_big_o_class(sizes, 1000 * seconds)
-    result("class_of_seconds", type(best).__name__, varies=True)
-
-# The verdict alone says little. What each class leaves unexplained says more: its
-# residual, the sum of the squared distances between the fit and the measurement. We
-# divide by the residual of `Constant`, which is a flat line through the mean. So 1
-# means "no better than saying that nothing changes".
-
-
-def unexplained(fitted):
-    """The residual of each class of growth, as a share of the flat line's."""
-    residual = {type(c).__name__: float(r) for c, r in fitted.items()}
-    return {name: r / residual["Constant"] for name, r in residual.items()}
-
-
-if rank == 0:
-    growing = unexplained(fitted)
-    exponent = next(c for c in fitted if type(c).__name__ == "Polynomial").coefficients()[1]
-    result("fitted_exponent", exponent, varies=True)
-
 
 def save_figures():
     """Save the open figures beside this script, and close them."""
@@ -409,18 +282,162 @@ def save_figures():
 
 
 if rank == 0:
-    names = sorted(growing, key=growing.get, reverse=True)
-    fig, ax = plt.subplots(num="residuals")
-    ax.barh(names, [growing[name] for name in names], color=["C7"] * (len(names) - 1) + ["C0"])
-    ax.axvline(1, color="black", linewidth=1, linestyle="--")
-    ax.set(xscale="log", xlabel="residual, as a share of the flat line's", xlim=(None, 3))
-    ax.set_title("what each class leaves unexplained of the time", fontsize=10)
+    fig, ax = plt.subplots(num="two-ways")
+    ax.loglog(loops_n, loops_seconds, "o-", color="C1", label="three loops")
+    ax.loglog(blas_n, blas_seconds, "o-", color="C0", label="BLAS")
+    ax.set_xticks([16, 64, 256, 1024], ["16", "64", "256", "1024"])
+    ax.minorticks_off()
+    ax.set(xlabel="n (rows of a matrix)", ylabel="CPU time (s)")
+    ax.legend()
     save_figures()
 
-# The classes differ by orders of magnitude. `Polynomial` fits $a\,n^b$ with a free
-# exponent and found (fitted_exponent) for $b$. It comes out near 3, on a quiet machine
-# a little below: at small $n$ a part of the time goes into the two outer loops, which
-# grow more slowly.
+if rank == 0:
+    A, B = rng.integers(-9, 10, (2, 32, 32))
+    assert np.array_equal(by_loops(A, B), A @ B)
+    assert loops_seconds[-1] > 50 * blas_seconds[0]
+    assert 5 < loops_seconds[-1] / loops_seconds[-2] < 12
+    assert 5 < blas_seconds[-1] / blas_seconds[-2] < 12
+
+# The library is (loops_over_blas) times as fast. Yet the lines are parallel: when $n$
+# doubles, the loops take (loops_doubled) times as long and the library (blas_doubled)
+# times, both near $2^3 = 8$. In the notebook such a sentence has names instead of
+# numbers: look for `loops_over_blas = …` below a cell. So there are three questions.
+# Where do the eight come from? Where does the factor come from? And since the fastest
+# library has the slope too: can several processors share the work?
+
+# --- Count it by running it -----------------------------------------------------------
+
+# How many operations is a product? The code need not be read for that. Python lets us
+# replace the numbers by numbers that keep a tally.
+
+
+class Counted:
+    """A number that counts the operations on it in `Counted.tally`.
+
+    Products count as "mul", sums and differences as "add".
+    """
+
+    tally: ClassVar = Counter()  # one for all numbers
+
+    def __init__(self, value):
+        self.value = value
+
+    def _record(self, kind, value, *operands):  # a later section needs these
+        Counted.tally[kind] += 1
+        return Counted(value)
+
+    def __mul__(self, other):
+        return self._record("mul", self.value * other.value, self, other)
+
+    def __add__(self, other):
+        return self._record("add", self.value + other.value, self, other)
+
+    def __sub__(self, other):
+        return self._record("add", self.value - other.value, self, other)
+
+
+def count(multiply, A, B, number=Counted):
+    """Run multiply(A, B) on counting numbers.
+
+    A, B: n-by-n matrices, as arrays or lists of rows. number: the class
+    that counts. Returns the entries as plain numbers (a list of rows), and
+    the tally (a Counter).
+    """
+    A, B = (np.array([[number(x) for x in row] for row in M]) for M in (A, B))
+    Counted.tally.clear()
+    C = multiply(A, B)
+    plain = [[entry.value for entry in row] for row in C]
+    return plain, Counter(Counted.tally)
+
+
+# Predict: Each of the nine entries of a 3 × 3 product is a sum of three products. How
+# many multiplications will the tally hold, and how many additions?
+
+if rank == 0:
+    A = [[2, 7, 3], [1, 5, 8], [0, 4, 1]]
+    B = [[3, 0, 1], [2, 1, 0], [1, 2, 4]]
+    entries, tally = count(product, A, B)
+    result("multiplications", tally["mul"])
+    result("additions", tally["add"])
+
+if rank == 0:
+    assert entries == [[23, 13, 14], [21, 21, 33], [9, 6, 4]]
+    assert tally["mul"] == 27 and tally["add"] == 18
+    for n in range(1, 11):
+        _, tally = count(product, np.ones((n, n)), np.ones((n, n)))
+        assert tally["mul"] == n**3
+        assert tally["add"] == n**2 * (n - 1)
+
+# A sum of three products has two plus signs, so it is nine times three and nine times
+# two: (multiplications) and (additions). For any $n$, each of the $n^2$ entries takes
+# $n$ multiplications and $n-1$ additions. That makes $n^3$ and $n^2(n-1)$.
+#
+# The field counts more coarsely. A flop is one floating-point operation, and a product
+# of two $n \times n$ matrices is said to take $2n^3$ of them. That is what the hardware
+# does: its fused multiply-add computes $c + ab$ in one go, $n$ times for an entry, and
+# the first one adds to zero. We use $2n^3$ from here on.
+
+# --- How it grows ---------------------------------------------------------------------
+
+# Big-O notation says how a cost grows, without constant factors: $2n^3 - n^2$
+# operations are $O(n^3)$. The package `big_o` [bigo] goes the other way. Given costs
+# for several $n$, it fits classes of growth, from constant to exponential, and names
+# the best. We ask it twice: for exact counts, and for the CPU time of the loops. The
+# input must grow with $n$.
+#
+# Predict: Which class does it find in the counts? And in the seconds, which are not
+# exact: how much more does the second best class leave unexplained?
+
+if rank == 0:
+    few, sizes = np.arange(2, 21, 2), np.arange(8, 73, 8)
+    counts = [
+        count(product, np.ones((n, n)), np.ones((n, n)))[1]["mul"] for n in few
+    ]
+    rounds = [[cpu_seconds(by_loops, n) for n in sizes] for _ in range(5)]
+    seconds = np.min(rounds, axis=0)  # the shortest of all rounds
+
+    best, _ = big_o.infer_big_o_class(few, np.array(counts))
+    result("class_of_counts", type(best).__name__)
+    _, fitted = big_o.infer_big_o_class(sizes, seconds)
+
+# What a class leaves unexplained is its residual: the sum of the squared distances
+# between the fit and the measurement. We divide by the residual of a flat line, so 1
+# means "no better than saying that nothing changes".
+
+
+def unexplained(fitted):
+    """The residual of each class, as a share of the flat line's."""
+    residual = {type(c).__name__: float(r) for c, r in fitted.items()}
+    return {name: r / residual["Constant"] for name, r in residual.items()}
+
+
+if rank == 0:
+    growing = unexplained(fitted)
+    fixed = {name: growing[name] for name in growing if name != "Polynomial"}
+    first, second = sorted(fixed, key=fixed.get)[:2]
+    result("least_unexplained", first)
+    result("second_over_first", fixed[second] / fixed[first], varies=True)
+
+if rank == 0:
+    names = sorted(growing, key=growing.get, reverse=True)
+    colors = ["C0" if name in ("Cubic", "Polynomial") else "C7" for name in names]
+    fig, ax = plt.subplots(num="residuals")
+    ax.scatter([growing[name] for name in names], names, color=colors, zorder=2)
+    ax.axvline(1, color="black", linewidth=1, linestyle="--")
+    ax.set(xscale="log", xlabel="residual, as a share of the flat line's")
+    save_figures()
+
+if rank == 0:
+    assert type(best).__name__ == "Cubic"
+    assert first == "Cubic" and fixed[second] > 2 * fixed[first]
+    polynomial = next(c for c in fitted if type(c).__name__ == "Polynomial")
+    exponent = polynomial.coefficients()[1]
+    assert 2.5 < exponent < 3.3
+    result("fitted_exponent", exponent, varies=True)
+
+# Counts and seconds say `Cubic`. In the seconds the next class leaves
+# (second_over_first) times as much unexplained. `Polynomial` fits $a\,n^b$ with a free
+# exponent and found $b$ = (fitted_exponent).
 
 # --- Cubic is not exponential ---------------------------------------------------------
 
@@ -434,37 +451,19 @@ if rank == 0:
     n = 50
     cubic, exponential = (2 * n) ** 3 // n**3, 2 ** (2 * n) // 2**n
     result("seconds_if_cubic", cubic)
-    result("million_years_if_exponential", round(exponential / (365 * 24 * 3600) / 1e6))
+    million_years = exponential / (365 * 24 * 3600) / 1e6
+    result("million_years_if_exponential", round(million_years))
 
 # With $n^3$ it takes (seconds_if_cubic) seconds. With $2^n$ it takes
-# (million_years_if_exponential) million years.
+# (million_years_if_exponential) million years. Mind also what $n$ is: the number of
+# rows. A matrix has $N = n^2$ elements, and counted in elements the product costs
+# $N^{3/2}$.
 
-if rank == 0:
-    n = np.arange(2, 65)
-    omega = 2.371339  # the best exponent in a refereed paper: Alman et al., 2025
-    fig, ax = plt.subplots(num="growth")
-    ax.loglog(n, 2.0**n, color="C1", label="$2^n$: exponential")
-    ax.loglog(n, n**3.0, color="C0", label="$n^3$: three loops")
-    ax.loglog(n, n**omega, color="C2", label=f"$n^{{{omega}}}$: best refereed exponent")
-    ax.set(xlabel="n (rows of a matrix)", ylabel="growth, without constant factors", ylim=(1, 1e12))
-    ax.set_xticks([2, 5, 10, 20, 50], ["2", "5", "10", "20", "50"])
-    ax.minorticks_off()
-    ax.legend()
-    save_figures()
-
-# On two logarithmic axes a polynomial is a straight line, and its exponent is the
-# slope. (Mind what is left out: the constant factors. With them, the flattest line
-# starts so high that it comes below $n^3$ only at sizes far beyond use.) An exponential
-# bends upward and passes every polynomial in the end.
-#
-# Mind also what $n$ is. It is the number of rows. A matrix has $N = n^2$ elements, and
-# counted in elements the product costs $N^{3/2}$.
-
-# --- When the fit finds something in nothing ------------------------------------------
+# --- Extra: A fit finds growth where there is none ------------------------------------
 
 # An experiment can look exactly like the one above and measure nothing. Here is one
-# that has been published as an example. It asks for the class of a matrix product and
-# gets an answer.
+# that was published as an example. It asks for the class of a matrix product and gets
+# an answer.
 
 
 def product_5x5(data):
@@ -484,253 +483,49 @@ def numbers(n):
 
 
 # Predict: `big_o` will run this for "n" from 100 to 100 000. Which class will it
-# report? Read the last function again before you answer. We ask three times.
+# report? Read the last function again before you answer. We ask five times.
 
 if rank == 0:
-    print("\n## When the fit finds something in nothing\n")
     fits = []
-    for _ in range(3):
-        ns, seconds_5x5 = big_o.measure_execution_time(product_5x5, numbers, n_repeats=500)
-        fits.append(big_o.infer_big_o_class(ns, 1000 * seconds_5x5))  # in milliseconds, as above
-    result("found_in_noise", [type(best).__name__ for best, _ in fits], varies=True)
+    for _ in range(5):
+        ns, times = big_o.measure_execution_time(
+            product_5x5, numbers, n_repeats=300
+        )
+        fits.append(big_o.infer_big_o_class(ns, times, simplicity_bias=0))
+    found = [type(best).__name__ for best, _ in fits]
+    result("found_in_noise", found, varies=True)
 
-# The generator ignores its `n`. Every call multiplies two 5×5 matrices, so the true
+# The generator ignores its `n`. Every call multiplies two 5 × 5 matrices, so the true
 # class is `Constant`. The answers in this run are (found_in_noise); the published one
-# was `Logarithmic`. Counting shows the truth at once, because counts carry no noise:
+# was `Logarithmic`.
 
 if rank == 0:
-    for n in (100, 100_000):
-        Counted.tally.clear()
-        product_5x5([Counted(x) for x in numbers(n)])
-        assert Counted.tally["mul"] == 5**3  # the same work, whatever n is
+    assert len(numbers(100)) == len(numbers(100_000)) == 50
+    shares = [unexplained(fitted) for _, fitted in fits]
+    assert all(share["Linear"] <= share["Constant"] for share in shares)
+    smallest = [min(share.values()) for share in shares]
+    assert np.median(smallest) > 2 * growing["Cubic"]
+    result("noise_unexplained", float(np.median(smallest)), varies=True)
+    result("growth_unexplained", growing["Cubic"], varies=True)
 
-# But why can a fit find growth where there is none?
-
-if rank == 0:
-    for _, fitted in fits:
-        residual = {type(c).__name__: r for c, r in fitted.items()}
-        assert residual["Linear"] <= residual["Constant"]
-
-# A line has a slope to adjust and a flat line has not. On ten points of pure noise some
+# A line has a slope to adjust and a flat line has not. On ten points of noise some
 # slope fits a little better than none, and the same holds for $\log n$, $n^2$ and
-# $n^3$. The best of them wins, unless it is better by less than `big_o`'s margin of
-# $10^{-6}$. That margin is in squared units of the time: in seconds it hides such small
-# differences in many runs, and the answer is then `Constant`, right for the wrong
-# reason; in milliseconds it hides almost none. So the verdict is a lottery, and the
-# residuals give it away.
-
-if rank == 0:
-    fig, ax = plt.subplots(num="noise")
-    for _, fitted in fits:
-        share = unexplained(fitted)
-        ax.plot([share[name] for name in names], names, "o", color="C1", fillstyle="none")
-    ax.plot([growing[name] for name in names], names, "o", color="C0", label="growing with n")
-    ax.plot([], [], "o", color="C1", fillstyle="none", label="always 5 by 5, three runs")
-    ax.axvline(1, color="black", linewidth=1, linestyle="--")
-    ax.set(xscale="log", xlabel="residual, as a share of the flat line's")
-    ax.legend(loc="upper left", bbox_to_anchor=(0, -0.2), ncols=2, fontsize=9)
-    save_figures()
-
-# Where there is growth, the right class leaves next to nothing and the wrong ones leave
-# far more. Where there is none, all classes stay near the dashed line, and even the
-# best leaves a good part unexplained: the gap of orders of magnitude is missing. Before
-# you believe a fit, ask what the flat line would have said.
-
-# --- Fewer than $n^3$ -----------------------------------------------------------------
-
-# Cut each matrix into four blocks. The product of the $2 \times 2$ block matrices takes
-# eight block products. In 1969 Strassen found that seven are enough [strassen1969], at
-# the price of more additions. Additions are cheap for blocks: adding two $m \times m$
-# blocks takes $m^2$ operations, multiplying them about $2m^3$. And each of the seven
-# can again be done with seven.
-
-
-def strassen(A, B, leaf, multiply):
-    """The product of two n-by-n arrays by Strassen's recursion (Strassen, 1969).
-
-    n: leaf times a power of two. leaf: blocks of this size go to multiply(A, B).
-    """
-    if len(A) <= leaf:
-        return multiply(A, B)
-    h = len(A) // 2
-    a, b, c, d = A[:h, :h], A[:h, h:], A[h:, :h], A[h:, h:]
-    e, f, g, k = B[:h, :h], B[:h, h:], B[h:, :h], B[h:, h:]
-    pairs = [(a + d, e + k), (c + d, e), (a, f - k), (d, g - e)]
-    pairs += [(a + b, k), (c - a, e + f), (b - d, g + k)]
-    p, q, r, s, t, u, v = (strassen(x, y, leaf, multiply) for x, y in pairs)
-    return np.block([[p + s - t + v, r + t], [q + s, p - q + r + u]])
-
-
-def by_loops(A, B):
-    """The three loops, for arrays."""
-    return np.array(product(A.tolist(), B.tolist()))
-
-
-def strassen_to(leaf):
-    """Strassen's recursion down to leaf, with the three loops below it."""
-    return lambda A, B: strassen(A, B, leaf, by_loops)
-
-
-# Predict: For a 2×2 product the three loops take 8 multiplications and 4 additions.
-# What does Strassen take? Count the plus and minus signs above.
-
-if rank == 0:
-    print("\n## Fewer than $n^3$\n")
-    rng = np.random.default_rng(0)
-    for levels in range(5):
-        n = 2**levels
-        A, B = rng.integers(-9, 10, (2, n, n)).tolist()
-        entries, tally = count(strassen_to(1), A, B)
-        assert entries == product(A, B)
-        assert tally["mul"] == 7**levels
-        assert tally["add"] == 6 * (7**levels - 4**levels)
-        if n == 2:
-            result("strassen_2x2", [tally["mul"], tally["add"]])
-    result("multiplications_16", tally["mul"])
-    result("multiplications_16_loops", 16**3)
-    result("total_16", tally.total())
-    result("total_16_loops", 16**3 + 16**2 * 15)
-
-# It takes (strassen_2x2) of them, instead of 8 and 4. For 16×16, cut down to single
-# numbers, the multiplications fall from (multiplications_16_loops) to
-# (multiplications_16). But with the additions it is (total_16) operations instead of
-# (total_16_loops). So where does it begin to pay? We need not run it for that; the
-# recursion counts itself.
-
-
-def operations(n, leaf):
-    """Multiplications and additions of strassen(), with plain products from leaf on."""
-    if n <= leaf:
-        return 2 * n**3 - n**2
-    return 7 * operations(n // 2, leaf) + 18 * (n // 2) ** 2
-
-
-if rank == 0:
-    for leaf in (1, 2, 4, 8, 16):
-        _, tally = count(strassen_to(leaf), A, B)
-        assert operations(16, leaf) == tally.total()
-
-    powers = [2**k for k in range(1, 13)]
-    all_the_way = [n for n in powers if operations(n, 1) < operations(n, n)]
-    one_level_down = [n for n in powers if operations(n, n // 2) < operations(n, n)]
-    result("crossover_all_the_way", all_the_way[0])
-    result("crossover_one_level", one_level_down[0])
-
-# Cut all the way down to single numbers, Strassen needs fewer operations only when $n$
-# reaches (crossover_all_the_way). Cut once, with plain products below, it needs fewer
-# from (crossover_one_level) on. Hence the rule: recurse while the blocks are large, and
-# stop early. Where to stop is the leaf size.
-#
-# Operations are not seconds. We time one level of Strassen against the plain product,
-# with two kinds of product below: our loops, and NumPy's `@`, which calls a BLAS: a
-# tuned library of Basic Linear Algebra Subprograms [dongarra1990]. PyTorch's `@` on a
-# CPU calls one too.
-
-
-def best_time(function, *args, repeat=5):
-    """Seconds for function(*args): the shortest of `repeat` calls, after one to warm up."""
-    function(*args)
-    times = []
-    for _ in range(repeat):
-        start = time.perf_counter()
-        function(*args)
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
-# Predict: One level saves one product in eight, so at best the time falls to $7/8$. For
-# which of the two kinds of product will Strassen pay at smaller $n$: the slow loops or
-# the fast BLAS?
-
-
-def one_level(multiply, n, repeat):
-    """Time of one level of Strassen, as a multiple of the plain product's, for n-by-n."""
-    A, B = rng.random((2, n, n))
-    plain = best_time(multiply, A, B, repeat=repeat)
-    return best_time(strassen, A, B, n // 2, multiply, repeat=repeat) / plain
-
-
-if rank == 0:
-    loops_n, blas_n = [96, 64, 32, 16, 8, 4], [1024, 512, 256, 128, 64]
-    loops_ratio = [one_level(by_loops, n, repeat=6) for n in loops_n]
-    with threadpool_limits(1, user_api="blas"):  # one thread, like the loops
-        blas_ratio = [one_level(np.matmul, n, repeat=5) for n in blas_n]
-    assert blas_ratio[-1] > 1  # 64-by-64: far too small for Strassen over BLAS
-
-if rank == 0:
-    counted_ratio = [operations(n, n // 2) / operations(n, n) for n in powers]
-    fig, ax = plt.subplots(num="strassen")
-    ax.plot(powers, counted_ratio, "--", color="C7", label="operations, counted")
-    ax.plot(loops_n, loops_ratio, "o-", color="C0", label="time, over Python loops")
-    ax.plot(blas_n, blas_ratio, "o-", color="C1", label="time, over BLAS")
-    ax.axhline(1, color="black", linewidth=1)
-    ax.axhline(7 / 8, color="black", linewidth=1, linestyle=":")
-    ax.text(2, 0.86, "7/8", va="top")
-    ax.set(xlabel="n", ylabel="Strassen / plain product", ylim=(0.7, 2.6))
-    ax.set_xscale("log", base=2)
-    ax.legend(loc="upper left", bbox_to_anchor=(0, -0.2), ncols=2, fontsize=9)
-    save_figures()
-
-# The counted operations come down to $7/8$, and the loops follow. BLAS falls too at
-# first, but it may rise again: where the blocks are megabytes, each sum is put into
-# memory fresh from the operating system, and to touch a new page for the first time
-# costs more than the addition. That is no operation either. (On a machine that is busy
-# with other things the times wander.) But they cross 1 at different places: the counted
-# operations first, the loops later, BLAS last, if at all in this plot. The crossover
-# depends on what a product costs compared with an addition. Over Python loops a product
-# is so slow that the additions, done by NumPy, hardly matter; what delays the crossing
-# is what each call costs besides, such as turning arrays into lists and cutting and
-# joining blocks. BLAS makes products fast and leaves additions as slow as memory is, so
-# Strassen has to wait for much larger matrices. The better the plain product, the less
-# there is to gain; with great care it can be gained all the same [huang2016].
-#
-# The leaf size shows the same from the other side:
-
-if rank == 0:
-    n, leaves = 64, [4, 8, 16, 32, 64]
-    A, B = rng.random((2, n, n))
-    leaf_seconds = np.array([best_time(strassen_to(leaf), A, B) for leaf in leaves])
-    leaf_operations = np.array([operations(n, leaf) for leaf in leaves])
-    assert leaves[leaf_operations.argmin()] == 8
-    fig, ax = plt.subplots(num="leaf")
-    for costs, style, color, label in (
-        (leaf_operations, "o--", "C7", "operations, counted"),
-        (leaf_seconds, "o-", "C0", "time, over Python loops"),
-    ):
-        ax.plot(leaves, costs / costs[-1], style, color=color, label=label)
-    ax.axhline(1, color="black", linewidth=1)
-    ax.set_xscale("log", base=2)
-    ax.set_xticks(leaves, leaves)
-    ax.set(xlabel="leaf size (64: no recursion)", ylabel="Strassen / plain product")
-    ax.set_ylim(0)
-    ax.legend()
-    save_figures()
-
-# By operations alone, leaves of 8 would be the best choice. The clock wants larger
-# ones: each level of the recursion also calls functions, cuts blocks and makes arrays,
-# and none of that is an operation on numbers.
-#
-# Strassen's recursion gives $O(n^{\log_2 7})$, and $\log_2 7 \approx 2.81$. Better
-# exponents are known. In refereed papers the record went from 2.371866 [duan2023] over
-# 2.371552 [williams2024] to 2.371339 [alman2025]. (The first of these is sometimes
-# quoted as 2.3725. That number is in its abstract too, as the barrier of the older
-# method, which it broke.) Preprints of 2026, not refereed when this was written, state
-# 2.371177 [dupont2026] and then 9/4, the latter with a proof checked by machine
-# [openai2026]. None of this is about matrices that anybody multiplies: such algorithms
-# win only at sizes far beyond use. Deep learning runs on the cubic product, done well.
-# The rest of the chapter is about doing it well.
+# $n^3$. The best of them wins, and the verdict is a lottery. The residuals give it
+# away: in noise the winner leaves a share of (noise_unexplained) unexplained, in the
+# median; above, with inputs that grow, `Cubic` left (growth_unexplained). Before you
+# believe a fit, ask what the flat line would have said.
 
 # --- What waits for what --------------------------------------------------------------
 
-# The product of 3×3 matrices takes 27 + 18 operations. Does it take as many steps? Only
-# if we do them one after another. Suppose there were as many workers as we like, each
-# doing one operation per step. An operation can be done as soon as both its operands
-# are there. Then each number has an earliest step, and our counting number can carry it
-# along.
+# The product of 3 × 3 matrices takes 27 + 18 operations. Does it take as many steps?
+# Only if we do them one after another. Suppose there were as many workers as we like,
+# each doing one operation in a step. An operation can be done as soon as both its
+# operands are there. Then each number has an earliest step, and our counting number can
+# carry it along.
 
 
 class Stepped(Counted):
-    """A counted number that knows the earliest step at which it can be there.
+    """A counted number that knows the earliest step at which it is there.
 
     step: 0 for an input; for a result, one more than its later operand.
     The tally is by kind and step.
@@ -748,12 +543,13 @@ class Stepped(Counted):
 
 # Predict: It is often said that the multiplications and additions of a matrix product
 # are all independent. If so, two steps would do: all multiplications, then all
-# additions. How many steps do the three loops need for 16×16?
+# additions. How many steps do the three loops need for 16 × 16?
 
 
 def profile(multiply, n):
-    """How many operations become ready at each step of an n-by-n product: a Counter."""
-    _, tally = count(multiply, np.ones((n, n)), np.ones((n, n)), number=Stepped)
+    """How many operations become ready at each step: a Counter."""
+    ones = np.ones((n, n))
+    _, tally = count(multiply, ones, ones, number=Stepped)
     steps = Counter()
     for (_, step), times in tally.items():
         steps[step] += times
@@ -761,44 +557,38 @@ def profile(multiply, n):
 
 
 if rank == 0:
-    print("\n## What waits for what\n")
     in_a_row = profile(product, 16)
+    result("ready_at_step_1", in_a_row[1])
     result("steps_in_a_row", max(in_a_row))
-    assert in_a_row[1] == 16**3  # all the multiplications, at once
-    assert all(in_a_row[step] == 16**2 for step in range(2, 17))  # then one addition per entry
 
-# The multiplications are indeed independent of each other: all
-# (multiplications_16_loops) are ready at step 1. The additions are not. `total = total
-# + …` needs the total before it. Entries do not wait for each other, but within an
-# entry the additions form a chain, so the product takes (steps_in_a_row) steps.
+# The multiplications are indeed independent of each other: all (ready_at_step_1) are
+# ready at step 1. The additions are not. `total = total + …` needs the total before it.
+# Entries do not wait for each other, but within an entry the additions form a chain, so
+# the product takes (steps_in_a_row) steps.
 #
-# The sum itself does not ask for a chain. Addition is associative (nearly so in
-# floating point), so we may add in pairs, then pairs of pairs.
+# The sum itself does not ask for a chain. Addition is associative, in floating point
+# nearly so. We may add in pairs, then pairs of pairs.
 
 
 def tree_sum(terms):
     """The sum of a list, added in pairs, then pairs of pairs."""
     while len(terms) > 1:
-        pairs = [a + b for a, b in zip(terms[::2], terms[1::2], strict=False)]
-        terms = pairs + terms[2 * len(pairs) :]  # an odd one out waits for the next round
+        pairs = [a + b for a, b in zip(terms[::2], terms[1::2])]
+        terms = pairs + terms[2 * len(pairs) :]  # an odd one out waits
     return terms[0]
 
 
 def product_by_trees(A, B):
-    """The product of two n-by-n matrices given as rows, each entry summed as a tree."""
-    columns = list(zip(*B, strict=True))
+    """The product of two n-by-n matrices, each entry summed as a tree."""
+    columns = list(zip(*B))
     return [
-        [tree_sum([a * b for a, b in zip(row, column, strict=True)]) for column in columns]
+        [tree_sum([a * b for a, b in zip(row, column)]) for column in columns]
         for row in A
     ]
 
 
 if rank == 0:
     as_trees = profile(product_by_trees, 16)
-    assert as_trees.total() == in_a_row.total() == 16**3 + 16**2 * 15  # the same operations
-    for n in range(1, 13):
-        assert max(profile(product, n)) == n
-        assert max(profile(product_by_trees, n)) == 1 + math.ceil(math.log2(n))
     result("steps_as_trees", max(as_trees))
     result("operations_16", as_trees.total())
 
@@ -808,17 +598,26 @@ if rank == 0:
         (-0.2, in_a_row, "C1", f"sums in a row: {max(in_a_row)} steps"),
         (0.2, as_trees, "C0", f"sums as trees: {max(as_trees)} steps"),
     ):
-        ax.bar([s + shift for s in steps], steps.values(), width=0.4, color=color, label=label)
+        at = [s + shift for s in steps]
+        ax.bar(at, steps.values(), width=0.4, color=color, label=label)
     ax.set(xlabel="step", ylabel="operations ready", xticks=range(1, 17))
     ax.legend()
     save_figures()
 
+if rank == 0:
+    assert in_a_row[1] == 16**3
+    assert all(in_a_row[step] == 16**2 for step in range(2, 17))
+    assert as_trees.total() == in_a_row.total() == 16**3 + 16**2 * 15
+    for n in range(1, 13):
+        assert max(profile(product, n)) == n
+        assert max(profile(product_by_trees, n)) == 1 + math.ceil(math.log2(n))
+
 # This is the parallelism profile: how many workers could be busy at each step. Both
-# forms do the same (operations_16) operations, so the bars of each color have the same
-# area in total. Two numbers sum them up. The work is the number of operations, here
-# $n^3 + n^2(n-1)$. The span is the number of steps with as many workers as you like:
-# $n$ for the loops, $1 + \lceil \log_2 n \rceil$ for the trees. With $p$ workers the
-# number of steps $T_p$ is caught between them [brent1974]:
+# ways do the same (operations_16) operations, so the bars of each color add up to the
+# same. Two numbers sum a profile up. The work is the number of operations, here $n^3 +
+# n^2(n-1)$. The span is the number of steps with as many workers as you like: $n$ for
+# the loops, $1 + \lceil \log_2 n \rceil$ for the trees. With $p$ workers, each taking
+# what is ready, the number of steps $T_p$ is caught between them [brent1974]:
 #
 # $$\max\left(\frac{\text{work}}{p},\ \text{span}\right) \;\le\; T_p \;\le\; \frac{\text{work}}{p} + \text{span}.$$
 
@@ -828,34 +627,58 @@ if rank == 0:
     result("span_4096", span)
     result("parallelism_4096", f"{work / span:.1e}")
 
-# For 4096×4096, work divided by span is (parallelism_4096): that many workers could be
-# kept busy on average. No machine has so many. A matrix product never lacks work that
-# can be done at once. What it lacks, as we see next, is operands arriving in time.
+# For 4096 × 4096, work divided by span is (parallelism_4096): that many workers could
+# be kept busy on average. No machine has so many. A matrix product never lacks work
+# that can be done at once. What it lacks, as we see next, is operands that arrive in
+# time.
 
 # --- The ladder -----------------------------------------------------------------------
 
-# One product, many ways of doing it, each measured in GFLOP/s: $2n^3$ operations
-# divided by the time, in billions. Numbers are float64 unless it says otherwise, which
-# is what a Python `float` is. The slow ways get smaller matrices, or we would wait. For
-# the Python loops the rate hardly depends on $n$; for NumPy rows it does, since a
-# longer row pays better for its call, so that bar would be a few times longer at the
-# size that BLAS gets.
+# One product, many ways of doing it. Each is measured in GFLOP/s: $2n^3$ operations
+# divided by the time, in billions. Numbers are float64, which is what a Python `float`
+# is, unless it says otherwise. The slow ways get smaller matrices, or we would wait.
+# What runs on one thread is timed in CPU time, as above; what runs on several, by the
+# clock on the wall.
 
 
-def gflops(multiply, n, dtype=np.float64, repeat=4):
+def gflops(multiply, n, dtype=np.float64, clock=time.process_time):
     """Rate of multiply(A, B) on random n-by-n arrays, in GFLOP/s."""
     A, B = rng.random((2, n, n)).astype(dtype)
-    return 2 * n**3 / best_time(multiply, A, B, repeat=repeat) / 1e9
+    return 2 * n**3 / best_time(multiply, A, B, clock=clock) / 1e9
 
 
 if rank == 0:
-    print("\n## The ladder\n")
-    rate = {"three loops": gflops(by_loops, 64, repeat=10)}
+    rate = {"three loops": gflops(by_loops, 64)}
 
-# The first change is the order of the loops. With `k` in the middle, the innermost loop
-# runs along a row of `B` and a row of `C`, instead of down a column. Rows lie together
-# in memory; columns do not. In a compiled language this small change can bring a large
-# gain.
+# How much does the order matter in which numbers are read from memory? Take two sums.
+# One reads all numbers of an array, the other every sixteenth.
+#
+# Predict: One addition for each number. How many times longer does a number take in the
+# sum with gaps? And does the time of the three loops change as much if their order is
+# changed?
+
+
+def per_number(numbers):
+    """CPU seconds of a sum, for each number in it."""
+    clock = time.process_time
+    return best_time(np.sum, numbers, repeat=20, clock=clock) / len(numbers)
+
+
+if rank == 0:
+    large, small = np.ones(1 << 24), np.ones(1 << 16)  # 128 MiB and 512 KiB
+    neighbors, gaps = per_number(large), per_number(large[::16])
+    in_cache = per_number(small[::16])
+    result("gaps_over_neighbors", gaps / neighbors, varies=True)
+    result("gaps_far_over_near", gaps / in_cache, varies=True)
+
+# A number with gaps takes (gaps_over_neighbors) times as long. The same code with the
+# same gaps, on an array that fits into the cache, is (gaps_far_over_near) times as
+# fast: it is the memory that takes the time. A cache is the small fast memory beside
+# each core. It gets memory in lines of mostly 64 bytes, eight numbers, and with gaps
+# only one of the eight is used.
+#
+# So put `k` in the middle of the three loops. Then the innermost one runs along a row
+# of `B`, whose entries are neighbors, and no longer down a column.
 
 
 def reordered(A, B):
@@ -872,16 +695,15 @@ def reordered(A, B):
 
 
 if rank == 0:
-    rate["loops reordered"] = gflops(lambda A, B: reordered(A.tolist(), B.tolist()), 64, repeat=10)
-    result("gain_reordered", rate["loops reordered"] / rate["three loops"], varies=True)
+    rate["loops reordered"] = gflops(
+        lambda A, B: reordered(A.tolist(), B.tolist()), 64
+    )
+    gain = rate["loops reordered"] / rate["three loops"]
+    result("gain_reordered", gain, varies=True)
 
-# Here the rate changed by a factor of (gain_reordered), and on a quiet machine that is
-# about 1.1. Most of it comes not from the order: in the new order `A[i][k]` and `B[k]`
-# are looked up once a row instead of once an operation. The order in memory is not what
-# limits this code. For each multiplication the interpreter executes several
-# instructions of its own, looks up types and makes a new object; beside that, memory is
-# fast. So take the interpreter out of the innermost loop: one call of NumPy for a whole
-# row.
+# The rate changed by a factor of (gain_reordered). It is not memory that limits these
+# loops. Python's interpreter works between any two operations, so take it out of the
+# innermost loop: one call of NumPy for a whole row, in the same order.
 
 
 def by_rows(A, B):
@@ -895,141 +717,150 @@ def by_rows(A, B):
 
 if rank == 0:
     rate["NumPy rows"] = gflops(by_rows, 256)
+    gain = rate["NumPy rows"] / rate["loops reordered"]
+    result("gain_rows", gain, varies=True)
 
-# A row call does $2n$ operations on about $3n$ numbers: each number is fetched and used
-# once. A call on blocks of $b \times b$ does $2b^3$ operations on $3b^2$ numbers, so
-# each is used about $b$ times while it is near, in a cache, the small fast memory
-# beside each core.
+# That was it: a factor of (gain_rows). A row call does $2n$ operations on about $3n$
+# numbers: each number is fetched and used once. A call on blocks of $b \times b$ does
+# $2b^3$ operations on $3b^2$ numbers, so each is used about $b$ times while it is in
+# the cache.
 
 
 def by_blocks(A, B, b=64):
-    """The product cut into b-by-b blocks, each product of two blocks a call of its own."""
+    """The product cut into b-by-b blocks, a call for each product of two."""
     C = np.zeros_like(A)
     for i in range(0, len(A), b):
         for j in range(0, len(A), b):
             for k in range(0, len(A), b):
-                C[i : i + b, j : j + b] += A[i : i + b, k : k + b] @ B[k : k + b, j : j + b]
+                block_of_A = A[i : i + b, k : k + b]
+                block_of_B = B[k : k + b, j : j + b]
+                C[i : i + b, j : j + b] += block_of_A @ block_of_B
     return C
 
 
-if rank == 0:
-    for multiply in (by_rows, by_blocks, reordered):
-        A, B = rng.integers(-9, 10, (2, 128, 128)).astype(float)
-        assert np.array_equal(multiply(A, B), A @ B)
-
-# A BLAS does this inside: blocks within blocks, one size for each level of cache and
-# one for the registers, with the instructions written by hand [goto2008]. So the last
-# rungs are `@` on whole matrices: on one thread, on all processors that the system
-# counts (a core that runs two threads counts twice), and on all of them with float32,
-# PyTorch's default. (On a Mac, NumPy may use Apple's Accelerate, whose threads
-# `threadpoolctl` cannot limit: there read "one thread" as "as many as Accelerate
-# takes".)
+# A BLAS does this inside, blocking for cache: blocks within blocks, one size for each
+# level of cache and one for the registers, with the instructions written by hand
+# [goto2008]. So the last rungs are `@` on whole matrices: on one thread, on all cores,
+# and on all of them with float32, PyTorch's default.
 #
-# Predict: How many times faster than three loops is BLAS on one thread: 10, 100, 1000?
-# And how much does float32 gain over float64?
+# Predict: How many times faster than three loops is BLAS on one thread? How many
+# operations does one core do in a single tick of its clock: one, or more?
 
 if rank == 0:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    has_affinity = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count()
     with threadpool_limits(1, user_api="blas"):
         rate["NumPy blocks"] = gflops(by_blocks, 512)
         rate["BLAS, one thread"] = gflops(np.matmul, 1024)
+    wall = time.perf_counter
     with threadpool_limits(cores, user_api="blas"):
-        rate["BLAS, all cores"] = gflops(np.matmul, 1024)
-        others = [gflops(np.matmul, n) for n in (512, 1536)]
-        rate["BLAS, all cores, float32"] = gflops(np.matmul, 1024, dtype=np.float32)
-    peak = max(rate["BLAS, one thread"], rate["BLAS, all cores"], *others)
-    result("cores", cores, varies=True)
+        rate["BLAS, all cores"] = gflops(np.matmul, 1024, clock=wall)
+        rate["BLAS, all cores, float32"] = gflops(
+            np.matmul, 1024, dtype=np.float32, clock=wall
+        )
+    core_peak = rate["BLAS, one thread"]
+    result("blas_over_loops", core_peak / rate["three loops"], varies=True)
+    result("core_peak", core_peak, varies=True)
+    result("operations_a_tick", core_peak / 7, varies=True)  # under 7 GHz
+
+# If there is a GPU, it gets a rung for float32 and one for bfloat16. Newer NVIDIA GPUs
+# can multiply float32 numbers in TF32, a format that keeps 10 bits of a number behind
+# the point, of float32's 23. For products, PyTorch does not let them unless asked, by
+# `torch.set_float32_matmul_precision("high")` [cudasemantics]. So our rung is float32
+# proper.
+
+
+def on_gpu(A, B):
+    A @ B
+    torch.cuda.synchronize()  # the call above returns before it is done
+
 
 if rank == 0:
     if torch.cuda.is_available():
-        A, B = torch.rand(2, 4096, 4096, device="cuda")
-
-        def on_gpu():
-            A @ B
-            torch.cuda.synchronize()  # the call above returns before the GPU is done
-
-        rate["GPU, float32"] = 2 * 4096**3 / best_time(on_gpu) / 1e9
-
-    assert rate["BLAS, one thread"] > 50 * rate["three loops"]
-    result("blas_over_loops", rate["BLAS, one thread"] / rate["three loops"], varies=True)
-    result("float32_gain", rate["BLAS, all cores, float32"] / rate["BLAS, all cores"], varies=True)
-    result("cores_over_thread", rate["BLAS, all cores"] / rate["BLAS, one thread"], varies=True)
+        for dtype in (torch.float32, torch.bfloat16):
+            A, B = torch.rand(2, 4096, 4096, device="cuda", dtype=dtype)
+            name = f"GPU, {dtype}".replace("torch.", "")
+            rate[name] = 2 * 4096**3 / best_time(on_gpu, A, B) / 1e9
 
 if rank == 0:
     fig, ax = plt.subplots(num="ladder")
     ax.barh(list(rate), rate.values(), color="C0")
-    ax.axvline(peak, color="C1", linestyle="--", label="measured peak, float64")
     on_white = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
     for y, value in enumerate(rate.values()):
-        ax.text(value * 1.2, y, f"{value:.3g}", va="center", fontsize=9, bbox=on_white)
+        text = f"{value:.3g}"
+        ax.text(value * 1.2, y, text, va="center", fontsize=9, bbox=on_white)
     if "GPU, float32" not in rate:
-        ax.text(0.012, len(rate), "GPU: none in this machine", va="center", fontsize=9)
+        ax.text(0.012, len(rate), "GPU: none in this machine", va="center", size=9)
         ax.set_ylim(-0.6, len(rate) + 0.6)
     ax.set(xscale="log", xlabel="GFLOP/s", xlim=(0.01, 8 * max(rate.values())))
-    ax.legend(loc="upper center", bbox_to_anchor=(0.4, -0.2), fontsize=9)
     save_figures()
 
+if rank == 0:
+    A, B = rng.integers(-9, 10, (2, 128, 128)).astype(float)
+    for multiply in (by_rows, by_blocks, reordered):
+        assert np.array_equal(multiply(A, B), A @ B)
+    assert gaps > 1.5 * neighbors and gaps > 1.2 * in_cache
+    assert rate["loops reordered"] < 3 * rate["three loops"]
+    assert rate["NumPy rows"] > 3 * rate["loops reordered"]
+    assert core_peak > 50 * rate["three loops"]
+    assert core_peak > 7  # and no clock ticks 7 billion times a second
+    assert torch.get_float32_matmul_precision() == "highest"
+    result("cores", cores, varies=True)
+    in_float32 = rate["BLAS, all cores, float32"] / rate["BLAS, all cores"]
+    result("float32_gain", in_float32, varies=True)
+    more_cores = rate["BLAS, all cores"] / core_peak
+    result("cores_over_thread", more_cores, varies=True)
+
 # Every rung does the same $2n^3$ operations; only the time differs. One thread of BLAS
-# is (blas_over_loops) times as fast as the three loops. A share of it is the
-# interpreter's, removed by calling NumPy for a row at a time. The largest step is from
-# rows to blocks, and it is two things at once: each number fetched is used many times,
-# and each product of two blocks is itself done by the BLAS, which keeps numbers in
-# registers and uses the processor's widest instructions. One call for the whole product
-# saves the calls and copies between the blocks. A wide instruction works on several
-# numbers at once, and on twice as many if each is half as long. So float32 can gain a
-# factor of two ((float32_gain) in this run). What all (cores) processors add to one
-# depends on who else wants them: a factor of (cores_over_thread) in this run.
-#
-# About the dashed line: it is the largest float64 rate that any product reached in this
-# run. The processor's theoretical peak is at least as high. How high cannot be read
-# reliably from inside Python, so it is not drawn.
-#
-# Note: The page that you read was made on a machine without a GPU, so the top rung is
-# empty. No recording from a GPU is in `images/recorded/` yet; one will stand here with
-# its card, driver and date. If your machine has a CUDA GPU, running this chapter
-# measures yours.
+# is (blas_over_loops) times as fast as the loops, at (core_peak) GFLOP/s. No
+# processor's clock ticks seven billion times a second, so one core did at least
+# (operations_a_tick) operations in a tick. That a machine with 64 cores does 64
+# operations at a time is therefore wrong: an instruction works on several numbers at
+# once, and a core can begin several instructions in a tick. Of numbers half as long, an
+# instruction takes twice as many. So float32 can gain a factor of two, here
+# (float32_gain). All (cores) cores brought a factor of (cores_over_thread) over one
+# thread. Where other programs want the cores too, that is the first number to suffer.
 
 # --- The roof -------------------------------------------------------------------------
 
 # What stops the ladder where it stops? Two things can limit a computation: how fast the
-# processor computes, and how fast memory delivers. Which of them does, depends on the
+# processor computes, and how fast memory delivers. Which one does, depends on the
 # arithmetic intensity $I$, the operations done for each byte moved. With a peak $P$
 # (flop/s) and a memory bandwidth $\beta$ (bytes/s), no code can be faster than
 #
 # $$\min(P,\ I \cdot \beta),$$
 #
-# and the plot of that is the roofline [williams2009]. We measure $\beta$ like the
-# STREAM benchmark [mccalpin1995]: add two arrays that should be too large for the cache
-# and count 24 bytes for each addition: two numbers read, one written. (Many processors
-# also read the place that will be written, so that 32 bytes move; code that only reads
-# can then stand up to a third above the slope. If your processor's last cache is larger
-# than these arrays, take more.) Everything in this section is on one core; the rungs on
-# all processors, in float32 and on a GPU each have a roof of their own, which is not
-# drawn here.
+# and the plot of that is the roofline [williams2009]. For $P$ we take the rate of BLAS
+# on one thread. We measure $\beta$ like the STREAM benchmark [mccalpin1995], on one
+# core with large arrays: an addition moves 24 bytes, two numbers read and one written;
+# a dot product reads 16. The faster of the two counts.
+
+
+def bytes_per_second(operation, bytes_each, *arrays):
+    """Bytes a second of an operation on arrays, by its bytes for an entry."""
+    clock = time.process_time
+    seconds = best_time(operation, *arrays, repeat=20, clock=clock)
+    return bytes_each * len(arrays[0]) / seconds
+
 
 if rank == 0:
-    print("\n## The roof\n")
     x, y, z = np.ones((3, 1 << 23))  # 64 MiB each
-    add_seconds = best_time(np.add, x, y, z, repeat=20)
-    bandwidth = 24 * len(x) / add_seconds / 1e9  # GB/s
-    core_peak = rate["BLAS, one thread"]
+    with threadpool_limits(1, user_api="blas"):
+        added = bytes_per_second(np.add, 24, x, y, z)
+        dotted = bytes_per_second(np.dot, 16, x, y)
+    bandwidth = max(added, dotted) / 1e9
     ridge = core_peak / bandwidth
     result("bandwidth", bandwidth, varies=True)
     result("ridge", ridge, varies=True)
     save_figures()
 
-# Below (ridge) flops per byte, memory is the limit on this machine; above, the
-# processor is. Now the intensities. The bound holds for the bytes that really cross
-# between memory and processor ([williams2009] call this operational intensity). Caches
-# decide which those are, and Python cannot see it. So we take the bytes that the code
-# asks for, 8 for each number: each operation reads its operands and writes its result,
-# and nothing is remembered. Where caches help, that places a point too far left, never
-# too far right; and the ladder's matrices are small enough to lie in a large cache, so
-# for them the slope is a landmark and not a limit. (The lists of the loops ask for more
-# than this: each entry is a pointer to a number elsewhere.) What "operation" means is
-# what changes up the ladder.
+# Below (ridge) flops per byte, the ridge point of this core, memory is the limit; above
+# it, the processor is. Now the intensities. Which bytes really cross between memory and
+# cache, Python cannot see. So we take those that the code asks for, 8 for each number,
+# as if nothing were remembered in between. What "operation" means is what changes up
+# the ladder.
 #
-# | one operation is | flops | float64 numbers moved | intensity (flop/byte) |
+# | one operation is | flops | numbers moved | flop/byte |
 # | --- | --- | --- | --- |
 # | a multiply-add in the loop, the sum kept at hand | 2 | 2 | 2/16 |
 # | a multiply-add in the reordered loop | 2 | 3 | 2/24 |
@@ -1046,51 +877,103 @@ if rank == 0:
     n = 4096
     M, v = np.ones((n, n)), np.ones(n)
     with threadpool_limits(1, user_api="blas"):
-        vector_rate = 2 * n**2 / best_time(np.matmul, M, v, repeat=20) / 1e9
-    assert vector_rate < rate["BLAS, one thread"]
-    result("vector_roof", min(core_peak, 2 / 8 * bandwidth), varies=True)
+        read = bytes_per_second(np.matmul, 8 * n, M, v)  # of the matrix
+    vector_rate = 2 / 8 * read / 1e9
+    vector_roof = min(core_peak, 2 / 8 * bandwidth)
+    result("vector_roof", vector_roof, varies=True)
     result("vector_rate", vector_rate, varies=True)
     save_figures()
 
 if rank == 0:
-    intensity = {"three loops": 2 / 16, "loops reordered": 2 / 24, "NumPy rows": 2 / 40}
-    intensity |= {"NumPy blocks": 64 / 24, "BLAS, one thread": 1024 / 12}
+    intensity = {"three loops": 2 / 16, "loops reordered": 2 / 24}
+    intensity |= {"NumPy rows": 2 / 40, "NumPy blocks": 64 / 24}
+    intensity |= {"BLAS, one thread": 1024 / 12}
     fig, ax = plt.subplots(num="roofline")
     x_axis = np.geomspace(0.004, 3000)
     roof = np.minimum(core_peak, x_axis * bandwidth)
     ax.loglog(x_axis, roof, color="black", label="roof of one core")
     points = {name: (intensity[name], rate[name]) for name in intensity}
-    points["add two arrays"] = (1 / 24, bandwidth / 24)
+    points["add two arrays"] = (1 / 24, added / 1e9 / 24)
     points["matrix times vector"] = (2 / 8, vector_rate)
     for name, (flop_per_byte, value) in points.items():
         marker, color = ("o", "C0") if name in rate else ("s", "C1")
         ax.loglog(flop_per_byte, value, marker, color=color)
-        side, shift = ("right", -6) if name == "loops reordered" else ("left", 6)
-        style = {"textcoords": "offset points", "ha": side, "va": "top", "fontsize": 9}
-        ax.annotate(name, (flop_per_byte, value), (shift, -3), **style)
-    ax.set(xlabel="arithmetic intensity (flop/byte)", ylabel="GFLOP/s", ylim=(0.01, 4 * core_peak))
+        left = name == "loops reordered"
+        side, shift = ("right", -6) if left else ("left", 6)
+        style = {"textcoords": "offset points", "ha": side, "va": "top"}
+        ax.annotate(
+            name, (flop_per_byte, value), (shift, -3), fontsize=9, **style
+        )
+    ax.set(xlabel="arithmetic intensity (flop/byte)", ylabel="GFLOP/s")
+    ax.set_ylim(min(rate.values()) / 4, 4 * core_peak)
     ax.legend(loc="upper left")
     save_figures()
 
-# Read it from the right. The whole product does so many operations per byte that memory
-# is no limit: it stands at the flat roof, which is its own rate by definition. Matrix ×
-# vector, from the same library, hangs at the slope: the roof promised at most
-# (vector_roof) GFLOP/s and it reached (vector_rate). No better code will lift it much,
-# since the bytes have to come. (A point can stand above the slope: if its numbers fit
-# in the cache, which delivers faster than the memory that $\beta$ was measured on, or
-# if something else disturbed the measurement of $\beta$.)
+if rank == 0:
+    assert vector_roof / 3 < vector_rate < 1.5 * vector_roof
+    assert vector_rate < core_peak / 2
+    assert rate["three loops"] < min(core_peak, 2 / 16 * bandwidth) / 10
+    assert 1024 / 12 > ridge > 2 / 8
+    save_figures()
+
+# Read it from the right. The whole product does so many operations for a byte that
+# memory is no limit. It stands at the flat roof, which is its own rate by definition.
+# Matrix times vector, from the same library, hangs at the slope: the roof promised at
+# most (vector_roof) GFLOP/s, and it reached (vector_rate). The loops hang far below any
+# roof. Neither memory nor arithmetic stops them; it is the interpreter, which is in
+# neither axis.
 #
-# The loops hang far below any roof. Neither memory nor arithmetic stops them; it is the
-# interpreter, which is in neither axis. That is the use of this picture: it says which
-# thing to work on. Below both roofs: the code. At the slope: fewer bytes, or more work
-# per byte. At the flat roof: more processors.
+# That is the use of this picture: it says which thing to work on. Below both roofs: the
+# code. At the slope: fewer bytes, or more work for each byte. At the flat roof: more
+# processors.
+
+# --- The roof of an accelerator -------------------------------------------------------
+
+# A GPU has the same two limits, only higher. Peaks are of dense products, with inputs
+# in the 2-byte format bfloat16 [a100, h100]; the first line is what this page measured.
+#
+# | | peak | memory | ridge point | to a neighbor, each way |
+# | --- | --- | --- | --- | --- |
+# | one core here, float64 | (core_peak) GFLOP/s | (bandwidth) GB/s | (ridge) flop/byte | |
+# | A100 80 GB SXM | 312 TFLOP/s | 2.04 TB/s | (ridge_a100) flop/byte | NVLink, 300 GB/s |
+# | H100 SXM | 989 TFLOP/s | 3.35 TB/s | (ridge_h100) flop/byte | NVLink, 450 GB/s |
+#
+# Read a data sheet with care. The A100's has "624 TFLOPS" for this format too, and
+# "2496 TOPS" for 4-bit whole numbers. Both are with sparsity: half of one matrix is
+# zero, in a fixed pattern, and not multiplied. Training multiplies dense matrices; for
+# them it is half, 312 and 1248. The H100's sheet prints 1979 where a dense product gets
+# at most 989. In TF32 it is half of that again, and in float32 proper 67 TFLOP/s: a
+# rung without its format says little.
+#
+# Worked problem: From which batch on does a linear layer with 4096 inputs and 4096
+# outputs use an H100's processor and not only its memory? A batch of $m$ rows times a
+# $d \times d$ weight takes $2 m d^2$ flops. In bfloat16, 2 bytes a number, it moves at
+# least the weight, the input and the output: $2(d^2 + 2md)$ bytes. The intensity is
+#
+# $$I(m) = \frac{m\,d}{d + 2m},$$
+#
+# and it reaches the ridge point $R$ at $m = R\,d / (d - 2R)$.
+
+if rank == 0:
+    d = 4096
+    R = 989e12 / 3.35e12  # flop/byte of an H100
+    result("ridge_a100", round(312e12 / 2.039e12))
+    result("ridge_h100", round(R))
+    result("rows_needed", math.ceil(R * d / (d - 2 * R)))
+    one_row = 3.35e12 * d / (d + 2)  # the slope's flop/s for m = 1
+    result("one_row_percent", round(100 * one_row / 989e12, 2))
+
+# From (rows_needed) rows on. With a single row, a matrix times a vector, the same layer
+# gets at most (one_row_percent) % of the peak, however good the code is. That is why an
+# accelerator wants large batches, and why a batch that is cut among many ranks must not
+# be cut too small.
 
 # --- Rows over two processes ----------------------------------------------------------
 
 # At the flat roof, then, more processors. The rows of $C$ do not wait for each other:
 # whoever has the rows of $A$ that belong to them, and all of $B$, can compute them
-# alone. We start a few processes and give each its share. In chapter 5 you learn what
-# they are and how they come about. Here it is enough to know that each has its own
+# alone. We start a few processes and give each its share. In chapter 05_ranks you learn
+# what they are and how they come about. Here it is enough to know that each has its own
 # memory, a number `rank`, and a `world_size`, which says how many they are. A cell that
 # begins with `%%px` runs on all of them.
 
@@ -1111,13 +994,12 @@ def push(name, make):
     play(before)
 
 
-# The entries are small whole numbers, so all sums are exact in float64 and "equal" can
-# mean equal, in whatever order they were added.
+# The entries are small whole numbers, so all sums are exact in float64, and "equal" can
+# mean equal.
 
 if rank == 0:
-    print("\n## Rows over two processes\n")
     torch.manual_seed(0)
-    A, B = torch.randint(-8, 9, (2, 1003, 1003)).double()
+    A, B = torch.randint(-8, 9, (2, 403, 403)).double()
     whole = A @ B
 
 push("A", lambda: A)
@@ -1135,8 +1017,8 @@ def to_rank_0(value):
     return values
 
 
-# Predict: We glue the pieces together in rank order. Will the result equal the whole
-# product?
+# Predict: We glue the pieces together in the order of the ranks. Will the result equal
+# the whole product?
 
 pieces = to_rank_0(my_rows)
 if rank == 0:
@@ -1156,7 +1038,8 @@ def may_fail():
 
 if rank == 0:
     with may_fail():
-        assert torch.equal(glued, whole), f"{list(glued.shape)} is not {list(whole.shape)}"
+        sizes = f"{list(glued.shape)} is not {list(whole.shape)}"
+        assert torch.equal(glued, whole), sizes
 
 # No rank complained, and yet there are rows missing. `len(A) // world_size` rounds
 # down, and the rows that are left over belong to nobody. Comparing the shapes first is
@@ -1186,60 +1069,281 @@ if rank == 0:
     play("kernel")
     assert torch.equal(torch.cat(pieces), whole)
 
-# --- How much faster? -----------------------------------------------------------------
+# --- What cannot be shared ------------------------------------------------------------
 
-# Each rank times its own part, with one thread. Rank 0 also does the whole product,
-# while the others rest.
+# A real program also has a part that cannot be cut. Ours gets one: a chain of steps,
+# each of which needs the result of the one before, so that every rank has to wait for
+# all of it. Then comes the product, of which each rank does its rows.
 
 
-def seconds_for(rows, repeat=7):
-    """Seconds for rows @ B: the shortest of `repeat` calls, after one to warm up."""
+def chain(steps=100_000):
+    x = 0.1
+    for _ in range(steps):
+        x = 3.9 * x * (1 - x)  # needs the x before
+    return x
+
+
+def least(work, *args, repeat=7):
+    """CPU seconds for work(*args), the least of `repeat` calls."""
     times = []
     for _ in range(repeat + 1):
-        start = time.perf_counter()
-        rows @ B
-        times.append(time.perf_counter() - start)
+        start = time.process_time()
+        work(*args)
+        times.append(time.process_time() - start)
     return min(times[1:])
+
+
+# All of it in CPU time: what it takes if each rank has a core to itself. Rank 0 also
+# does the whole product, while the others wait at a barrier.
+
+
+def timings(A, B):
+    """Seconds: the chain, the product by one, by all, and p times as large."""
+    whole = least(torch.matmul, A, B) if rank == 0 else 0.0
+    dist.barrier()
+    serial = least(chain)
+    part = least(torch.matmul, A.tensor_split(world_size)[rank], B)
+    each = least(torch.matmul, A, B)  # as if A had p times as many rows
+    return serial, whole, part, each
 
 
 everyone()
 play("ranks")
 
 
-whole_seconds = seconds_for(A) if rank == 0 else 0.0
+at_403 = timings(A, B)
+at_1612 = timings(*(M.repeat(4, 4) for M in (A, B)))
 
-everyone()
-part_seconds = seconds_for(A.tensor_split(world_size)[rank])
+# Predict: The speed-up is the time of one divided by the time of many. The product
+# alone could come near the number of ranks. How much is left of it with the chain? For
+# which of the two sizes is more left?
+#
+# If a share $s$ of the time of one is serial, so that no number of ranks makes it
+# shorter, then with $p$ ranks the speed-up is at most
+#
+# $$\frac{1}{s + (1-s)/p}, \qquad\text{and never more than } \frac{1}{s}.$$
+#
+# That is Amdahl's law [amdahl1967]. Speed-up divided by $p$ is the efficiency.
 
-# The ranks' memory is separate, so the matrices have to be moved in and the pieces out.
-# We time that too: it is part of the job.
+
+def amdahl(s, p):
+    """The largest speed-up with p ranks if a share s of the time is serial."""
+    return 1 / (s + (1 - s) / p)
+
 
 everyone()
 if rank == 0:
     play("kernel")
+    p = world_size
+
+at_403_by_rank = to_rank_0(at_403)
+if rank == 0:
+    times_at = {403: at_403_by_rank}
+
+at_1612_by_rank = to_rank_0(at_1612)
+if rank == 0:
+    times_at[1612] = at_1612_by_rank
+    found = {}
+    for n, times in times_at.items():
+        serial, whole, part, each = map(max, zip(*times))  # the slowest decides
+        s = serial / (serial + whole)
+        speed_up = (serial + whole) / (serial + part)
+        scaled = (serial + p * whole) / (serial + each)
+        found[n] = {"s": s, "speed-up": speed_up, "scaled": scaled,
+                    "product": whole / part, "whole": whole}
+        print(f"n = {n:4}: {s:4.0%} serial; at most {amdahl(s, p):.2f}, "
+              f"measured {speed_up:.2f}, efficiency {speed_up / p:.0%}")
+
+if rank == 0:
+    assert found[1612]["s"] < found[403]["s"] / 4
+    for at in found.values():
+        s = at["s"]
+        assert at["speed-up"] < 1.3 * amdahl(s, p)
+        assert at["scaled"] < 1.3 * (s + (1 - s) * p)
+    result("product_speedup", found[1612]["product"], varies=True)
+    result("serial_403", found[403]["s"], varies=True)
+    result("serial_1612", found[1612]["s"], varies=True)
+    result("speedup_403", found[403]["speed-up"], varies=True)
+    result("speedup_1612", found[1612]["speed-up"], varies=True)
+    result("limit_403", 1 / found[403]["s"], varies=True)
+    save_figures()
+
+# For the product alone, 1612 rows, the speed-up was (product_speedup). With the chain
+# it was (speedup_1612) at 1612 rows, where the chain is (serial_1612) of the time of
+# one, and (speedup_403) at 403 rows, where it is (serial_403). In the small case no
+# number of ranks gets beyond (limit_403).
+#
+# Amdahl asks how much faster the same problem becomes. Gustafson [gustafson1988] turned
+# it around: with $p$ ranks we take a problem $p$ times as large, and ask how long one
+# rank would have needed for it. If $s$ is the serial share of the run with $p$ ranks,
+# that speed-up is $s + (1-s)\,p$, and it has no limit. The first is called strong
+# scaling, the second weak scaling. Training moves between the two: a larger batch on
+# more ranks is weak scaling, as long as the larger batch is of use.
+
+if rank == 0:
+    s = found[403]["s"]
+    many = np.linspace(1, 8)
+    fig, ax = plt.subplots(num="amdahl")
+    ax.plot(many, many, "--", color="C7", label="ideal")
+    ax.plot(many, s + (1 - s) * many, color="C2", label="Gustafson: larger problem")
+    ax.plot(many, amdahl(s, many), color="C0", label="Amdahl: same problem")
+    ax.axhline(1 / s, color="C0", lw=1, ls=":", label="its limit, 1/s")
+    ax.plot(p, found[403]["scaled"], "o", color="C2")
+    ax.plot(p, found[403]["speed-up"], "o", color="C0")
+    ax.set(xlabel="ranks", ylabel="speed-up", xticks=range(1, 9))
+    ax.set_ylim(0, 8.2)
+    ax.legend(fontsize=9)
+    save_figures()
+
+# --- What moving costs ----------------------------------------------------------------
+
+# Amdahl's law is still too kind. One process has its matrices at hand; several have to
+# be given theirs. That is not a serial share, since a single process pays nothing. It
+# is an overhead that comes with the ranks:
+#
+# $$T(p) = T_\text{serial} + \frac{T_\text{shared}}{p} + \text{overhead}(p).$$
+#
+# We measure it by the clock on the wall: push both matrices to all ranks, pull the
+# pieces back.
+
+if rank == 0:
     start = time.perf_counter()
 
 push("A", lambda: A)
 push("B", lambda: B)
 pieces = to_rank_0(my_rows)
 if rank == 0:
-    moving = time.perf_counter() - start
+    moving_403 = time.perf_counter() - start
 
-# Predict: How many times faster are all the ranks together than one, for the product
-# alone? And if the moving counts as well?
+everyone()
+play("ranks")
+my_rows = my_rows.repeat(4, 4)  # as long as the pieces of the larger size
 
-whole_seconds_by_rank = to_rank_0(whole_seconds)
+everyone()
 if rank == 0:
-    alone = max(whole_seconds_by_rank)  # rank 0's; the others have 0
+    play("kernel")
+    large_A, large_B = A.repeat(4, 4), B.repeat(4, 4)
+    start = time.perf_counter()
 
-part_seconds_by_rank = to_rank_0(part_seconds)
+push("A", lambda: large_A)
+push("B", lambda: large_B)
+pieces = to_rank_0(my_rows)
 if rank == 0:
-    together = max(part_seconds_by_rank)  # the slowest rank decides
-    serial = moving / (moving + alone)
-    result("speedup_product", alone / together, varies=True)
-    result("speedup_with_moving", alone / (moving + together), varies=True)
-    result("serial_share", serial, varies=True)
-    result("amdahl_limit", 1 / serial, varies=True)
+    moving_1612 = time.perf_counter() - start
+
+# Predict: $n$ became four times as large. By how much did the bytes to move grow, by
+# how much the operations? So for which size is the moving worse, compared with the
+# product?
+
+if rank == 0:
+    moving_over_product = {
+        403: moving_403 / found[403]["whole"],
+        1612: moving_1612 / found[1612]["whole"],
+    }
+    result("moving_over_403", moving_over_product[403], varies=True)
+    result("moving_over_1612", moving_over_product[1612], varies=True)
+    assert moving_over_product[1612] < 0.8 * moving_over_product[403]
+    assert moving_over_product[403] > 1  # alone would have been faster
+
+# Moving took (moving_over_403) times as long as the whole product at 403 rows, and
+# (moving_over_1612) times at 1612. Bytes grow with $n^2$, here 16 times, and operations
+# with $n^3$, 64 times. So the larger the matrices, the less the moving weighs. At 403
+# rows one process alone would have been faster than all ranks together.
+#
+# How large must a product be on real machines? Let two H100s share one in bfloat16,
+# each with half of the rows. To each come half of $A$ and all of $B$, $3n^2$ bytes, and
+# each does $n^3$ flops. Both take equally long at $n = 3 \cdot 989\,\text{TFLOP/s} /
+# \beta$.
+
+if rank == 0:
+    for link, bytes_a_second in (("nvlink", 450e9), ("infiniband", 50e9)):
+        n = 3 * 989e12 / bytes_a_second
+        result(f"rows_over_{link}", round(n))
+
+# Over NVLink that is (rows_over_nvlink) rows, over a 400 Gbit/s InfiniBand link with
+# its 50 GB/s [connectx7] (rows_over_infiniband). Below that, the GPUs wait for the
+# link. So there are two reasons why two processes are not twice as fast as one: a part
+# that cannot be shared, and what it costs to bring the operands. How to move less,
+# faster, and while the product is running, is what the rest of this book is about.
+
+# --- Extra: Strassen's algorithm ------------------------------------------------------
+
+# Can the exponent be smaller than 3? Cut each matrix into four blocks. The product of
+# the $2 \times 2$ block matrices takes eight block products. In 1969 Strassen found
+# that seven are enough [strassen1969], at the price of more additions. Additions are
+# cheap for blocks: adding two $m \times m$ blocks takes $m^2$ operations, multiplying
+# them about $2m^3$. And each of the seven can again be done with seven.
+
+
+def strassen(A, B, leaf, multiply):
+    """The product of two n-by-n arrays by Strassen's recursion (1969).
+
+    n: leaf times a power of two. leaf: blocks of this size go to
+    multiply(A, B).
+    """
+    if len(A) <= leaf:
+        return multiply(A, B)
+    h = len(A) // 2
+    a, b, c, d = A[:h, :h], A[:h, h:], A[h:, :h], A[h:, h:]
+    e, f, g, k = B[:h, :h], B[:h, h:], B[h:, :h], B[h:, h:]
+    pairs = [(a + d, e + k), (c + d, e), (a, f - k), (d, g - e)]
+    pairs += [(a + b, k), (c - a, e + f), (b - d, g + k)]
+    p, q, r, s, t, u, v = (strassen(x, y, leaf, multiply) for x, y in pairs)
+    return np.block([[p + s - t + v, r + t], [q + s, p - q + r + u]])
+
+
+# Predict: For a 2 × 2 product the three loops take 8 multiplications and 4 additions.
+# What does Strassen take? Count the plus and minus signs above. From which $n$ on does
+# it need fewer operations in all?
+
+
+def operations(n, leaf):
+    """Operations of strassen(), with plain products from leaf on."""
+    if n <= leaf:
+        return 2 * n**3 - n**2
+    return 7 * operations(n // 2, leaf) + 18 * (n // 2) ** 2
+
+
+if rank == 0:
+    _, tally = count(lambda A, B: strassen(A, B, 1, by_loops), *np.ones((2, 2, 2)))
+    result("strassen_2x2", [tally["mul"], tally["add"]])
+    powers = [2**k for k in range(1, 13)]
+    deep = [n for n in powers if operations(n, 1) < operations(n, n)]
+    once = [n for n in powers if operations(n, n // 2) < operations(n, n)]
+    result("crossover_all_the_way", deep[0])
+    result("crossover_one_level", once[0])
+
+# It takes (strassen_2x2) of them. Cut all the way down to single numbers, it needs
+# fewer operations only when $n$ reaches (crossover_all_the_way). Cut once, with plain
+# products below, it needs fewer from (crossover_one_level) on. Operations are not
+# seconds, so we time one level against the plain product, over the loops and over BLAS.
+
+
+def one_level(multiply, n):
+    """CPU time of one level of Strassen, over the plain product's."""
+    A, B = rng.random((2, n, n))
+    clock = time.process_time
+    plain = best_time(multiply, A, B, clock=clock)
+    return best_time(strassen, A, B, n // 2, multiply, clock=clock) / plain
+
+
+if rank == 0:
+    strassen_n, large_n = [4, 8, 16, 32, 64, 96], [64, 128, 256, 512, 1024]
+    with threadpool_limits(1, user_api="blas"):
+        over_loops = [one_level(by_loops, n) for n in strassen_n]
+        over_blas = [one_level(np.matmul, n) for n in large_n]
+
+if rank == 0:
+    counted = [operations(n, n // 2) / operations(n, n) for n in powers]
+    fig, ax = plt.subplots(num="strassen")
+    ax.plot(powers, counted, "--", color="C7", label="operations, counted")
+    ax.plot(strassen_n, over_loops, "o-", color="C1", label="time, over loops")
+    ax.plot(large_n, over_blas, "o-", color="C0", label="time, over BLAS")
+    ax.axhline(1, color="black", linewidth=1)
+    ax.set(xlabel="n", ylabel="Strassen / plain product", ylim=(0.7, 2.6))
+    ax.set_xscale("log", base=2)
+    ax.legend(loc="upper left", bbox_to_anchor=(0, -0.2), ncols=2, fontsize=9)
+    save_figures()
 
 
 def leave_group():
@@ -1248,71 +1352,41 @@ def leave_group():
     dist.destroy_process_group()
 
 
-# The speed-up is the time of one divided by the time of many. If a share $s$ of the
-# time is serial, so that it does not shrink with more ranks, then with $p$ ranks it is
-# at most
-#
-# $$\frac{1}{s + (1-s)/p}, \qquad\text{and never more than } \frac{1}{s}.$$
-#
-# That is Amdahl's law [amdahl1967]. Here the moving is the serial share.
-
-
-def amdahl(s, p):
-    """The largest speed-up with p ranks if a share s of the time is serial."""
-    return 1 / (s + (1 - s) / p)
-
-
 if rank == 0:
-    p = np.linspace(1, 8)
-    serial_4n = 4**2 * moving / (4**2 * moving + 4**3 * alone)  # predicted from n² and n³
-    fig, ax = plt.subplots(num="amdahl")
-    ax.plot(p, p, "--", color="C7", label="ideal")
-    ax.plot(p, amdahl(serial_4n, p), ":", color="black", label=f"Amdahl, {serial_4n:.0%}, for 4 n")
-    ax.plot(p, amdahl(serial, p), color="black", label=f"Amdahl, {serial:.0%} serial")
-    measured = {"product alone": alone / together}
-    measured["with moving"] = alone / (moving + together)
-    for marker, (name, speedup) in zip("os", measured.items(), strict=True):
-        ax.plot(world_size, speedup, marker, label=name)
-    ax.set_xscale("log", base=2)
-    ax.set_yscale("log", base=2)
-    ax.set(xlabel="ranks", ylabel="speed-up", xticks=[1, 2, 4, 8], xticklabels=[1, 2, 4, 8])
-    ax.set(yticks=[0.25, 0.5, 1, 2, 4, 8], yticklabels=["1/4", "1/2", 1, 2, 4, 8])
-    ax.set_ylim(0.8 * min(0.3, *measured.values()), 9)
-    ax.legend(fontsize=9)
-    save_figures()
+    for levels in range(5):
+        n = 2**levels
+        A, B = rng.integers(-9, 10, (2, n, n)).tolist()
+        entries, tally = count(lambda A, B: strassen(A, B, 1, by_loops), A, B)
+        assert entries == product(A, B)
+        assert tally["mul"] == 7**levels
+        assert tally["add"] == 6 * (7**levels - 4**levels)
+        assert tally.total() == operations(n, 1)
+    assert over_blas[0] > 1 and over_loops[0] > 1
 
-# For the product alone the speed-up was (speedup_product); at best it equals the number
-# of ranks, if each has a core to itself and nobody else wants it. (A higher value means
-# that the time of one was disturbed, or that the parts fit in a cache which the whole
-# does not.) With the moving it was (speedup_with_moving). Below 1 means that the
-# kernel, which has both matrices already, would have been faster alone.
-#
-# The curves ask a kinder question: suppose the moving had to be done even for one rank.
-# Then it is (serial_share) of that job, and by Amdahl's law no number of ranks makes it
-# more than (amdahl_limit) times as fast. Even that is too kind: every rank gets all of
-# $A$ and $B$, one after another, so the moving is not constant but grows with the
-# ranks.
-#
-# The share is not a law of nature. Moving grows with $n^2$ and the product with $n^3$,
-# so for larger matrices the curve rises; the dotted one is the prediction for four
-# times the rows. And we were wasteful: every rank got all of $A$, one after another,
-# through a channel that is made for convenience. How to move less, faster, and while
-# the product is running, is what the rest of this book is about.
+# The counted operations come down to $7/8$. The crossover in time depends on what a
+# product costs compared with an addition: over BLAS at 64 rows, where the counts
+# already promise a gain, Strassen still loses. With great care it can be made to pay
+# [huang2016]. Its exponent is $\log_2 7 \approx 2.81$; the best one in a refereed paper
+# is 2.371339 [alman2025]. The number 2.3725 that is often quoted stands in the abstract
+# of [duan2023], as the barrier that its method broke. All of these are polynomial, and
+# the record ones win only at sizes far beyond use. Deep learning runs on the cubic
+# product, done well.
 
 # --- What you can do now --------------------------------------------------------------
 
 # - Count the operations of an algorithm by running it on numbers that count, and find
 #   out which of them wait for which.
-# - Tell growth from noise, and cubic from exponential.
+# - Say how a cost grows, and tell cubic from exponential.
 # - State work and span, and from them how much could be done at once.
-# - Place a computation under the roofline, and say what to work on: code, bytes, or
-#   processors.
-# - Predict with Amdahl's law what more processes can bring.
+# - Place a computation under the roofline of a core or a GPU, and say what to work on:
+#   code, bytes, or processors.
+# - Read a data sheet: which format, dense or sparse.
+# - Predict what more processes can bring: Amdahl's law, Gustafson's, and the overhead
+#   that neither counts.
 
 # --- Run it on a cluster --------------------------------------------------------------
 
-# The script of this chapter needs nothing of this book. Take it along and start it with
-# as many ranks as you like:
+# The script of this chapter needs nothing of this book:
 #
 # ```bash
 # torchrun --standalone --nproc-per-node 2 scripts/01_matmul.py
@@ -1320,7 +1394,7 @@ if rank == 0:
 #
 # All but the last section runs on rank 0 alone. On two machines, start the same line on
 # each with `--nnodes 2 --rdzv-backend c10d --rdzv-endpoint FIRST_HOST:29400` instead of
-# `--standalone`; then the moving goes over the network.
+# `--standalone`; then the matrices move over the network.
 
 # --- Where to read on -----------------------------------------------------------------
 
@@ -1329,7 +1403,7 @@ if rank == 0:
 # - [williams2009]: the roofline, by its inventors, with more roofs than ours.
 # - [cormen2022]: growth of functions, Strassen's algorithm, and a chapter on work and
 #   span.
+# - [gustafson1988]: two pages, and the other half of Amdahl's law.
 # - [huang2016]: what it takes to make Strassen's algorithm pay in practice.
-# - [alman2025]: the best exponent proven in a refereed paper.
 
 leave_group()

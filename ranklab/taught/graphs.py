@@ -1,25 +1,26 @@
 # Generated from book/02_graphs.md by `make forms`: edit the manuscript, not this file.
 
-"""What depends on what: what chapter 02_graphs teaches."""
+"""Computational graphs: what must wait for what: what chapter 02_graphs teaches."""
 
 import numpy as np
 
 
 def schedule(graph, workers=None):
-    """Say which operations of a graph run in which step, one step an operation.
+    """Say which operations of a graph run in which step, one step each.
 
-    graph: name -> (function, *names of its inputs). A name that is no key of the graph is
-        an input of the whole, there from the start.
+    graph: name -> (function, *names of its inputs). A name that is no key
+        of the graph is an input of the whole, there from the start.
     workers: how many operations fit in one step (None: any number).
-    Returns a list with one list of names for each step. The schedule is greedy: no worker
-    is idle while an operation is ready (Graham 1969).
+    Returns a list with one list of names for each step. It is greedy: no
+    worker is idle while an operation is ready (Graham 1969).
     Raises ValueError if operations wait for one another in a circle.
     """
     steps, waiting = [], list(graph)
     while waiting:
         ready = [n for n in waiting if not set(graph[n][1:]) & set(waiting)]
         if not ready:
-            raise ValueError(f"these wait for one another in a circle: {', '.join(waiting)}")
+            names = ", ".join(waiting)
+            raise ValueError(f"these wait for one another in a circle: {names}")
         steps.append(ready[:workers])
         waiting = [n for n in waiting if n not in steps[-1]]
     return steps
@@ -28,8 +29,8 @@ def schedule(graph, workers=None):
 def evaluate(graph, inputs):
     """Run every operation of a graph, in an order that its edges allow.
 
-    graph: as for `schedule`. inputs: a value for each name that the graph does not define.
-    Returns a dict with the value of every name.
+    graph: as for `schedule`. inputs: a value for each name that the graph
+    does not define. Returns a dict with the value of every name.
     """
     values = dict(inputs)
     for names in schedule(graph):
@@ -40,7 +41,7 @@ def evaluate(graph, inputs):
 
 
 def critical_path(graph):
-    """Return a longest chain of a graph, as a list of names, each needed by the next."""
+    """A longest chain of a graph: a list of names, each needed by the next."""
     levels = schedule(graph)
     path = [levels[-1][0]]
     for level in reversed(levels[:-1]):
@@ -51,10 +52,10 @@ def critical_path(graph):
 class Tensor:
     """An array that remembers what it was computed from.
 
-    data: an array, kept in float64. sources: the Tensors it was computed from (a leaf has none).
-    rule: turns the gradient with respect to this Tensor (an array of its shape) into a tuple
-        with one such gradient for each source.
-    grad: for a leaf, what `backward` has added up so far; an array of its shape, or None.
+    data: an array, kept in float64. sources: the Tensors it was computed
+    from (a leaf has none). rule: turns the gradient with respect to this
+    Tensor, an array of its shape, into a tuple with one for each source.
+    grad: for a leaf, what `backward` has added up so far, or None.
     """
 
     def __init__(self, data, sources=(), rule=None):
@@ -65,18 +66,20 @@ class Tensor:
 
 def mul(a, b):
     """a * b, entry by entry; both of one shape."""
-    return Tensor(a.data * b.data, (a, b), lambda grad: (grad * b.data, grad * a.data))
+    out = a.data * b.data
+    return Tensor(out, (a, b), lambda grad: (grad * b.data, grad * a.data))
 
 
 def add(a, b):
-    """a + b; b may have fewer dimensions and is then added to every row of a."""
-    rows = tuple(range(a.data.ndim - b.data.ndim))
-    return Tensor(a.data + b.data, (a, b), lambda grad: (grad, grad.sum(axis=rows)))
+    """a + b; a b of fewer dimensions is added to every row of a."""
+    out, rows = a.data + b.data, tuple(range(a.data.ndim - b.data.ndim))
+    return Tensor(out, (a, b), lambda grad: (grad, grad.sum(axis=rows)))
 
 
 def matmul(a, b):
     """The matrix product of a (m, k) and b (k, n): (m, n)."""
-    return Tensor(a.data @ b.data, (a, b), lambda grad: (grad @ b.data.T, a.data.T @ grad))
+    out = a.data @ b.data
+    return Tensor(out, (a, b), lambda grad: (grad @ b.data.T, a.data.T @ grad))
 
 
 def transpose(a):
@@ -92,20 +95,24 @@ def relu(a):
 
 def log_softmax(a):
     """The logarithm of the softmax of each row of a (rows, classes)."""
-    shifted = a.data - a.data.max(axis=1, keepdims=True)  # so that exp cannot overflow
+    shifted = a.data - a.data.max(axis=1, keepdims=True)  # no overflow
     out = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return Tensor(out, (a,), lambda grad: (grad - np.exp(out) * grad.sum(axis=1, keepdims=True),))
+
+    def rule(grad):
+        return (grad - np.exp(out) * grad.sum(axis=1, keepdims=True),)
+
+    return Tensor(out, (a,), rule)
 
 
 def nll_loss(log_p, target):
-    """The mean of -log_p[i, target[i]] over the rows of log_p (rows, classes): one number."""
+    """The mean of -log_p[i, target[i]] over the rows of log_p: one number."""
     one_hot = np.eye(log_p.data.shape[1])[target]
     loss = -(one_hot * log_p.data).sum() / len(target)
     return Tensor(loss, (log_p,), lambda grad: (-grad * one_hot / len(target),))
 
 
 def in_order(output):
-    """List all Tensors behind `output`, itself included, each after its sources."""
+    """All Tensors behind `output`, itself included, each after its sources."""
     order, seen = [], set()
 
     def visit(node):
@@ -120,13 +127,13 @@ def in_order(output):
 
 
 def backward(output):
-    """Add the gradient of `output` (one number) to `.grad` of every leaf behind it.
+    """Add the gradient of `output` (one number) to `.grad` of every leaf.
 
-    Reverse-mode automatic differentiation (Griewank and Walther 2008, chapter 3).
+    Reverse-mode automatic differentiation (Griewank and Walther 2008).
     """
     grads = {id(output): np.ones_like(output.data)}
     for node in reversed(in_order(output)):
-        grad = grads.pop(id(node))  # complete: every user of this node came before
+        grad = grads.pop(id(node))  # complete: all that used it came before
         if not node.sources:
             node.grad = grad if node.grad is None else node.grad + grad
             continue

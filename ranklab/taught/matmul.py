@@ -1,6 +1,6 @@
 # Generated from book/01_matmul.md by `make forms`: edit the manuscript, not this file.
 
-"""One matrix product, counted: what chapter 01_matmul teaches."""
+"""Matrix multiplication: one product, counted and timed: what chapter 01_matmul teaches."""
 
 import time
 from collections import Counter
@@ -9,8 +9,41 @@ from typing import ClassVar
 import numpy as np
 
 
+def product(A, B):
+    """The product of two n-by-n matrices, given and returned as rows."""
+    n = len(A)
+    C = [[A[i][0] * B[0][j] for j in range(n)] for i in range(n)]
+    for i in range(n):
+        for j in range(n):
+            total = C[i][j]
+            for k in range(1, n):
+                total = total + A[i][k] * B[k][j]
+            C[i][j] = total
+    return C
+
+
+def by_loops(A, B):
+    """The three loops, for arrays."""
+    return np.array(product(A.tolist(), B.tolist()))
+
+
+def best_time(function, *args, repeat=5, clock=time.perf_counter):
+    """Seconds for function(*args): the shortest of `repeat` calls.
+
+    One call to warm up comes before them. clock: time.perf_counter, or
+    time.process_time for the CPU time, which leaves out other programs.
+    """
+    function(*args)
+    times = []
+    for _ in range(repeat):
+        start = clock()
+        function(*args)
+        times.append(clock() - start)
+    return min(times)
+
+
 class Counted:
-    """A number that counts the operations done on it, in the Counter `Counted.tally`.
+    """A number that counts the operations on it in `Counted.tally`.
 
     Products count as "mul", sums and differences as "add".
     """
@@ -20,7 +53,7 @@ class Counted:
     def __init__(self, value):
         self.value = value
 
-    def _record(self, kind, value, *operands):
+    def _record(self, kind, value, *operands):  # a later section needs these
         Counted.tally[kind] += 1
         return Counted(value)
 
@@ -33,70 +66,19 @@ class Counted:
     def __sub__(self, other):
         return self._record("add", self.value - other.value, self, other)
 
-    def __radd__(self, plain):  # 0 + number: an addition like any other
-        return self._record("add", plain + self.value, self)
-
 
 def count(multiply, A, B, number=Counted):
     """Run multiply(A, B) on counting numbers.
 
-    A, B: n-by-n matrices, as arrays or lists of rows. number: the class that counts.
-    Returns the product's entries as plain numbers (a list of rows), and the tally (a Counter).
+    A, B: n-by-n matrices, as arrays or lists of rows. number: the class
+    that counts. Returns the entries as plain numbers (a list of rows), and
+    the tally (a Counter).
     """
     A, B = (np.array([[number(x) for x in row] for row in M]) for M in (A, B))
     Counted.tally.clear()
     C = multiply(A, B)
-    return [[entry.value for entry in row] for row in C], Counter(Counted.tally)
-
-
-def product(A, B):
-    """The product of two n-by-n matrices, as rows; each sum starts from its first product."""
-    n = len(A)
-    C = [[A[i][0] * B[0][j] for j in range(n)] for i in range(n)]
-    for i in range(n):
-        for j in range(n):
-            total = C[i][j]
-            for k in range(1, n):
-                total = total + A[i][k] * B[k][j]
-            C[i][j] = total
-    return C
-
-
-def strassen(A, B, leaf, multiply):
-    """The product of two n-by-n arrays by Strassen's recursion (Strassen, 1969).
-
-    n: leaf times a power of two. leaf: blocks of this size go to multiply(A, B).
-    """
-    if len(A) <= leaf:
-        return multiply(A, B)
-    h = len(A) // 2
-    a, b, c, d = A[:h, :h], A[:h, h:], A[h:, :h], A[h:, h:]
-    e, f, g, k = B[:h, :h], B[:h, h:], B[h:, :h], B[h:, h:]
-    pairs = [(a + d, e + k), (c + d, e), (a, f - k), (d, g - e)]
-    pairs += [(a + b, k), (c - a, e + f), (b - d, g + k)]
-    p, q, r, s, t, u, v = (strassen(x, y, leaf, multiply) for x, y in pairs)
-    return np.block([[p + s - t + v, r + t], [q + s, p - q + r + u]])
-
-
-def by_loops(A, B):
-    """The three loops, for arrays."""
-    return np.array(product(A.tolist(), B.tolist()))
-
-
-def strassen_to(leaf):
-    """Strassen's recursion down to leaf, with the three loops below it."""
-    return lambda A, B: strassen(A, B, leaf, by_loops)
-
-
-def best_time(function, *args, repeat=5):
-    """Seconds for function(*args): the shortest of `repeat` calls, after one to warm up."""
-    function(*args)
-    times = []
-    for _ in range(repeat):
-        start = time.perf_counter()
-        function(*args)
-        times.append(time.perf_counter() - start)
-    return min(times)
+    plain = [[entry.value for entry in row] for row in C]
+    return plain, Counter(Counted.tally)
 
 
 def reordered(A, B):
@@ -122,10 +104,29 @@ def by_rows(A, B):
 
 
 def by_blocks(A, B, b=64):
-    """The product cut into b-by-b blocks, each product of two blocks a call of its own."""
+    """The product cut into b-by-b blocks, a call for each product of two."""
     C = np.zeros_like(A)
     for i in range(0, len(A), b):
         for j in range(0, len(A), b):
             for k in range(0, len(A), b):
-                C[i : i + b, j : j + b] += A[i : i + b, k : k + b] @ B[k : k + b, j : j + b]
+                block_of_A = A[i : i + b, k : k + b]
+                block_of_B = B[k : k + b, j : j + b]
+                C[i : i + b, j : j + b] += block_of_A @ block_of_B
     return C
+
+
+def strassen(A, B, leaf, multiply):
+    """The product of two n-by-n arrays by Strassen's recursion (1969).
+
+    n: leaf times a power of two. leaf: blocks of this size go to
+    multiply(A, B).
+    """
+    if len(A) <= leaf:
+        return multiply(A, B)
+    h = len(A) // 2
+    a, b, c, d = A[:h, :h], A[:h, h:], A[h:, :h], A[h:, h:]
+    e, f, g, k = B[:h, :h], B[:h, h:], B[h:, :h], B[h:, h:]
+    pairs = [(a + d, e + k), (c + d, e), (a, f - k), (d, g - e)]
+    pairs += [(a + b, k), (c - a, e + f), (b - d, g + k)]
+    p, q, r, s, t, u, v = (strassen(x, y, leaf, multiply) for x, y in pairs)
+    return np.block([[p + s - t + v, r + t], [q + s, p - q + r + u]])

@@ -1,5 +1,5 @@
 # Generated from book/01_matmul.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 20fcfb9b3f77).
+# Once this file is changed, `make forms` leaves it alone (as generated: cf2d63a6c6e5).
 #
 # === Blocks of any shape ==============================================================
 #
@@ -17,13 +17,14 @@ import numpy as np
 
 
 def blocked_product(A, B, b, multiply):
-    """Return A @ B for arrays A (n, m) and B (m, p), by products of blocks of at most b by b.
+    """Return A @ B, by products of blocks of at most b by b.
 
-    multiply(X, Y): the product of two such blocks.
+    A (n, m), B (m, p): arrays. multiply(X, Y): the product of two blocks.
     """
     n, m, p = *A.shape, B.shape[1]
     C = np.zeros((n, p))
-    # TODO: add up, for every block of C, the products of a block of A and a block of B.
+    # TODO: add up, for every block of C, the products of a block of A and a
+    # block of B.
     # YOUR CODE HERE
     raise NotImplementedError()
     return C

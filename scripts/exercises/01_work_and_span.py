@@ -1,5 +1,5 @@
 # Generated from book/01_matmul.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: b8c96d7b4485).
+# Once this file is changed, `make forms` leaves it alone (as generated: 31f31dc9ae57).
 #
 # === Work and span of any shape =======================================================
 #
@@ -17,7 +17,10 @@ import math
 
 
 def work_and_span(n, m, p):
-    """Count an (n, m) matrix times an (m, p) one: return (operations, steps), two whole numbers."""
+    """Count an (n, m) matrix times an (m, p) one.
+
+    Returns (operations, steps), two whole numbers.
+    """
     # TODO: how many entries are there, and what does each one cost?
     # YOUR CODE HERE
     raise NotImplementedError()

@@ -1,5 +1,5 @@
 # Generated from book/02_graphs.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: dd2c20d1a783).
+# Once this file is changed, `make forms` leaves it alone (as generated: 265d2190cfd9).
 #
 # === Keep less, compute again =========================================================
 #
@@ -19,11 +19,13 @@ from ranklab.taught.graphs import Tensor, backward, mul
 
 
 def checkpoint(f, a):
-    """Return f(a), a Tensor whose only source is `a`; the rule runs f again."""
-    # TODO: run f on a fresh leaf that holds a's data, and keep only the data of what comes out.
+    """Return f(a), a Tensor whose only source is `a`; its rule runs f again."""
+    # TODO: run f on a fresh leaf that holds a's data, and keep only the data
+    # of what comes out.
 
     def rule(grad):
-        # TODO: run f again, and let `grad` flow backward through it, down to the fresh leaf.
+        # TODO: run f again, and let `grad` flow backward through it, down to
+        # the fresh leaf.
         # YOUR CODE HERE
         raise NotImplementedError()
 

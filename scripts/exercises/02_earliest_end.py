@@ -1,5 +1,5 @@
 # Generated from book/02_graphs.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 3e138c40efa0).
+# Once this file is changed, `make forms` leaves it alone (as generated: 17349d313642).
 #
 # === When is it done? =================================================================
 #
@@ -20,12 +20,14 @@ def earliest_end(graph, seconds):
     """When can each operation of a graph be done, if workers are never lacking?
 
     graph: name -> (function, *names of its inputs), as for `schedule`.
-    seconds: name -> how long that operation takes. Returns name -> when it is done, in seconds.
+    seconds: name -> how long that operation takes.
+    Returns name -> when it is done, in seconds.
     """
     end = {}
     for names in schedule(graph):
         for name in names:
-            # TODO: when does it start, and so when does it end? Not all inputs are operations.
+            # TODO: when does it start, and so when does it end? Not all
+            # inputs are operations.
             # YOUR CODE HERE
             raise NotImplementedError()
     return end

@@ -1,5 +1,5 @@
 # Generated from book/02_graphs.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: a446c388b517).
+# Once this file is changed, `make forms` leaves it alone (as generated: 0855db243c3c).
 #
 # === The largest batch that fits ======================================================
 #
@@ -16,11 +16,13 @@
 # says what is missing or wrong (in the book's environment: `source .venv/bin/activate`).
 
 def largest_batch(widths, itemsize, memory):
-    """Return the largest batch size for which a training step fits in memory; 0 if none does.
+    """The largest batch size whose training step fits in memory, or 0.
 
-    widths: of the input and of each layer's output. itemsize: bytes a number. memory: bytes.
+    widths: of the input and of each layer's output. itemsize: bytes a
+    number. memory: bytes.
     """
-    # TODO: what is there whatever the batch is? And what does one sample more cost?
+    # TODO: what is there whatever the batch is? And what does one sample
+    # more cost?
     # YOUR CODE HERE
     raise NotImplementedError()
 

@@ -1,5 +1,5 @@
 # Generated from book/02_graphs.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 9e87325c5b84).
+# Once this file is changed, `make forms` leaves it alone (as generated: 39b9702d873b).
 #
 # === A rule of your own ===============================================================
 #
@@ -18,8 +18,12 @@ from ranklab.taught.graphs import Tensor
 
 
 def scale_rows(a, s):
-    """a (m, n) with row i multiplied by s[i]; s has m entries. Both are Tensors; returns one."""
-    # TODO: the value, and a rule: from the gradient of the result to those of a and s.
+    """a (m, n) with row i multiplied by s[i]; s has m entries.
+
+    Both are Tensors; returns one.
+    """
+    # TODO: the value, and a rule: from the gradient of the result to those
+    # of a and s.
     # YOUR CODE HERE
     raise NotImplementedError()
 

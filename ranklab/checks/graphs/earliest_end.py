@@ -109,7 +109,7 @@ exercise = Exercise(
         ),
         Mistake(
             "Some operations wait for no other one: when do those start?",
-            {"(end[": "end[", "graph), default=0)": "graph)"},
+            {"((end[": "(end[", "inputs), default=0)": "inputs)"},
             happened="error",
             test=lambda seen: "max() " in seen.error and "empty" in seen.error,
         ),

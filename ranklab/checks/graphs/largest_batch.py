@@ -11,7 +11,7 @@ from ranklab.exercises import Case, Exercise, Mistake
 MLP = [784, 128, 64, 10]
 A_SAMPLE, PARAMETERS = 986, 109_386  # numbers, of that network
 FITS = 4 * (2 * PARAMETERS + A_SAMPLE)  # a batch of 1 does
-SUM = "sum(n_in * n_out + n_out for n_in, n_out in zip(widths, widths[1:]))"  # in the solution
+SUM = "sum(n_in * n_out + n_out for n_in, n_out in layers)"  # in the solution
 FLOOR = "left // (itemsize * sum(widths))"
 
 

@@ -3,7 +3,7 @@
 # %% check('update_in_place', update_in_place)
 
 def update_in_place():
-    """Return "a" (after dW3), "b" (after dW3 and dX3), "c" (at the end) or "d" (at any time)."""
+    """Return "a" (after dW3), "b" (after both), "c" (at the end) or "d"."""
     return "b"
 
 # %% check('earliest_end', earliest_end)
@@ -15,23 +15,27 @@ def earliest_end(graph, seconds):
     """When can each operation of a graph be done, if workers are never lacking?
 
     graph: name -> (function, *names of its inputs), as for `schedule`.
-    seconds: name -> how long that operation takes. Returns name -> when it is done, in seconds.
+    seconds: name -> how long that operation takes.
+    Returns name -> when it is done, in seconds.
     """
     end = {}
     for names in schedule(graph):
         for name in names:
-            start = max((end[source] for source in graph[name][1:] if source in graph), default=0)
+            inputs = [source for source in graph[name][1:] if source in graph]
+            start = max((end[source] for source in inputs), default=0)
             end[name] = start + seconds[name]
     return end
 
 # %% check('largest_batch', largest_batch)
 
 def largest_batch(widths, itemsize, memory):
-    """Return the largest batch size for which a training step fits in memory; 0 if none does.
+    """The largest batch size whose training step fits in memory, or 0.
 
-    widths: of the input and of each layer's output. itemsize: bytes a number. memory: bytes.
+    widths: of the input and of each layer's output. itemsize: bytes a
+    number. memory: bytes.
     """
-    parameters = sum(n_in * n_out + n_out for n_in, n_out in zip(widths, widths[1:]))
+    layers = zip(widths, widths[1:])
+    parameters = sum(n_in * n_out + n_out for n_in, n_out in layers)
     left = memory - 2 * parameters * itemsize
     return max(0, left // (itemsize * sum(widths)))
 
@@ -42,7 +46,10 @@ from ranklab.taught.graphs import Tensor
 
 
 def scale_rows(a, s):
-    """a (m, n) with row i multiplied by s[i]; s has m entries. Both are Tensors; returns one."""
+    """a (m, n) with row i multiplied by s[i]; s has m entries.
+
+    Both are Tensors; returns one.
+    """
     column = s.data[:, np.newaxis]
     return Tensor(
         a.data * column,
@@ -58,8 +65,9 @@ from ranklab.taught.graphs import mul
 
 
 def checkpoint(f, a):
-    """Return f(a), a Tensor whose only source is `a`; the rule runs f again."""
-    # TODO: run f on a fresh leaf that holds a's data, and keep only the data of what comes out.
+    """Return f(a), a Tensor whose only source is `a`; its rule runs f again."""
+    # TODO: run f on a fresh leaf that holds a's data, and keep only the data
+    # of what comes out.
 
     def rule(grad):
         leaf = Tensor(a.data)

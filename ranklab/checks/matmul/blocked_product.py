@@ -70,14 +70,13 @@ exercise = Exercise(
         {
             "import numpy as np": "import torch",
             "np.zeros((n, p))": "torch.zeros(n, p, dtype=torch.float64)",
-            "+= multiply(A[i : i + b, k : k + b], B[k : k + b, j : j + b])": "+= torch.from_numpy("
-            "multiply(A[i : i + b, k : k + b], B[k : k + b, j : j + b]))",
+            "+= multiply(X, Y)": "+= torch.from_numpy(multiply(X, Y))",
         },
     ],
     mistakes=[
         Mistake(
             TWO_BLOCKS,
-            {"multiply(A[i": "multiply(b, A[i"},
+            {"+= multiply(X": "+= multiply(b, X"},
             happened="error",
             test=lambda seen: "multiply()" in seen.error and "argument" in seen.error,
         ),
@@ -114,7 +113,7 @@ exercise = Exercise(
         Mistake(
             "Give every product of two blocks to `multiply`: it stands for the fast small product "
             "that a library has for blocks.",
-            {"= multiply(A": "= (A", "], B[k": "] @ B[k"},
+            {"+= multiply(X, Y)": "+= X @ Y"},
         ),
         Mistake(
             "More products than it takes: are some of the blocks empty, or smaller than b without "

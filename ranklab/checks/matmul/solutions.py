@@ -12,7 +12,10 @@ import math
 
 
 def work_and_span(n, m, p):
-    """Count an (n, m) matrix times an (m, p) one: return (operations, steps), two whole numbers."""
+    """Count an (n, m) matrix times an (m, p) one.
+
+    Returns (operations, steps), two whole numbers.
+    """
     work = n * p * (m + (m - 1))
     span = 1 + math.ceil(math.log2(m))
     return work, span
@@ -23,9 +26,10 @@ import numpy as np
 
 
 def partial_products(A, B, workers):
-    """Return what each worker computes from its columns of A and its rows of B.
+    """Return what each worker computes from its columns of A, its rows of B.
 
-    A (n, m), B (m, p): arrays. Returns a list of `workers` arrays (n, p); their sum is A @ B.
+    A (n, m), B (m, p): arrays. Returns a list of `workers` arrays (n, p);
+    their sum is A @ B.
     """
     columns = np.array_split(A, workers, axis=1)
     rows = np.array_split(B, workers, axis=0)
@@ -37,16 +41,17 @@ import numpy as np
 
 
 def blocked_product(A, B, b, multiply):
-    """Return A @ B for arrays A (n, m) and B (m, p), by products of blocks of at most b by b.
+    """Return A @ B, by products of blocks of at most b by b.
 
-    multiply(X, Y): the product of two such blocks.
+    A (n, m), B (m, p): arrays. multiply(X, Y): the product of two blocks.
     """
     n, m, p = *A.shape, B.shape[1]
     C = np.zeros((n, p))
     for i in range(0, n, b):
         for j in range(0, p, b):
             for k in range(0, m, b):
-                C[i : i + b, j : j + b] += multiply(A[i : i + b, k : k + b], B[k : k + b, j : j + b])
+                X, Y = A[i : i + b, k : k + b], B[k : k + b, j : j + b]
+                C[i : i + b, j : j + b] += multiply(X, Y)
     return C
 
 # %% check('any_strassen', any_strassen)
