@@ -1095,7 +1095,7 @@ if rank == 0:
     save_figures()
 
 # So one can go from 4 ranks to 2 in the middle of an epoch, and the training goes on
-# (chapter 11_ddp).
+# (chapter 25_resume).
 
 # --- Batch normalization --------------------------------------------------------------
 
