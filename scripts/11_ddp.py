@@ -1011,15 +1011,19 @@ def may_fail():
 
 # --- Names with a prefix --------------------------------------------------------------
 
+# Predict: A checkpoint was made with `DDP(model).state_dict()`. Does a plain model load
+# it?
+
 everyone()
 play("ranks")
 with may_fail():
     plain = network()
     show(plain.load_state_dict(DDP(network(seed=1)).state_dict()), rank)
 
-# The wrapper is a module that holds yours under the name `module`, so every name in its
-# `state_dict` begins with it and fits no model that is not wrapped. Save what is
-# inside: `replica.module.state_dict()`. Where you are given a file with the prefix:
+# It does not. The wrapper is a module that holds yours under the name `module`, so
+# every name in its `state_dict` begins with it and fits no model that is not wrapped.
+# Save what is inside: `replica.module.state_dict()`. Where you are given a file with
+# the prefix:
 
 everyone()
 
@@ -1066,7 +1070,7 @@ def forward_backward(replica, inputs):
     replica(inputs).sum().backward()
 
 
-def in_three_ways(layers, width, samples, repeats=7):
+def in_three_ways(layers, width, samples, repeats=15):
     """Seconds for two replicas: one by one, in threads, in processes."""
     replicas = [chain(layers, width) for _ in range(2)]
     halves = [torch.ones(samples, width) for _ in range(2)]

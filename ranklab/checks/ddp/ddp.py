@@ -16,7 +16,7 @@ from ranklab.exercises import Case, Exercise, Mistake
 SAMPLER, SHARE = "DistributedSampler(dataset)", "// dist.get_world_size()\n    loader"
 WRAPPED = "replica = DistributedDataParallel(model)"
 SUMMED, MEAN = "        dist.all_reduce(total)\n", "mean = total[0] / total[1]"
-COUNTED = "torch.tensor([m * loss.item(), m])"
+WEIGHTED, COUNTED = "len(labels) * loss.item()", "total[1] += len(labels)"
 STEP = "            optimizer.step()\n"
 STEPS, LINES = "samples of each step", "lines printed"
 EVERY_GRADIENT = "            for p in model.parameters():\n                "
@@ -202,7 +202,7 @@ exercise = Exercise(
         Mistake(
             "That is the mean of the batches' means, in which a short last batch counts as much "
             "as a full one.",
-            {COUNTED: "torch.tensor([loss.item(), 1])"},
+            {WEIGHTED: "loss.item()", COUNTED: "total[1] += 1"},
         ),
         Mistake(
             "One rank is enough.",

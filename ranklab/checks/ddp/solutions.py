@@ -39,8 +39,8 @@ def train_ddp(model, dataset, epochs, batch_size, learning_rate):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            m = len(labels)
-            total += torch.tensor([m * loss.item(), m])
+            total[0] += len(labels) * loss.item()
+            total[1] += len(labels)
         dist.all_reduce(total)
         mean = total[0] / total[1]
         losses.append(mean.item())
