@@ -283,6 +283,7 @@ network = nn.Sequential(*layers).double()
 if rank == 0:
     torch.save(network.state_dict(), f"{path}.end")
 dist.barrier()
+del model  # DDP must not outlive its process group
 dist.destroy_process_group()
 '''
     program = before_loop + saving + loop + after_loop
@@ -1146,6 +1147,7 @@ def main(rank, world_size, meet, name):
     model, data = network(dropout=0.2), torch.load("data.pt")
     run = warm_up(Training(model, data, 32, augmented))
     losses = train(run, 24, name, every=4, before_step=die_here)
+    del run  # DDP must not outlive its process group, or a rank may hang
     if rank == 0:
         torch.save((losses, model.state_dict()), f"{name}.pt")
     dist.barrier()

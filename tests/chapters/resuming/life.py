@@ -44,9 +44,14 @@ def live(folder, number, rank, world_size, end, noisy):
 
     model = resume.network(dropout=0.2 if noisy else 0.0)
     noise = resume.augmented if noisy else None
-    run = resume.warm_up(resume.Training(model, data(), BATCH, noise, horizon=STEPS))
-    try:
-        losses = resume.train(run, STEPS, folder / "checkpoints", EVERY, before_step)
+    try:  # nothing may hold DDP when its process group ends, or a rank hangs at its exit
+        losses = resume.train(
+            resume.warm_up(resume.Training(model, data(), BATCH, noise, horizon=STEPS)),
+            STEPS,
+            folder / "checkpoints",
+            EVERY,
+            before_step,
+        )
     except Exception as error:
         note(folder, "raised", number, rank, f"{type(error).__name__}: {error}")
         sys.exit(1)
