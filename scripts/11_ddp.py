@@ -20,6 +20,7 @@ from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
+from textwrap import fill
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -375,7 +376,7 @@ if rank == 0:
     fig, ax = plt.subplots(num="three-lines")
     for r, of_rank in enumerate(of_ranks):
         ax.plot(of_rank, color=f"C{r}", linewidth=0.7, label=f"rank {r}")
-    ax.plot(of_ranks.mean(axis=0), color="C7", linewidth=5, label="their mean")
+    ax.plot(of_ranks.mean(axis=0), color="0.8", linewidth=6, label="their mean")
     ax.plot(losses_alone, "k.", markersize=5, label="one process")
     ax.set(xlabel="step", ylabel="training loss", ylim=(0, None))
     ax.legend(ncols=2)
@@ -809,7 +810,8 @@ if rank == 0:
     fig, ax = plt.subplots(num="mean-of-means", figsize=(5.2, 0.45 * n_ranks + 0.9))
     for r, counts_as in enumerate(counts_for):
         ax.barh(r, counts_as, 0.7, color=f"C{r}")
-        ax.text(counts_as, r, f" {counts_as:.2g}", va="center")
+        label = {"ha": "right", "va": "center", "color": "white"}
+        ax.text(counts_as, r, f"{counts_as:.2g} ", **label)
     ax.axvline(1, color="C7", linestyle="--")
     ax.set(yticks=range(n_ranks), xlim=(0, 1.2 * max(counts_for)))
     ax.set_yticklabels([f"rank {r}, {8 * (r + 1)} samples" for r in range(n_ranks)])
@@ -896,7 +898,7 @@ left_in_body = replica.module.body.weight.grad.clone()
 refusal_by_rank = to_rank_0(refusal)
 if rank == 0:
     play("kernel")
-    print(refusal_by_rank[0])
+    print(fill(refusal_by_rank[0].replace("\n", " "), 80))
 
 left_in_body_by_rank = to_rank_0(left_in_body)
 if rank == 0:
@@ -1035,7 +1037,7 @@ matched = str(plain.load_state_dict(given))
 names_inside_by_rank = to_rank_0(names_inside)
 if rank == 0:
     play("kernel")
-    result("names_inside", names_inside_by_rank[0])
+    result("a_name_inside", names_inside_by_rank[0][0])
 
 matched_by_rank = to_rank_0(matched)
 if rank == 0:
@@ -1137,11 +1139,12 @@ if rank == 0:
 
 # For small layers most of the time is Python, and the GIL lets only one thread at a
 # time run Python: two threads reach (small_layers_threads), two processes
-# (small_layers_processes). For large products it is (large_layers_threads) and
-# (large_layers_processes), for PyTorch lets go of the lock while it multiplies. On a
-# busy machine both suffer. And `DataParallel` has costs that ours has not: it copies
-# the model from the first GPU to all others in every forward pass, and gathers all
-# outputs there. Where this page finds two GPUs, it measures both wrappers.
+# (small_layers_processes). PyTorch lets go of the lock while it multiplies, so for
+# large products it matters less: (large_layers_threads) and (large_layers_processes).
+# Two processes can be at most twice as fast. Where a number says otherwise, something
+# else was busy here. And `DataParallel` has costs that ours has not: it copies the
+# model from the first GPU to all others in every forward pass, and gathers all outputs
+# there. Where this page finds two GPUs, it measures both wrappers.
 
 
 def seconds_a_step(replica, inputs, repeats=20):
@@ -1392,8 +1395,8 @@ if rank == 0:
 #
 # ```python
 # os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # before CUDA is used
-# torch.use_deterministic_algorithms(True)           # or an error that names the operation
-# torch.backends.cudnn.benchmark = False             # do not time algorithms and take the fastest
+# torch.use_deterministic_algorithms(True)  # or an error: which operation
+# torch.backends.cudnn.benchmark = False  # choose by rule, not by the clock
 # ```
 #
 # The second line includes `cudnn.deterministic = True`, which older programs set. The
