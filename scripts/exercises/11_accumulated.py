@@ -1,5 +1,5 @@
 # Generated from book/11_ddp.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 731e60419d00).
+# Once this file is changed, `make forms` leaves it alone (as generated: d51df6ac9740).
 #
 # === Parts that add up in silence =====================================================
 #
@@ -22,11 +22,11 @@ from torch import nn
 
 
 def accumulated(replica, parts):
-    """Leave in .grad the gradients of the mean loss over all parts of all ranks."""
+    """Leave in .grad the gradients of the mean loss of all ranks' parts."""
     n = sum(len(labels) for _, labels in parts)
     replica.zero_grad()
     for i, (inputs, labels) in enumerate(parts):
-        # TODO: quiet, but for the last part. How much does a part count? What must be inside?
+        # TODO: quiet, but for the last part. How much does a part count?
         # YOUR CODE HERE
         raise NotImplementedError()
 

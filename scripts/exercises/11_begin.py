@@ -1,5 +1,5 @@
 # Generated from book/11_ddp.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: dadfde298333).
+# Once this file is changed, `make forms` leaves it alone (as generated: 56b01c029dc6).
 #
 # === One number, many seeds ===========================================================
 #
@@ -22,7 +22,7 @@ from torch.utils.data import DistributedSampler
 
 
 def begin(seed, epoch, n, build):
-    """Return (model, the numbers of this rank's samples, twelve numbers of noise)."""
+    """Return (model, this rank's samples, twelve numbers of noise)."""
     # TODO: which seed for the weights?
     # YOUR CODE HERE
     raise NotImplementedError()

@@ -1,4 +1,4 @@
-"""What chapter 11's checkpoints are made of: the file, the one rank that writes, the groups."""
+"""What chapter 25's checkpoints are made of: the file, the one rank that writes, the groups."""
 
 import contextlib
 import os
@@ -10,8 +10,8 @@ import pytest
 import torch.distributed as dist
 from on_ranks import group_of, started
 
-from ranklab.checks.ddp._any_moment import flaw
-from ranklab.taught import ddp
+from ranklab.checks.resume._any_moment import flaw
+from ranklab.taught import resume
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -25,7 +25,7 @@ def ranks():
 @pytest.mark.parametrize("old", [None, b"what was there before"])
 def test_the_file_is_the_old_or_the_new_whenever_the_writer_is_killed(old):
     def save(path, data):
-        ddp.write_whole(path, lambda file: file.write(data))
+        resume.write_whole(path, lambda file: file.write(data))
 
     assert flaw(save, old, b"the new content" * 9) == ""
 
@@ -35,7 +35,7 @@ def test_the_file_is_the_old_or_the_new_whenever_the_writer_is_killed(old):
 
 def saved_slowly(folder):
     """Rank 0's renaming waits for the others; return which step each finds after the call."""
-    ddp.save_checkpoint(folder, 1, {}, None)
+    resume.save_checkpoint(folder, 1, {}, None)
     replace, seen = os.replace, Path(folder, f"seen by {dist.get_rank()}")
 
     def replace_when_the_others_are_through(old, new):
@@ -48,8 +48,8 @@ def saved_slowly(folder):
             stack.enter_context(mock.patch("os.replace", replace_when_the_others_are_through))
         for name in ("barrier", "broadcast", "broadcast_object_list", "all_reduce"):
             stack.enter_context(mock.patch.object(dist, name, noting(getattr(dist, name), seen)))
-        ddp.save_checkpoint(folder, 2, {}, None)
-    found = ddp.latest_checkpoint(folder).name
+        resume.save_checkpoint(folder, 2, {}, None)
+    found = resume.latest_checkpoint(folder).name
     seen.touch()
     dist.barrier()
     return found
@@ -84,10 +84,10 @@ def saved_and_loaded_by(members, folder):
     group = group_of(*members)
     if dist.get_rank() not in members:
         return None
-    nothing = ddp.load_checkpoint(folder, group)
+    nothing = resume.load_checkpoint(folder, group)
     me = dist.get_rank()
-    ddp.save_checkpoint(folder, 7, {"from": me}, f"of {me}", group)
-    return nothing, ddp.load_checkpoint(folder, group)
+    resume.save_checkpoint(folder, 7, {"from": me}, f"of {me}", group)
+    return nothing, resume.load_checkpoint(folder, group)
 
 
 @pytest.mark.parametrize("members", [(0, 1, 2, 3), (1, 3), (2,), (1, 2, 3)])
@@ -104,7 +104,7 @@ def refused(members, folder):
     if dist.get_rank() not in members:
         return None
     try:
-        ddp.save_checkpoint(folder, 7, {}, None, group)
+        resume.save_checkpoint(folder, 7, {}, None, group)
     except OSError as error:
         there = [None] * len(members)
         dist.all_gather_object(there, dist.get_rank(), group)
@@ -126,7 +126,7 @@ def test_what_cannot_be_written_is_an_error_on_all_ranks_and_none_waits(ranks, m
 
 def dealt(members, epoch, n=50, batch=12):
     group = group_of(*members)
-    return ddp.shares(n, epoch, batch, group) if dist.get_rank() in members else None
+    return resume.shares(n, epoch, batch, group) if dist.get_rank() in members else None
 
 
 @pytest.mark.parametrize("members", [(0, 1, 2, 3), (1, 3), (1, 2, 3)])

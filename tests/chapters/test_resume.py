@@ -1,4 +1,4 @@
-"""Chapter 11's checkpoints: a killed run that is resumed ends with the bits of one never killed.
+"""Chapter 25's checkpoints: a killed run that is resumed ends with the bits of one never killed.
 
 The ranks are processes of their own, forked from a server that has imported torch once, and the
 kill is a real SIGKILL. As a run from scratch ends with the same bits as well, each life notes with
@@ -16,7 +16,7 @@ import pytest
 import torch
 from resuming import life
 
-from ranklab.taught import ddp
+from ranklab.taught import resume
 
 pytestmark = [
     pytest.mark.timeout(150),
@@ -30,7 +30,7 @@ processes = multiprocessing.get_context("forkserver") if hasattr(os, "fork") els
 @pytest.fixture(scope="module", autouse=True)
 def server():
     """Let the server that forks import once what all ranks need."""
-    processes.set_forkserver_preload(["ranklab.taught.ddp", "torch._dynamo"])
+    processes.set_forkserver_preload(["ranklab.taught.resume", "torch._dynamo"])
 
 
 class Run:
@@ -166,7 +166,7 @@ def test_killed_from_outside_at_any_moment(seed, tmp_path, never_killed):
     ranks = run.start(("held", None, life.STEPS - 1, 0))  # so that the kill never comes too late
     victim = ranks[draw.randrange(2)]
     try:
-        while not ddp.latest_checkpoint(run.checkpoints):  # it trains
+        while not resume.latest_checkpoint(run.checkpoints):  # it trains
             assert [one.exitcode for one in ranks] == [None, None]
             time.sleep(0.001)
         time.sleep(draw.uniform(0, 0.02))
@@ -175,7 +175,7 @@ def test_killed_from_outside_at_any_moment(seed, tmp_path, never_killed):
         assert victim.exitcode == -signal.SIGKILL
     finally:
         kill(ranks)
-    newest = torch.load(ddp.latest_checkpoint(run.checkpoints))["step"]
+    newest = torch.load(resume.latest_checkpoint(run.checkpoints))["step"]
     assert newest > 0
     assert_same(run.finish(began=newest), never_killed(2))
 
@@ -198,7 +198,7 @@ def test_two_are_kept_and_no_draft_is_read(tmp_path):
     run = Run(tmp_path, 2)
     run.be_killed(0, ("written", 0, 15, 0.4))
     assert run.files() == ["step-00000009.pt", "step-00000012.pt", "step-00000015.pt.draft"]
-    assert ddp.latest_checkpoint(run.checkpoints).name == "step-00000012.pt"
+    assert resume.latest_checkpoint(run.checkpoints).name == "step-00000012.pt"
     run.finish(began=12)
     assert run.files() == ["step-00000012.pt", "step-00000015.pt"]
 
@@ -207,7 +207,7 @@ def test_a_checkpoint_holds_the_random_states_of_each_rank(tmp_path):
     """They differ: the same noise on all ranks would be the noise of a smaller batch."""
     run = Run(tmp_path, 2)
     run.be_killed(0, ("before", 0, 4, 0))
-    first, second = torch.load(ddp.latest_checkpoint(run.checkpoints))["own"]
+    first, second = torch.load(resume.latest_checkpoint(run.checkpoints))["own"]
     assert not torch.equal(first["torch"], second["torch"])
     assert first["python"] != second["python"]
     assert first["numpy"] != second["numpy"]
@@ -223,7 +223,7 @@ def damage(path):
 def test_of_a_damaged_checkpoint_the_one_before_is_taken(tmp_path, never_killed):
     run = Run(tmp_path, 2)
     run.be_killed(0, ("before", 1, 13, 0))
-    damage(ddp.latest_checkpoint(run.checkpoints))
+    damage(resume.latest_checkpoint(run.checkpoints))
     assert_same(run.finish(began=9), never_killed(2))
 
 

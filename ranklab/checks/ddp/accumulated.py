@@ -9,7 +9,7 @@ from ranklab.checks import _replicas as replicas
 from ranklab.exercises import Case, Exercise, Mistake
 
 QUIET = "        with nullcontext() if last else replica.no_sync():\n"
-FORWARD = 'total = nn.functional.cross_entropy(replica(inputs), labels, reduction="sum")\n'
+FORWARD = "outputs = replica(inputs)\n"
 IMPORT, COUNTED = "from torch import nn\n", "    n = sum("
 
 
@@ -128,10 +128,10 @@ exercise = Exercise(
         ),
         Mistake(
             "That is the mean of the parts' means. A part of 3 samples counts more than one of 2.",
-            {', reduction="sum"': "", "total / n": "total / len(parts)"},
+            {', reduction="sum"': "", "loss / n": "loss / len(parts)"},
         ),
         Mistake(
-            "That is the sum of the parts' means.", {', reduction="sum"': "", "total / n": "total"}
+            "That is the sum of the parts' means.", {', reduction="sum"': "", "loss / n": "loss"}
         ),
         Mistake(
             "The gradients that were there before are in it, too.",
@@ -141,7 +141,7 @@ exercise = Exercise(
             "That is too small by the number of ranks: DDP divides by it already.",
             {
                 IMPORT: f"{IMPORT}import torch.distributed as dist\n",
-                "total / n": "total / n / dist.get_world_size()",
+                "loss / n": "loss / n / dist.get_world_size()",
             },
         ),
         Mistake(

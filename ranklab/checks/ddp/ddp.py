@@ -15,7 +15,8 @@ from ranklab.exercises import Case, Exercise, Mistake
 
 SAMPLER, SHARE = "DistributedSampler(dataset)", "// dist.get_world_size()\n    loader"
 WRAPPED = "replica = DistributedDataParallel(model)"
-SUMMED, DIVIDED = "        dist.all_reduce(mean)\n", "        mean /= dist.get_world_size()\n"
+SUMMED, MEAN = "        dist.all_reduce(total)\n", "mean = total[0] / total[1]"
+WEIGHTED, COUNTED = "len(labels) * loss.item()", "total[1] += len(labels)"
 STEP = "            optimizer.step()\n"
 STEPS, LINES = "samples of each step", "lines printed"
 EVERY_GRADIENT = "            for p in model.parameters():\n                "
@@ -45,8 +46,9 @@ def twin(inputs):
         hands = replicas.hands(len(y), len(inputs), epoch)
         dealt = [[hand[at : at + share] for hand in hands] for at in range(0, len(hands[0]), share)]
         whole = map(replicas.chained, dealt)
-        of_steps = replicas.train(model, [(x[batch], y[batch]) for batch in whole])
-        losses.append(sum(of_steps) / len(of_steps))
+        batches = [(x[batch], y[batch]) for batch in whole]
+        sums = [loss * len(of) for loss, (_, of) in zip(replicas.train(model, batches), batches)]
+        losses.append(sum(sums) / sum(len(of) for _, of in batches))
         steps += dealt
     trained = {"weights": replicas.weights(model), "losses": losses}
     return [
@@ -85,7 +87,7 @@ def losses_at_the_end(model, dataset, epochs, batch_size, learning_rate):
     loader = DataLoader(dataset, batch_sampler=None, batch_size=batch_size // n, sampler=sampler)
     replica = DistributedDataParallel(model, gradient_as_bucket_view=True, bucket_cap_mb=1)
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
-    totals = torch.zeros(epochs, dtype=torch.float64)
+    totals, counts = torch.zeros(2, epochs, dtype=torch.float64)
     for epoch in range(epochs):
         sampler.set_epoch(epoch)
         for inputs, labels in loader:
@@ -93,8 +95,11 @@ def losses_at_the_end(model, dataset, epochs, batch_size, learning_rate):
             loss = nn.functional.nll_loss(replica(inputs).log_softmax(dim=1), labels)
             loss.backward()
             optimizer.step()
-            totals[epoch] += loss.item() / len(loader) / n
+            totals[epoch] += loss.item() * len(labels)
+            counts[epoch] += len(labels)
     dist.all_reduce(totals)
+    dist.all_reduce(counts)
+    totals /= counts
     if dist.get_rank() == 0:
         print("\n".join(f"epoch {i} | train_loss {x:.4f}" for i, x in enumerate(totals)))
     return totals.tolist()
@@ -169,7 +174,7 @@ exercise = Exercise(
             {STEP: f"{EVERY_GRADIENT}dist.all_reduce(p.grad)\n{STEP}"},
             {STEP: f"{EVERY_GRADIENT}p.grad /= dist.get_world_size()\n{STEP}"},
         ),
-        returns_nothing({SUMMED: "        mean = dist.all_reduce(mean)\n"}),
+        returns_nothing({SUMMED: "        total = dist.all_reduce(total)\n"}),
         Mistake(
             "The training is right in this case. `.item()` makes a float of a tensor.",
             {"mean.item()": "mean"},
@@ -178,7 +183,7 @@ exercise = Exercise(
         Mistake(
             "Rank 0 returns the right losses, and another rank does not. Which collective gives "
             "its result to all?",
-            {SUMMED: "        dist.reduce(mean, 0)\n"},
+            {SUMMED: "        dist.reduce(total, 0)\n"},
             test=lambda seen: (
                 losses_are_right(seen, 0)
                 and not all(losses_are_right(seen, rank) for rank in range(len(seen.results)))
@@ -187,9 +192,18 @@ exercise = Exercise(
         Mistake(
             "The training is right in this case, but each rank returns a loss of its own: the "
             "mean over all ranks needs a collective.",
-            {SUMMED + DIVIDED: ""},
+            {SUMMED: ""},
         ),
-        Mistake("That is the sum of the ranks' losses. What makes a mean of it?", {DIVIDED: ""}),
+        Mistake(
+            "The losses are added over all ranks, and the samples are not: divide by the samples "
+            "of all ranks.",
+            {SUMMED: "        dist.all_reduce(total[0])\n"},
+        ),
+        Mistake(
+            "That is the mean of the batches' means, in which a short last batch counts as much "
+            "as a full one.",
+            {WEIGHTED: "loss.item()", COUNTED: "total[1] += 1"},
+        ),
         Mistake(
             "One rank is enough.",
             {"dist.get_rank() == 0": "True"},
@@ -203,13 +217,13 @@ exercise = Exercise(
         Mistake(
             "The training is right in this case, and every rank has the same weights. Look at the "
             "losses only.",
-            {"mean = total / len(loader)": "mean = total / len(dataset)"},
+            {MEAN: "mean = total[0]"},
             test=lambda seen: trained_right(seen) and not losses_are_right(seen, 0),
         ),
         Mistake(
             "Every rank must make the same collective calls, in the same order. Is one of them "
             "inside of an `if`?",
-            {SUMMED: "        dist.get_rank() or dist.all_reduce(mean)\n"},
+            {SUMMED: "        dist.get_rank() or dist.all_reduce(total)\n"},
             happened=("stuck", "died"),
         ),
     ],

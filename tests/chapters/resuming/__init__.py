@@ -1,1 +1,1 @@
-"""Trainings of chapter 11 in processes of their own, which are killed on purpose."""
+"""Trainings of chapter 25 in processes of their own, which are killed on purpose."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from ranklab.taught import ddp
+from ranklab.taught import resume
 
 STEPS, EVERY, BATCH = 16, 3, 12
 SAMPLES = 60  # five batches an epoch: most kills are in the middle of one
@@ -42,10 +42,16 @@ def live(folder, number, rank, world_size, end, noisy):
         if stop:
             stop(now)
 
-    model = ddp.network(dropout=0.2 if noisy else 0.0)
-    how = {"horizon": STEPS, "noisy": noisy, "folder": folder / "checkpoints", "every": EVERY}
-    try:
-        losses = ddp.train(model, data(), STEPS, BATCH, before_step=before_step, **how)
+    model = resume.network(dropout=0.2 if noisy else 0.0)
+    noise = resume.augmented if noisy else None
+    try:  # nothing may hold DDP when its process group ends, or a rank hangs at its exit
+        losses = resume.train(
+            resume.warm_up(resume.Training(model, data(), BATCH, noise, horizon=STEPS)),
+            STEPS,
+            folder / "checkpoints",
+            EVERY,
+            before_step,
+        )
     except Exception as error:
         note(folder, "raised", number, rank, f"{type(error).__name__}: {error}")
         sys.exit(1)

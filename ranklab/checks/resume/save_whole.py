@@ -6,7 +6,7 @@ import tempfile
 from os import fsync, replace
 from pathlib import Path
 
-from ranklab.checks.ddp._any_moment import flaw
+from ranklab.checks.resume._any_moment import flaw
 from ranklab.exercises import Case, Exercise, Mistake
 
 DRAFT, FLUSHED, SYNCED = 'f"{path}.draft"', "file.flush()", "os.fsync(file.fileno())"

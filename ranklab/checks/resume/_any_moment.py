@@ -1,4 +1,4 @@
-"""What a call leaves if it is killed, at any moment: for chapter 11's save_whole.
+"""What a call leaves if it is killed, at any moment: for chapter 25's save_whole.
 
 A process that is killed leaves the files as they are then. So none has to be killed: only built-in
 functions reach the disk, and before each call of one a photograph is taken of the folder.

@@ -1,5 +1,5 @@
-# Generated from book/11_ddp.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: defe5d34f4cf).
+# Generated from book/25_resume.md by `make forms`, to work in: right here, or in a copy.
+# Once this file is changed, `make forms` leaves it alone (as generated: f2461bc8984b).
 #
 # === A dealer that remembers ==========================================================
 #
@@ -14,7 +14,7 @@
 # also one of another rank, or of another number of ranks. With n = 10, batches of 4 and
 # two ranks, the third batch is the first of epoch 1.
 #
-#     python scripts/exercises/11_dealer.py
+#     python scripts/exercises/25_dealer.py
 #
 # says what is missing or wrong (in the book's environment: `source .venv/bin/activate`).
 
@@ -28,7 +28,7 @@ class Dealer:
         raise NotImplementedError()
 
     def next(self, batch):
-        """This rank's samples of the next batch, which has `batch` samples on all ranks."""
+        """This rank's samples of the next batch of `batch` samples in all."""
         # TODO: is there a batch left? Which order has the epoch?
         # YOUR CODE HERE
         raise NotImplementedError()

@@ -1,5 +1,5 @@
-# Generated from book/11_ddp.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: b96b47cf1132).
+# Generated from book/25_resume.md by `make forms`, to work in: right here, or in a copy.
+# Once this file is changed, `make forms` leaves it alone (as generated: 8746d6338b4c).
 #
 # === All or nothing ===================================================================
 #
@@ -12,7 +12,7 @@
 # only within a disk. And before the new name counts, the bytes must be on the disk
 # (`os.fsync`), not merely handed to the system.
 #
-#     python scripts/exercises/11_save_whole.py
+#     python scripts/exercises/25_save_whole.py
 #
 # says what is missing or wrong (in the book's environment: `source .venv/bin/activate`).
 
