@@ -1,8 +1,9 @@
 """The book's figures: their look, and those that draw graphs and what ranks hold.
 
 `RANK_COLORS` and `STYLE` are the look of all figures, `drawing` lays out a graph, `holdings` shows
-which rank holds what before and after a collective, from marks that `marks_in` reads. `as_drawing`
-makes a picture of any figure, with words for those who cannot see it.
+which rank holds what before and after a collective, from marks that `marks_in` reads, `timetables`
+what the stages of a pipeline do when. `as_drawing` makes a picture of any figure, with words for
+those who cannot see it.
 
 What stands here needs matplotlib and the standard library alone: the scripts that are made
 of the chapters carry these definitions along.
@@ -211,3 +212,62 @@ def _draw_cell(ax, column, row, marks, label):
         ax.add_patch(Rectangle(corner, stripe, 0.84, facecolor=color, edgecolor="none"))
     font = {"ha": "center", "va": "center", "fontsize": 9, "color": "black"}
     ax.text(column + 0.5, row + 0.5, label, **font)
+
+
+def timetables(times, name, words=("forward", "backward")):
+    """Draw what each stage of a pipeline computes when: a row for a stage, a box a computation.
+
+    times: {title: for each stage (instruction, start, end)}, in seconds; one under the other. An
+        instruction is a tuple (kind, micro-batch, chunk). Forwards, "F", are light, backwards, "B"
+        and "I", are full, gradients of weights alone, "W", are white; other kinds are left out. The
+        number in a box is the micro-batch; of several chunks, the later ones are drawn higher.
+    name: the picture's name, from which a script makes its file name.
+    words: what light, full and white boxes are called.
+    """
+    last = max(end for rows in times.values() for row in rows for _, _, end in row)
+    tall = [len(rows) for rows in times.values()]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(5.2, 0.8 + 0.3 * len(times) + 0.37 * sum(tall)))
+        axes = figure.subplots(len(times), 1, sharex=True, height_ratios=tall, squeeze=False)
+        for ax, (title, rows) in zip(axes[:, 0], times.items()):
+            _draw_timetable(ax, rows, last)
+            ax.set_title(title, fontsize=10)
+        ax.set_xlabel("time (ms)")
+        looks = [{"fc": pale("C7", 0.4)}, {"fc": "C7"}, {"fc": "white", "ec": "C7"}]
+        boxes = [Rectangle((0, 0), 1, 1, **look, label=word) for look, word in zip(looks, words)]
+        figure.legend(handles=boxes, loc="outside upper center", ncols=3, fontsize=9)
+    told = [f"{title}: {_told_timetable(rows)}" for title, rows in times.items()]
+    return as_drawing(figure, name, f"Boxes over time, a row for each stage. {' '.join(told)}")
+
+
+def _draw_timetable(ax, rows, last):
+    chunks = 1 + max(chunk for row in rows for (_, _, chunk), _, _ in row)
+    for stage, row in enumerate(rows):
+        full = RANK_COLORS[stage]
+        fills = {"F": pale(full, 0.4), "B": full, "I": full, "W": "white"}
+        for (kind, k, chunk), start, end in row:
+            if kind in fills:
+                low, tall = stage + 0.4 - 0.8 * (chunk + 1) / chunks, 0.8 / chunks
+                edge = full if kind == "W" else "white"
+                look = {"facecolor": fills[kind], "edgecolor": edge, "linewidth": 0.6}
+                ax.add_patch(Rectangle((1e3 * start, low), 1e3 * (end - start), tall, **look))
+                if end - start > 0.008 * last * (1 + len(str(k))):
+                    color = "white" if fills[kind] == full else "black"
+                    look = {"ha": "center", "va": "center_baseline", "color": color}
+                    look["fontsize"] = 7 if chunks == 1 else 6
+                    ax.text(500 * (start + end), low + tall / 2 + 0.01, k, **look)
+    ax.set_yticks(range(len(rows)), [f"stage {stage}" for stage in range(len(rows))])
+    ax.set(ylim=(len(rows) - 0.5, -0.5), xlim=(0, 1020 * last))
+    ax.grid(False, axis="y")
+
+
+def _told_timetable(rows):
+    """Of each stage, when it begins and ends, and which share of that it is at work."""
+    parts = []
+    for stage, row in enumerate(rows):
+        boxes = [(start, end) for (kind, *_), start, end in row if len(kind) == 1]
+        begin, end = boxes[0][0], boxes[-1][1]
+        busy = sum(end - start for start, end in boxes) / (end - begin)
+        span = f"{1e3 * begin:.0f} to {1e3 * end:.0f} ms"
+        parts.append(f"stage {stage} from {span}, {100 * busy:.0f} % of it at work")
+    return "; ".join(parts) + "."

@@ -2581,16 +2581,9 @@ def balance(costs, n):
 
 
 def gpipe(stages, micro_batches):
-    """A schedule: for each stage a list of instructions. All forwards, then all backwards."""
-    numbers = range(micro_batches)
-    return [[(kind, k, 0) for kind in "FB" for k in numbers] for _ in range(stages)]
-
-
-def name(instruction):
-    """An instruction's name, "F0"; the chunk is named if it is not chunk 0: "B2.1"."""
-    kind, micro_batch, chunk = instruction
-    space = " " * (len(kind) > 1)  # "send activation 0"
-    return f"{kind}{space}{micro_batch}" + f".{chunk}" * (chunk > 0)
+    """For each stage a list of instructions: all forwards, all backwards."""
+    ks = range(micro_batches)
+    return [[(kind, k, 0) for kind in "FB" for k in ks] for _ in range(stages)]
 
 
 def size(schedule):
@@ -2600,33 +2593,122 @@ def size(schedule):
 
 
 def computing(program):
-    """Without the messages."""
-    return [i for i in program if i[0] in {"F", "B", "I", "W"}]
+    """Without the messages, which have longer names."""
+    return [i for i in program if len(i[0]) == 1]
 
 
 def with_messages(schedule):
-    """The schedule with a receive before whatever needs one, and a send after what makes one."""
+    """The schedule with a receive before whatever needs one, and a send after
+    what makes one. Piece chunk * stages + stage of the model is a stage's."""
     stages, _, chunks = size(schedule)
     full = [[] for _ in schedule]
     for stage, program in enumerate(schedule):
-        for kind, k, chunk in computing(program):
-            piece = chunk * stages + stage  # of the model, whose pieces go round the stages
-            first, last = piece == 0, piece == stages * chunks - 1
-            if kind == "F" and not first:
-                full[stage].append(("receive activation", k, chunk))
-            if kind in "BI" and not last:
-                full[stage].append(("receive gradient", k, chunk))
-            full[stage].append((kind, k, chunk))
-            if kind == "F" and not last:
-                full[stage].append(("send activation", k, chunk))
-            if kind in "BI" and not first:
-                full[stage].append(("send gradient", k, chunk))
+        for kind, *which in computing(program):
+            piece, what = which[1] * stages + stage, "gradient"
+            ends = [piece == stages * chunks - 1, piece == 0]
+            if kind == "F":
+                what, ends = "activation", ends[::-1]
+            if kind != "W" and not ends[0]:
+                full[stage].append((f"receive {what}", *which))
+            full[stage].append((kind, *which))
+            if kind != "W" and not ends[1]:
+                full[stage].append((f"send {what}", *which))
     return full
 
 
 def neighbor(kind, stage, stages):
-    """The other stage of a message: activations go to the next one, gradients to the one before."""
-    return (stage + (1 if kind in ("send activation", "receive gradient") else -1)) % stages
+    """The other stage: activations go to the next one, gradients back."""
+    step = 1 if kind in ("send activation", "receive gradient") else -1
+    return (stage + step) % stages
+
+
+def name(instruction):
+    """Its name, "F0"; the chunk is named if it is not chunk 0: "B2.1"."""
+    kind, k, chunk = instruction
+    return f"{kind}{' ' * (len(kind) > 1)}{k}" + f".{chunk}" * (chunk > 0)
+
+
+class Messenger:
+    """A rank as a stage of a pipeline: its messages, by instructions."""
+
+    ahead = 8  # so many receives are posted at a time
+
+    def __init__(self, like, group=None):
+        self.like, self.group = like, group
+        self.stage = dist.get_rank(group)
+        self.stages = dist.get_world_size(group)
+        ways = {"send": self.send, "receive": self.receive}
+        whats = ("activation", "gradient")
+        self.does = {f"{way} {w}": ways[way] for way in ways for w in whats}
+
+    def begin(self, program):
+        """Before a step: nothing is there, and the first messages may come."""
+        if self.ahead < 1:
+            raise ValueError("`ahead` must be at least 1.")
+        self.box, self.under_way, self.posted = {}, {}, {}
+        self.to_post = deque(i for i in program if i[0].startswith("receive"))
+        for _ in range(self.ahead):
+            self.post()
+
+    def link(self, instruction):  # the rank at its other end, and its tag
+        other = neighbor(instruction[0], self.stage, self.stages)
+        return other, int("gradient" in instruction[0])
+
+    def send(self, instruction):
+        to, tag = self.link(instruction)
+        tensor = self.box.pop(instruction).contiguous()
+        demand_like(tensor, self.like, instruction)
+        self.end_send(to, tag)  # the one before it
+        work = dist.isend(tensor, group=self.group, group_dst=to, tag=tag)
+        self.under_way[to, tag] = work
+
+    def end_send(self, *link):  # wait for what is under way on it
+        if link in self.under_way:
+            self.under_way.pop(link).wait()
+
+    def post(self):
+        """Make room for the next receive's message, and let it come."""
+        if self.to_post:
+            i, tensor = self.to_post.popleft(), torch.empty_like(self.like)
+            src, tag = self.link(i)
+            work = dist.irecv(tensor, group=self.group, group_src=src, tag=tag)
+            self.posted[i] = tensor, work
+
+    def receive(self, instruction):
+        tensor, work = self.posted.pop(instruction)
+        work.wait()
+        tensor.requires_grad_("activation" in instruction[0])
+        self.box[instruction] = tensor
+        self.post()
+
+
+class Stage(Messenger):
+    """chunks: its pieces of the model; chunk c of stage s is piece c * stages
+    + s. like: of such a shape, type and device is what they send. loss: of the
+    last piece's output and targets. parts: each piece as a list."""
+
+    def __init__(self, chunks, like, loss=None, group=None):
+        super().__init__(like, group)
+        self.parts, self.loss = [[chunk] for chunk in chunks], loss
+        methods = "forward", "backward", "backward_input", "backward_weight"
+        able = [pair for pair in zip("FBIW", methods) if hasattr(self, pair[1])]
+        self.does |= {kind: getattr(self, method) for kind, method in able}
+
+    def begin(self, program, inputs, targets):
+        """Before a step. Each stage uses what it needs of the micro-batches."""
+        super().begin(program)
+        self.inputs, self.targets = inputs, targets
+        self.kept, self.late, self.losses, self.log = {}, {}, [], []
+
+    def ends(self, chunk):
+        """Is this chunk the model's first piece? Its last one?"""
+        piece = chunk * self.stages + self.stage
+        return piece == 0, piece == self.stages * len(self.parts) - 1
+
+    def send_back(self, gradient, which):
+        """The gradient of a piece's input is for the stage before."""
+        if not self.ends(which[1])[0]:
+            self.box["send gradient", *which] = gradient
 
 
 def demand_like(tensor, like, instruction):
@@ -2634,153 +2716,77 @@ def demand_like(tensor, like, instruction):
     found, wanted = ((tuple(t.shape), t.dtype) for t in (tensor, like))
     if found != wanted:
         raise ValueError(
-            f"`{name(instruction)}` has a tensor of shape {found[0]} and {found[1]}, and "
-            f"`like`, what a receive makes room for, is of shape {wanted[0]} and {wanted[1]}."
+            f"`{name(instruction)}` has a tensor of shape {found[0]} and "
+            f"{found[1]}, and `like`, what a receive makes room for, is of "
+            f"shape {wanted[0]} and {wanted[1]}."
         )
 
 
-class Messenger:
-    """A rank as a stage of a pipeline: what it sends and receives, by instructions."""
-
-    ahead = 8  # so many receives are posted at a time
-
-    def __init__(self, like, group=None):
-        self.like, self.group = like, group
-        self.stage, self.stages = dist.get_rank(group), dist.get_world_size(group)
-        whats = ("activation", "gradient")
-        self.does = {f"send {what}": self.send for what in whats}
-        self.does |= {f"receive {what}": self.receive for what in whats}
-
-    def begin(self, program):
-        """Before a step: nothing is there, and the first messages may come."""
-        if self.ahead < 1:
-            raise ValueError("`ahead` must be at least 1: what a stage waits for has to be posted.")
-        self.box, self.under_way, self.posted = {}, {}, {}
-        self.to_post = deque(i for i in program if i[0].startswith("receive"))
-        for _ in range(self.ahead):
-            self.post()
-
-    def send(self, instruction):
-        to = neighbor(instruction[0], self.stage, self.stages)
-        tensor, tag = self.box.pop(instruction).contiguous(), int("gradient" in instruction[0])
-        demand_like(tensor, self.like, instruction)
-        self.end_send(to, tag)  # the one before it
-        self.under_way[to, tag] = dist.isend(tensor, group=self.group, group_dst=to, tag=tag)
-
-    def end_send(self, to, tag):
-        """Wait for what is under way on a link, and forget it."""
-        if (to, tag) in self.under_way:
-            self.under_way.pop((to, tag)).wait()
-
-    def post(self):
-        """Make room for the message of the next receive, if there is one, and let it come."""
-        if self.to_post:
-            instruction = self.to_post.popleft()
-            source = neighbor(instruction[0], self.stage, self.stages)
-            tensor, tag = torch.empty_like(self.like), int("gradient" in instruction[0])
-            work = dist.irecv(tensor, group=self.group, group_src=source, tag=tag)
-            self.posted[instruction] = tensor, work
-
-    def receive(self, instruction):
-        tensor, work = self.posted.pop(instruction)
-        work.wait()
-        self.box[instruction] = tensor.requires_grad_("activation" in instruction[0])
-        self.post()
+def demand_sound(program, worker, inputs, targets):
+    """Raise ValueError for what a worker cannot do, or for other micro-batches
+    than the program's."""
+    for i in program:
+        if i[0] not in worker.does:
+            kind = type(worker).__name__
+            raise ValueError(f"A {kind} cannot do `{name(i)}`.")
+    m = 1 + max(k for _, k, _ in program)
+    ends = worker.ends(0)[0], worker.ends(len(worker.parts) - 1)[1]
+    given = ("inputs", inputs), ("targets", targets)
+    for (what, parts), needed in zip(given, ends):
+        shapes = sorted({tuple(part.shape) for part in parts})
+        if needed and (len(parts) != m or len(shapes) > 1):
+            raise ValueError(
+                f"The program has {m} micro-batch{'es' * (m > 1)}, and needs "
+                f"as many {what}, all of one shape; there are {len(parts)}, "
+                f"of shapes {shapes}."
+            )
 
 
-class Worker(Messenger):
-    """A rank as a stage of a pipeline: it carries out one instruction after the other.
-
-    chunks: this stage's pieces of the model; chunk c of stage s is piece c * stages + s.
-    like: what the pieces hand on for a micro-batch is of this tensor's shape, type and device.
-    loss: called with the last piece's output and a micro-batch's targets; the mean over it.
-    """
-
-    def __init__(self, chunks, like, loss=None, group=None):
-        super().__init__(like, group)
-        self.parts, self.loss = [[chunk] for chunk in chunks], loss
-        self.does |= {"F": self.forward, "B": self.backward}
-
-    def begin(self, program, inputs, targets):
-        """Before a step. Each stage uses what it needs of the micro-batches."""
-        super().begin(program)
-        self.inputs, self.targets = inputs, targets
-        self.kept, self.losses, self.log = {}, [], []
-
-    def ends(self, chunk):
-        """Is this chunk the model's first piece? Its last one?"""
-        piece = chunk * self.stages + self.stage
-        return piece == 0, piece == self.stages * len(self.parts) - 1
+class ForwardWorker(Stage):
+    """A stage that can do forwards, and keeps what backward will need."""
 
     def forward(self, instruction):
-        _, micro_batch, chunk = instruction
-        which, (first, last) = instruction[1:], self.ends(chunk)
-        y = self.inputs[micro_batch] if first else self.box.pop(("receive activation", *which))
+        which, (first, last) = instruction[1:], self.ends(instruction[2])
+        came = ("receive activation", *which)
+        y = self.inputs[which[0]] if first else self.box.pop(came)
         self.kept[which] = []
-        for part in self.parts[chunk]:
+        for part in self.parts[which[1]]:
             x = y.detach().requires_grad_(y.requires_grad)
             y = part(x)
             self.kept[which].append((part, x, y))
         if last:
-            loss = self.loss(y, self.targets[micro_batch])
+            loss = self.loss(y, self.targets[which[0]])
             self.losses.append(loss.item())
-            self.kept[which][-1] = part, x, loss / len(self.targets)  # there backward begins
+            self.kept[which][-1] = part, x, loss / len(self.targets)
         else:
             self.box["send activation", *which] = y.detach()
 
+
+class Worker(ForwardWorker):
+    """A rank as a stage of a pipeline: it carries out its instructions."""
+
     def backward(self, instruction):
         which = instruction[1:]
-        gradient = self.box.pop(("receive gradient", *which), None)  # a loss needs none
+        gradient = self.box.pop(("receive gradient", *which), None)
         for _, x, y in reversed(self.kept.pop(which)):
             if y.requires_grad:
-                torch.autograd.backward(y, gradient)
+                torch.autograd.backward(y, gradient)  # None: y is the loss
             gradient = x.grad
-        self.hand_back(gradient, *which)
-
-    def hand_back(self, gradient, *which):
-        """The gradient of a piece's input is for the stage before, if there is one."""
-        if not self.ends(which[1])[0]:
-            self.box["send gradient", *which] = gradient
-
-
-def demand_parts(program, parts, what):
-    """Raise ValueError unless there are as many micro-batches as in the program, of one size."""
-    many, shapes = 1 + max(k for _, k, _ in program), {tuple(part.shape) for part in parts}
-    if len(parts) != many or len(shapes) > 1:
-        raise ValueError(
-            f"The program has {many} micro-batch{'es' * (many > 1)}, and needs as many {what}, all "
-            f"of one shape; there are {len(parts)}, of shapes {sorted(shapes)}."
-        )
-
-
-def demand_known(program, worker):
-    """Raise ValueError for an instruction that a worker does not know, before it sends anything."""
-    for i in program:
-        if i[0] not in worker.does:
-            raise ValueError(f"A {type(worker).__name__} cannot do `{name(i)}`.")
+        self.send_back(gradient, which)
 
 
 def run(program, worker, inputs, targets):
-    """Forward and backward of a step: carry out a stage's program, messages included.
-
-    inputs, targets: lists of micro-batches, of equal size; the first ones are needed on the stage
-    of the first piece, the others on that of the last one. Gradients of the mean loss are added to
-    .grad. Returns the losses of the micro-batches, in the program's order, on the rank of the last
-    piece, [] on others. worker.log: (instruction, start, end), in seconds since the step's start.
-    After an error in a step the group is of no more use: receives are still posted in it.
-    """
-    demand_known(program, worker)
-    if worker.ends(0)[0]:
-        demand_parts(program, inputs, "inputs")
-    if worker.ends(len(worker.parts) - 1)[1]:
-        demand_parts(program, targets, "targets")
+    """Forward and backward of a step. inputs, targets: micro-batches of one
+    size, needed for the first and for the last piece. Returns the losses, in
+    the program's order, of the last piece. After an error the group is lost."""
+    demand_sound(program, worker, inputs, targets)
     worker.begin(program, inputs, targets)
     zero = time.perf_counter()
-    for instruction in program:
+    for i in program:
         start = time.perf_counter() - zero
-        with record_function(name(instruction)):  # its name in a profile
-            worker.does[instruction[0]](instruction)
-        worker.log.append((instruction, start, time.perf_counter() - zero))
+        with record_function(name(i)):  # its name in a profile
+            worker.does[i[0]](i)
+        worker.log.append((i, start, time.perf_counter() - zero))
     for link in list(worker.under_way):
         worker.end_send(*link)
     return worker.losses

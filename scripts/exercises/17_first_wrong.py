@@ -1,5 +1,5 @@
 # Generated from book/17_pipeline.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 57c8b5110117).
+# Once this file is changed, `make forms` leaves it alone (as generated: 62000c935409).
 #
 # === The first that is wrong ==========================================================
 #
@@ -15,7 +15,7 @@
 # says what is missing or wrong (in the book's environment: `source .venv/bin/activate`).
 
 def first_wrong(program):
-    """The index of the first impossible instruction, (kind, micro_batch, chunk), or None."""
+    """The index of the first impossible instruction, or None."""
     done = set()
     for index, (kind, *which) in enumerate(program):
         # TODO: which instructions must have been done, and which must not?

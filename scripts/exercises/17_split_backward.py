@@ -1,5 +1,5 @@
 # Generated from book/17_pipeline.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: bb9093c34088).
+# Once this file is changed, `make forms` leaves it alone (as generated: efb35b9c131b).
 #
 # === A backward in two parts ==========================================================
 #
@@ -20,8 +20,8 @@ import torch
 
 
 def split_backward(y, x, weights, gradient):
-    """Return (the gradient of x, a function that adds those of the weights to their .grad)."""
-    # TODO: one walk through the graph now, for x alone; another one later, for the weights alone.
+    """(The gradient of x, a function that adds the weights' to their .grad.)"""
+    # TODO: one walk now, for x alone; another one later, for the weights.
     # YOUR CODE HERE
     raise NotImplementedError()
 

@@ -1,5 +1,5 @@
 # Generated from book/17_pipeline.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: f0e1e9597abe).
+# Once this file is changed, `make forms` leaves it alone (as generated: 305502d0aff7).
 #
 # === 1F1B for a stage =================================================================
 #
@@ -15,7 +15,7 @@
 def warm_program(stage, stages, micro_batches):
     """The program of a stage in 1F1B, a list of ("F", k, 0) and ("B", k, 0)."""
     program = []
-    # TODO: how many forwards before the first backward, then which pairs, and what is left?
+    # TODO: how many forwards first, then which pairs, and what is left?
     # YOUR CODE HERE
     raise NotImplementedError()
     return program

@@ -179,6 +179,22 @@ def times(schedule, seconds, message, depth):
     return found
 
 
+def formula(order, stages, micro_batches, chunks, forward, backward_input, backward_weight):
+    """(idle seconds of a stage in a step, activations that stage 0 holds), as the papers say.
+
+    "interleaved" and "zero_bubble" (ZB-H1): with at least as many micro-batches as stages.
+    Seconds: of a micro-batch in all chunks of a stage.
+    """
+    ways, work = stages - 1, forward + backward_input + backward_weight
+    urgent = max(forward, backward_input, forward + backward_input - backward_weight)
+    return {
+        "gpipe": (ways * work, micro_batches),
+        "one_f_one_b": (ways * work, min(stages, micro_batches)),
+        "interleaved": (ways * work / chunks, min(chunks * stages + ways, chunks * micro_batches)),
+        "zero_bubble": (ways * urgent, min(stages, micro_batches)),
+    }[order]
+
+
 def at_random(stages, micro_batches, chunks, rng, depth=1):
     """A right schedule with messages, as a run by chance over links of this depth leaves it.
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.distributed as dist
-from happens_before import at_random, drawn
+from happens_before import at_random, drawn, formula
 from pipelines import (
     CLOSE,
     CUTS,
@@ -114,9 +114,7 @@ def test_it_runs_whatever_is_right_and_adds_to_the_gradients(ranks, seed, n, cut
 
 def step_of_naps(group, program, chunks, micro_batches, unit):
     """This rank's log of a step whose pieces sleep: a unit for each work on a micro-batch."""
-    pieces = [own.Napping(*[unit / chunks] * 3) for _ in range(chunks)]
-    worker = own.SplitWorker(pieces, torch.zeros(1), lambda y, _: y.sum(), group)
-    parts = [torch.zeros(1, requires_grad=True)] * micro_batches
+    worker, parts = own.Napper(unit, chunks, group), [torch.zeros(1)] * micro_batches
     dist.barrier(group)
     own.run(program[dist.get_rank(group)], worker, parts, parts)
     return worker.log
@@ -132,7 +130,7 @@ def test_clock_schedule_and_formula_agree(ranks, make):
     for unit in (0.025, 0.05, 0.1, 0.2):
         planned = own.simulate(full, *[unit / chunks] * 3)
         ran = on(ranks, N, step_of_naps, full, chunks, N, unit)
-        idle, _ = own.formula(make.__name__, N, N, chunks, unit, unit, unit)
+        idle, _ = formula(make.__name__, N, N, chunks, unit, unit, unit)
         assert own.idle_share(planned) == pytest.approx(idle / (idle + 3 * N * unit))
         steps = [max(end for row in rows for *_, end in row) for rows in (ran, planned)]
         tried.append((steps[0] / steps[1], own.idle_share(ran) / own.idle_share(planned)))

@@ -244,10 +244,10 @@ def test_a_schedule_that_needs_deep_queues_is_refused():
     assert is_right(schedule, 3, 2, depth=2)
     accepts_it, said = accepts(schedule)
     assert not accepts_it and said.startswith("Deadlock: stage ")
-    own.simulate(schedule, depth=2)
-    own.simulate(schedule)
+    own.play(schedule, depth=2)
+    own.play(schedule, depth=None)
     with pytest.raises(own.ScheduleError, match=r"Deadlock.*`send"):
-        own.simulate(schedule, depth=1)
+        own.play(schedule, depth=1)
 
 
 def test_nothing_to_do_and_a_stage_that_would_send_to_itself_are_refused():

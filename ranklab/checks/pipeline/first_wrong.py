@@ -9,7 +9,7 @@ from ranklab.taught.pipeline import parse
 EACH = "for index, (kind, *which) in enumerate(program):"
 MUST_NOT = 'must_not = {"F": ["F"], "B": ["B", "I"], "I": ["B", "I"], "W": ["W"]}'
 LACKS = "done for other in must):\n            return index"
-IS_GONE = "done for other in must_not):\n            return index"
+IS_GONE = "done for other in must_not[kind]):\n            return index"
 
 
 def drive(answer, programs):

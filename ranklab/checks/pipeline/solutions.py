@@ -9,14 +9,14 @@ def twice_as_many():
 # %% check('first_wrong', first_wrong)
 
 def first_wrong(program):
-    """The index of the first impossible instruction, (kind, micro_batch, chunk), or None."""
+    """The index of the first impossible instruction, or None."""
     done = set()
     for index, (kind, *which) in enumerate(program):
         must = {"F": [], "B": ["F"], "I": ["F"], "W": ["I"]}[kind]
-        must_not = {"F": ["F"], "B": ["B", "I"], "I": ["B", "I"], "W": ["W"]}[kind]
+        must_not = {"F": ["F"], "B": ["B", "I"], "I": ["B", "I"], "W": ["W"]}
         if not all((other, *which) in done for other in must):
             return index
-        if any((other, *which) in done for other in must_not):
+        if any((other, *which) in done for other in must_not[kind]):
             return index
         done.add((kind, *which))
     return None
@@ -41,7 +41,7 @@ import torch
 
 
 def split_backward(y, x, weights, gradient):
-    """Return (the gradient of x, a function that adds those of the weights to their .grad)."""
+    """(The gradient of x, a function that adds the weights' to their .grad.)"""
     (of_x,) = torch.autograd.grad(y, x, gradient, retain_graph=True)
 
     def later():
