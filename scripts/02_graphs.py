@@ -1,4 +1,4 @@
-# Generated from book/02_graphs.md by `make forms`: edit the manuscript, not this file.
+# Chapter 2 of Many Ranks, One Model, as one script. Generated from book/02_graphs.md.
 #
 # Run it: python 02_graphs.py
 #
@@ -35,7 +35,7 @@ if any(os.environ.get(name, "0") != "0" for name in ("RANK", "PMI_RANK", "OMPI_C
 # Two workers are free. Which operations of a training step may run at the same time,
 # which must wait, and what has to be kept in memory until they have run?
 #
-# 30 minutes to read · 10 seconds to run · stands on chapter 01_matmul
+# 30 minutes to read · 10 seconds to run · stands on chapter 1
 #
 # The answers are in a graph that PyTorch writes down on every step. At the end of this
 # chapter you can write that graph yourself, read PyTorch's, say what a second worker is
@@ -52,6 +52,7 @@ os.environ["KINETO_LOG_LEVEL"] = "99"  # the profiler's own log lines, off
 # of its inputs. This is a computational graph. Its nodes are operations. An edge is a
 # dependency: one operation needs the result of another.
 
+print("\n## A formula is a graph\n")
 formula = {
     "z": (operator.mul, "x", "y"),
     "u": (operator.mul, "z", "λ"),
@@ -72,7 +73,9 @@ def file_beside(name):
         number += 1
         name = f"{first}-{number}"
     pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    print(f"saved beside this script: {path.name}")
+    return path
 
 
 # From ranklab.plots:
@@ -312,6 +315,7 @@ def save_figures():
 # Predict: One worker needs four steps. How many do two workers need? How many do three
 # need?
 
+print("\n## What a second worker is worth\n")
 fig, panels = plt.subplots(
     2,
     sharex=True,
@@ -333,8 +337,8 @@ steps_needed = [len(schedule(formula, workers)) for workers in (1, 2, 3)]
 assert steps_needed == [4, 3, 3]
 result("steps_needed", steps_needed)
 
-# The second worker saves one step, the third saves none. The two numbers from chapter
-# 01_matmul explain it:
+# The second worker saves one step, the third saves none. The two numbers from chapter 1
+# explain it:
 # - the work $W$: the number of operations, here 4. One worker needs $W$ steps.
 # - the span $S$: the number of operations on the longest chain, here 3. Each waits for
 #   the one before, so no number of workers is faster than $S$.
@@ -424,6 +428,7 @@ save_figures()
 # `evaluate` does not care what kind of numbers it is given. Give it PyTorch tensors
 # that require gradients.
 
+print("\n## PyTorch writes the same graph\n")
 leaves = {
     name: torch.tensor(number, requires_grad=True)
     for name, number in numbers.items()
@@ -587,6 +592,7 @@ def backward(output):
 
 # First the formula. The graph is the same; only the functions are now ours.
 
+print("\n## An autograd of your own\n")
 ours = {operator.mul: mul, operator.add: add}
 own_leaves = {n: Tensor(v) for n, v in numbers.items()}
 own_formula = {n: (ours[f], *sources) for n, (f, *sources) in formula.items()}
@@ -647,6 +653,7 @@ save_figures()
 # classes. For a batch of sequences it guesses wrong: its probabilities sum to 1 over
 # the sequences.
 
+print("\n## Extra: A softmax without dim\n")
 scores = torch.rand(2, 3, 5)  # 2 sequences, 3 positions, 5 classes
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
@@ -663,6 +670,7 @@ assert not torch.allclose(guessed.sum(dim=2), torch.ones(2, 3))
 # tensors: the values that a backward node keeps because its rule will need them. Here
 # is the first layer and its ReLU.
 
+print("\n## Reading the picture\n")
 model = mlp(widths)
 batch = torch.rand(32, 784)
 parameters = dict(model.named_parameters())
@@ -787,6 +795,7 @@ def training_step(layers):
     return graph
 
 
+print("\n## Is anything here parallel?\n")
 step = training_step(3)
 
 size, n_batch = 512, 256
@@ -862,14 +871,14 @@ for layers in range(2, 13):
 # Two workers already reach the span, and even with twelve layers the speed-up is at
 # most (speed_up_at_most); for ever more layers it approaches 1.5. So the parallelism of
 # training is not in this graph. It is inside the operations, in the matrix products of
-# chapter 01_matmul, and in the batch, where Part III will find it. What the graph
-# offers is something else: an operation that nothing waits for.
+# chapter 1, and in the batch, where Part III will find it. What the graph offers is
+# something else: an operation that nothing waits for.
 
 # --- Two workers, for real ------------------------------------------------------------
 
 # Let two threads run the step. Each takes the next operation of the schedule and waits
 # for its inputs. Threads will do here, because PyTorch computes outside Python's global
-# interpreter lock. chapter 05_ranks shows what that lock does otherwise.
+# interpreter lock. chapter 5 shows what that lock does otherwise.
 
 
 def run_on_threads(graph, inputs, workers):
@@ -970,6 +979,7 @@ save_figures()
 # Predict: How many matrix products in the backward pass of three linear layers? Will
 # two of them overlap in time?
 
+print("\n## The same in a trace\n")
 layers = [nn.Linear(size, size) for _ in range(3)]
 network = nn.Sequential(*(m for layer in layers for m in (layer, nn.ReLU())))
 network(values["x"]).sum().backward()  # warm up; makes every .grad
@@ -1102,6 +1112,7 @@ for link, bytes_a_second in (("nvlink", 450e9), ("infiniband", 50e9)):
 # Predict: Batch 32, float32, widths 784, 128, 64, 10. How many bytes do the 8 orange
 # boxes of the whole network hold?
 
+print("\n## What has to be kept\n")
 saved = []
 
 
@@ -1229,6 +1240,7 @@ except RuntimeError as error:
 # Predict: Which may be overwritten after it was used: `h`, the output of the linear
 # layer, or `r`, the output of the ReLU? The drawing of one layer above knows.
 
+print("\n## Something goes wrong\n")
 first, head = nn.Linear(784, 128), torch.rand(128, 1, requires_grad=True)
 h = first(batch)
 r = torch.relu(h)

@@ -1,4 +1,4 @@
-# Generated from book/03_training.md by `make forms`: edit the manuscript, not this file.
+# Chapter 3 of Many Ranks, One Model, as one script. Generated from book/03_training.md.
 #
 # Run it: python 03_training.py
 #
@@ -38,7 +38,9 @@ def file_beside(name):
         number += 1
         name = f"{first}-{number}"
     pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    print(f"saved beside this script: {path.name}")
+    return path
 
 
 def show(value, on_rank=None):
@@ -67,10 +69,11 @@ def show(value, on_rank=None):
 # The model and the loop of this chapter are those that Part III spreads over many
 # ranks.
 #
-# 30 minutes to read · 40 seconds to run · stands on chapter 02_graphs
+# 30 minutes to read · 40 seconds to run · stands on chapter 2
 
 # --- The loop -------------------------------------------------------------------------
 
+print("\n## The loop\n")
 torch.manual_seed(0)
 show(torch.set_num_threads(1))  # the same bits, however many processors there are
 
@@ -169,6 +172,7 @@ assert losses[0] > log(32) and max(losses[-15:]) < log(32) / 5
 # options are theirs. The script of this chapter has them on its command line. In a
 # notebook you write here what you would write there:
 
+print("\n## The data\n")
 defaults = {"n_layers": 4, "dim_in": 1024, "n_classes": 32, "dim_hidden": 256}
 defaults |= {"train_size": 10000, "batch_size": 64, "learning_rate": 0.1}
 defaults |= {"niters": 1000, "port": 29000}  # port: where ranks would meet
@@ -267,6 +271,7 @@ class MLP(nn.Module):
         return last(x)
 
 
+print("\n## The model, and what its first loss is\n")
 sizes = [options["dim_in"]]
 sizes += [options["dim_hidden"]] * (options["n_layers"] - 1) + [n_classes]
 model = MLP(sizes)
@@ -358,10 +363,11 @@ def rate_at(step, niters, first=0.1):
 
 # --- Where its time goes --------------------------------------------------------------
 
-# Predict: From chapter 02_graphs: the backward pass makes a weight gradient for every
-# layer, and an input gradient for every layer but the first. How many times the forward
-# pass's multiplications is that, in this network? Twice?
+# Predict: From chapter 2: the backward pass makes a weight gradient for every layer,
+# and an input gradient for every layer but the first. How many times the forward pass's
+# multiplications is that, in this network? Twice?
 
+print("\n## Where its time goes\n")
 size = options["batch_size"]
 layers = [n_in * n_out for n_in, n_out in pairwise(sizes)]
 forward_flops = 2 * size * sum(layers)
@@ -447,7 +453,7 @@ assert whole[-1] > whole[0]
 # also counts what is no multiplication: tanh and the loss in one, their derivatives in
 # the other, gradients that are written to memory. To pick the samples took (data_share)
 # of a step: 64 rows, from places all over the memory, are copied into one tensor. When
-# they must be read and decoded first, this part can be the largest: chapter 04_feeding.
+# they must be read and decoded first, this part can be the largest: chapter 4.
 #
 # One step is no measurement. The first took (first_over_median) times the median, and
 # of the later ones the slowest took (slowest_over_fastest) times as long as the
@@ -457,8 +463,8 @@ assert whole[-1] > whole[0]
 
 # --- How much of the processor --------------------------------------------------------
 
-# A time says little without what could be had. The peak is that of chapter 01_matmul: a
-# large matrix product, on the same device, in the same precision.
+# A time says little without what could be had. The peak is that of chapter 1: a large
+# matrix product, on the same device, in the same precision.
 #
 # Predict: Which share of it will the two passes reach: nearly all, a half, a tenth?
 
@@ -563,6 +569,7 @@ def published(X, y, options, report=print, *, seed=0, stop=None, **how):
     return model, history
 
 
+print("\n## A run that looks good\n")
 suspect, history = published(X, y, options)
 
 # These are like the published lines in form, in the start near 3.8, in two columns that
@@ -812,6 +819,7 @@ def train(
 # epochs is that? Will the last train loss be below 0.2, about 0.2, or above? And the
 # last test loss: nearer to 0.2, to (loss_of_guessing), or above that?
 
+print("\n## The honest number\n")
 train_set, test_set = split(X, y)
 names = "niters", "batch_size", "learning_rate"
 how = {name: options[name] for name in names}
@@ -889,9 +897,9 @@ result("spread_of_a_column", round(informative, 1))
 # for, and (samples_of_a_cluster) samples of each to learn from. In the control, halfway
 # is 160.
 #
-# For this book that is no loss. From chapter 10_sync_sgd on, the question is whether
-# many ranks compute the same training as one, to the last digits. For this the data
-# need not be learnable.
+# For this book that is no loss. From chapter 10 on, the question is whether many ranks
+# compute the same training as one, to the last digits. For this the data need not be
+# learnable.
 
 # --- The same bits --------------------------------------------------------------------
 
@@ -913,6 +921,7 @@ def weights_after(steps):
     return flat(model.parameters())
 
 
+print("\n## The same bits\n")
 assert torch.equal(weights_after(20), weights_after(20))
 save_figures()
 

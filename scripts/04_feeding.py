@@ -1,4 +1,4 @@
-# Generated from book/04_feeding.md by `make forms`: edit the manuscript, not this file.
+# Chapter 4 of Many Ranks, One Model, as one script. Generated from book/04_feeding.md.
 #
 # Run it: python 04_feeding.py
 #
@@ -51,7 +51,9 @@ def file_beside(name):
         number += 1
         name = f"{first}-{number}"
     pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    print(f"saved beside this script: {path.name}")
+    return path
 
 
 del __file__  # processes that this one starts, and that import it, must not run it again
@@ -69,7 +71,7 @@ del __file__  # processes that this one starts, and that import it, must not run
 # - predict how many workers it takes to feed it;
 # - find the two mistakes that workers bring along.
 #
-# 25 minutes to read · 60 seconds to run · stands on chapter 03_training
+# 25 minutes to read · 60 seconds to run · stands on chapter 3
 #
 # Everything here runs on your GPU if you have one, and else on your CPU. On a CPU we
 # leave the training one thread, so that the other cores are free to load data.
@@ -87,6 +89,7 @@ result("processor", place.type, varies=True)
 # Here are four things that a processor can be told to do, again and again. Beside each
 # stands how many floating-point operations it is.
 
+print("\n## What the number means\n")
 n = 8192 if on_gpu else 512
 one = torch.ones(1, device=place)
 square = torch.rand(n, n, device=place)
@@ -226,10 +229,10 @@ if recorded:
 # processor waits. High utilization does not prove that it works. An H100 has 132
 # multiprocessors [hopper], and a kernel that occupies a single one of them counts in
 # full. So does one that waits for a message of another GPU. Whether a GPU works is a
-# question for operations per second against the peak, the MFU of chapter 03_training,
-# or simply for examples per second. Between the two stands what DCGM measures: the
-# share of multiprocessors that had something to do, and the share of time in which
-# their matrix units worked [dcgm].
+# question for operations per second against the peak, the MFU of chapter 3, or simply
+# for examples per second. Between the two stands what DCGM measures: the share of
+# multiprocessors that had something to do, and the share of time in which their matrix
+# units worked [dcgm].
 #
 # Here it is in a real training step, on data that is already in memory:
 
@@ -349,6 +352,7 @@ def show(value, on_rank=None):
 # file and take `"forkserver"` [multiprocessing]: new Pythons, which do not know what a
 # notebook defines.
 
+print("\n## Watch it starve\n")
 warnings.filterwarnings("ignore", message="This DataLoader will create")
 show(warnings.filterwarnings("ignore", message="This process .* is multi-threaded"))
 
@@ -501,6 +505,7 @@ def predicted(workers, load, step, core_seconds=0.0, cores=1):
 # wait, in which the cores are free.
 
 if recorded:
+    print("\n## The knee\n")
     S, L = 0.03, 0.12  # seconds, as ordered; they are measured below
     inputs = {
         "waits": Fetched(features, L / batch),
@@ -675,6 +680,7 @@ if recorded:
 # prefetching help? And if they added up to twice the steps' time?
 
 if recorded:
+    print("\n## What a queue can do, and what it cannot\n")
     queues = {2: [], 16: []}  # length of the queue -> of the steps' own rate
     for share in (0.75, 2.0):
         files = Files(features, share * S / batch)
@@ -752,6 +758,7 @@ def numbers(stream, w):
     return torch.cat(list(loader(stream, 10, w))).tolist()
 
 
+print("\n## Data, twice\n")
 seen = {w: numbers(Stream(), w) for w in (0, 1, 4)}
 assert sorted(seen[4]) == sorted(4 * seen[0])
 result("numbers_seen", [len(each) for each in seen.values()])
@@ -764,8 +771,8 @@ assert seen[4][:40] == 4 * seen[0][:10]
 # four batches in a row are the same.
 #
 # This is the first bug of data parallelism, and you will meet it again with ranks in
-# place of workers in chapter 10_sync_sgd. The repair is the same there: each one must
-# know who it is and how many they are, and take its part.
+# place of workers in chapter 10. The repair is the same there: each one must know who
+# it is and how many they are, and take its part.
 
 
 class Shared(Stream):
@@ -842,6 +849,7 @@ class Deadly(Fetched):
 
 
 if recorded:
+    print("\n## A worker that dies\n")
     died = False
     try:
         for x, y in loader(Deadly(features, 0), batch, workers=2):
@@ -868,6 +876,7 @@ if recorded:
 # Then go through the loader without training: that is the input's own rate.
 
 if recorded:
+    print("\n## What to do when the number is low\n")
     ceiling = batch / step_seconds
 
 
@@ -892,9 +901,9 @@ if recorded:
 #    $L$ that you measure. Does it compute? Workers up to the cores, then less work for
 #    each example. Is it uneven? A longer queue.
 # 2. The step is the lower one. The input is not to blame, whatever the utilization
-#    says. Larger batches, fewer small operations, chapter 01_matmul's roofline. Is it
-#    near the peak? Then it works: compare its MFU, or what DCGM says of the
-#    multiprocessors, and not the utilization.
+#    says. Larger batches, fewer small operations, chapter 1's roofline. Is it near the
+#    peak? Then it works: compare its MFU, or what DCGM says of the multiprocessors, and
+#    not the utilization.
 # 3. Both are high, and the loop is slow. Then it is what happens between them: copies
 #    to the GPU that the step waits for, from memory that is not pinned; a `.item()` or
 #    a `print` in each step; losses that are taken too often; workers that start anew in
@@ -911,6 +920,7 @@ if recorded:
 # page of it and keeps it, in the page cache, for all processes together. So the second
 # epoch comes from memory if the file fits.
 
+print("\n## Extra: tokens in one file\n")
 with tempfile.TemporaryDirectory() as folder:
     path = Path(folder) / "tokens.bin"
     np.arange(1_000_000, dtype=np.uint32).tofile(path)

@@ -1,4 +1,4 @@
-# Generated from book/05_ranks.md by `make forms`: edit the manuscript, not this file.
+# Chapter 5 of Many Ranks, One Model, as one script. Generated from book/05_ranks.md.
 #
 # Run it on 4 ranks, or on another number of them, in one of these ways:
 #     python 05_ranks.py
@@ -135,7 +135,7 @@ def play(part):
 # What exactly is a rank, and what must be true for four copies of one program to behave
 # as one?
 #
-# 30 minutes to read · 30 seconds to run · stands on chapter 01_matmul
+# 30 minutes to read · 30 seconds to run · stands on chapter 1
 #
 # To train on many processors, you start one program many times. This chapter shows what
 # makes its copies a group. At the end you can
@@ -160,6 +160,9 @@ def play(part):
 #
 # Predict: Four ranks run one line, and there are ten tasks. Which tasks does rank 1
 # get?
+
+if rank == 0:
+    print("\n## One program, four ranks\n")
 
 play("ranks")
 mine = list(range(rank, 10, world_size))  # dealt out like cards
@@ -207,7 +210,9 @@ def file_beside(name):
         number += 1
         name = f"{first}-{number}"
     pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    print(f"saved beside this script: {path.name}")
+    return path
 
 
 # From ranklab.plots:
@@ -292,6 +297,9 @@ def everyone():
 # What does `ranks["x"]` hold?
 
 everyone()
+if rank == 0:
+    print("\n## Separate memory\n")
+
 play("ranks")
 
 x = [0, 0]
@@ -427,6 +435,7 @@ if rank == 0:
 # function that starts one process in each of several environments.
 
 if rank == 0:
+    print("\n## Started by hand\n")
     workshop = tempfile.TemporaryDirectory(prefix="ranks-")
     folder = Path(workshop.name)  # gone when this notebook ends
 
@@ -553,6 +562,7 @@ if rank == 0:
 # card is there, and reads them all.
 
 if rank == 0:
+    print("\n## Where do we meet?\n")
     (folder / "meet.py").write_text("""
 import os, sys, time
 from pathlib import Path
@@ -620,6 +630,7 @@ if rank == 0:
 # one second of patience. What will the error say, and what will it not say?
 
 if rank == 0:
+    print("\n## PyTorch's rendezvous\n")
     with may_fail():
         from datetime import timedelta
 
@@ -684,6 +695,7 @@ if rank == 0:
 # the library that will carry the messages; more of it below.
 
 if rank == 0:
+    print("\n## Four launchers, one program\n")
     (folder / "hello.py").write_text("""
 import os, sys
 import torch.distributed as dist
@@ -841,6 +853,7 @@ process.join()
 # machine?
 
 if rank == 0:
+    print("\n## Who carries the messages\n")
     here = {
         "gloo": distributed.is_gloo_available(),
         "nccl": distributed.is_nccl_available(),
@@ -946,6 +959,9 @@ def timed(work, *arguments):
 # two threads that multiply?
 
 everyone()
+if rank == 0:
+    print("\n## Why not threads?\n")
+
 play("ranks")
 square = torch.rand(384, 384)
 
@@ -1052,6 +1068,9 @@ if rank == 0:
 # rank?
 
 everyone()
+if rank == 0:
+    print("\n## As one\n")
+
 play("ranks")
 total = torch.tensor(rank + 1)
 dist.all_reduce(total)
@@ -1193,6 +1212,9 @@ if rank == 0:
 # their own. How long do they wait?
 
 everyone()
+if rank == 0:
+    print("\n## When one does not come\n")
+
 play("ranks")
 with may_fail():
     if rank == 1:
@@ -1311,6 +1333,6 @@ dist.all_reduce(total)  # and a group that works
 # - [pyspy] and [flightrecorder]: stacks and records of ranks that hang, on a cluster.
 # - [ipyparallel]: the engines under this notebook.
 #
-# Next, two ranks talk: chapter 06_messages.
+# Next, two ranks talk: chapter 6.
 
 leave_group()

@@ -1,4 +1,4 @@
-# Generated from book/06_messages.md by `make forms`: edit the manuscript, not this file.
+# Chapter 6 of Many Ranks, One Model, as one script. Generated from book/06_messages.md.
 #
 # Run it on 4 ranks, or on another number of them, in one of these ways:
 #     python 06_messages.py
@@ -134,7 +134,7 @@ except ImportError:
 # Two processes share no memory. How does a number get from one to the other, who waits
 # for whom, and what does it cost?
 #
-# 35 minutes to read · 40 seconds to run · stands on chapter 05_ranks
+# 35 minutes to read · 40 seconds to run · stands on chapter 5
 #
 # At the end you can
 # - move a tensor between any two ranks, and say who waits for whom before you run it;
@@ -154,6 +154,10 @@ except ImportError:
 
 # Predict: Four ranks run the next cell, and rank 1 comes 0.3 seconds late. What is in
 # `box` afterwards, on each of them? And does rank 0 wait for rank 1?
+
+if rank == 0:
+    print("\n## One message\n")
+
 
 box = torch.zeros(2)
 dist.barrier()  # all start together
@@ -200,7 +204,9 @@ def file_beside(name):
         number += 1
         name = f"{first}-{number}"
     pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    print(f"saved beside this script: {path.name}")
+    return path
 
 
 def show(value, on_rank=None):
@@ -256,6 +262,9 @@ def everyone():
 # 0 sends a 2×3 tensor, and the box is 2×4.
 
 everyone()
+if rank == 0:
+    print("\n## The box has no label\n")
+
 integers = torch.zeros(2, dtype=torch.int32)
 wide = torch.zeros(2, 4)
 if rank == 0:
@@ -313,6 +322,8 @@ def wait_for(latecomer, nbytes):
 
 
 everyone()
+if rank == 0:
+    print("\n## Who waits for whom\n")
 
 cases = [(late, nbytes) for late in (1, 0) for nbytes in (4, 64 << 20)]
 waits = {case: wait_for(*case) for case in cases}
@@ -365,6 +376,9 @@ def may_fail():
 # What happens?
 
 everyone()
+if rank == 0:
+    print("\n## Two ranks that wait for each other\n")
+
 with may_fail():
     if rank < 2:
         peer = 1 - rank
@@ -466,6 +480,8 @@ def receive_and_work(overlapped):
 
 
 everyone()
+if rank == 0:
+    print("\n## Wait later\n")
 
 in_turn, overlapped = receive_and_work(False), receive_and_work(True)
 
@@ -537,6 +553,9 @@ fresh_group()
 
 # Predict: Rank 0 sends 0, 1, 2, 3, 4, 5, one message each. Can rank 1 receive them in
 # another order?
+
+if rank == 0:
+    print("\n## Order, tags, anyone, oneself\n")
 
 plain, tagged = torch.zeros(6), torch.zeros(6)
 numbers = torch.arange(6.0)
@@ -628,6 +647,9 @@ if rank == 0:
 # sends the ball back:
 
 everyone()
+if rank == 0:
+    print("\n## What a message costs\n")
+
 ball = torch.zeros(1 << 22)  # 16 MB
 dist.barrier()
 with trace() as t:
@@ -840,6 +862,7 @@ if rank == 0:
 # ms over InfiniBand, (bucket_ethernet) ms over Ethernet.
 
 if rank == 0:
+    print("\n## The same two numbers on a cluster\n")
     links = {
         "nvlink": (3.4e-6, 450e9),
         "infiniband": (14e-6, 50e9),
@@ -892,6 +915,8 @@ def with_boxes_ready(count, nbytes):
 
 
 everyone()
+if rank == 0:
+    print("\n## A hundred small ones\n")
 
 one_time = min(ping(4000) for _ in range(5))
 many_times = [in_a_row(100, 40) for _ in range(5)]
@@ -939,6 +964,9 @@ if rank == 0:
 # how long does the token travel?
 
 everyone()
+if rank == 0:
+    print("\n## A token goes around the ring\n")
+
 left, right = (rank - 1) % world_size, (rank + 1) % world_size
 
 
@@ -1011,6 +1039,9 @@ if rank == 0:
 # work?
 
 everyone()
+if rank == 0:
+    print("\n## Everybody at once\n")
+
 with may_fail():
     with trace() as t:
         waits_for = right    # a note of whom this rank waits for
@@ -1125,6 +1156,8 @@ def all_ways():
 
 
 everyone()
+if rank == 0:
+    print("\n## Three ways out\n")
 
 mine = torch.full((1 << 21,), float(rank))  # 8 MB
 theirs = torch.zeros(1 << 21)
@@ -1213,6 +1246,8 @@ def ring_sum(x):
 
 
 everyone()
+if rank == 0:
+    print("\n## Everybody's sum\n")
 
 with trace() as t:
     by_ring = ring_sum(torch.tensor([rank + 1.0]))

@@ -1303,9 +1303,10 @@ def cost_models(n, message, add):
 
 
 def latency_bandwidth(sizes, seconds):
-    """Fit T(n) = alpha + n / beta to measured times; return alpha (s) and beta (bytes/s).
+    """Fit T(n) = alpha + n / beta to measured times.
 
-    Least squares of the relative error, so that every size has the same weight.
+    Return alpha (s) and beta (bytes/s). Least squares of the relative error,
+    so that every size has the same weight.
     """
     n, t = np.asarray(sizes, dtype=float), np.asarray(seconds, dtype=float)
     equations = np.stack([1 / t, n / t], axis=1)

@@ -1,4 +1,4 @@
-# Generated from book/11_ddp.md by `make forms`: edit the manuscript, not this file.
+# Chapter 11 of Many Ranks, One Model, as one script. Generated from book/11_ddp.md.
 #
 # Run it on 4 ranks, or on another number of them, in one of these ways:
 #     python 11_ddp.py
@@ -162,11 +162,12 @@ def result(name, value, varies=False):
 
 
 def split(X, y, share=0.1, seed=0):
-    """Return (train X, train y) and (test X, test y): a random share of the samples is for testing.
+    """Return (train X, train y) and (test X, test y): a random share to test.
 
     Every sample is in exactly one of the two.
     """
-    order = torch.randperm(len(X), generator=torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(X), generator=generator)
     test, train = order.tensor_split([round(share * len(X))])
     return (X[train], y[train]), (X[test], y[test])
 
@@ -192,7 +193,7 @@ def digits(seed=0):
 # processes train one network. What does the wrapper send, and when? And what does it
 # leave to you?
 #
-# 25 minutes to read · 30 seconds to run · stands on chapter 10_sync_sgd
+# 25 minutes to read · 30 seconds to run · stands on chapter 10
 #
 # At the end you can turn a training loop into a data-parallel one, prove that it is the
 # same training, and say which messages DDP sends at what moment. You divide the loss
@@ -243,7 +244,7 @@ class MLP(nn.Module):
             self.layers.append(layer)
 
     def forward(self, x):
-        """x: (batch, sizes[0]). Returns a number for each class, (batch, sizes[-1])."""
+        """x: (batch, sizes[0]). Returns (batch, sizes[-1]), for each class."""
         *hidden, last = self.layers
         for layer in hidden:
             x = torch.tanh(layer(x))
@@ -261,6 +262,8 @@ def network(seed=0):
 
 
 everyone()
+if rank == 0:
+    print("\n## Three lines\n")
 
 X, y = train_set
 sampler = DistributedSampler(range(len(X)))  # changed: a share of the samples
@@ -289,7 +292,9 @@ def file_beside(name):
         number += 1
         name = f"{first}-{number}"
     pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    print(f"saved beside this script: {path.name}")
+    return path
 
 
 # From ranklab.plots:
@@ -427,6 +432,9 @@ def average_gradients(model, weight=None, group=None):
 # Here is a step of chapter 10, and beside it the same with DDP.
 
 everyone()
+if rank == 0:
+    print("\n## What the line replaces\n")
+
 play("ranks")
 mine = slice(rank, batch, world_size)  # this rank's part of a batch
 
@@ -486,7 +494,7 @@ except ImportError:
 # `average_gradients`, and the care to call the second one after every `backward`.
 #
 # On GPUs there is one more argument. The names in the environment are in capitals, as
-# in chapter 05_ranks:
+# in chapter 5:
 #
 # ```python
 # local_rank = int(os.environ["LOCAL_RANK"])   # which of this host's GPUs
@@ -503,6 +511,9 @@ except ImportError:
 # call, before any data has been seen? And how often, for a model of three parameters?
 
 everyone()
+if rank == 0:
+    print("\n## When it wraps\n")
+
 play("ranks")
 candidate = network(seed=rank)
 with trace() as t:
@@ -600,6 +611,8 @@ def two_steps(**options):
 
 
 everyone()
+if rank == 0:
+    print("\n## During backward\n")
 
 buckets, t = two_steps(bucket_cap_mb=1)
 
@@ -693,6 +706,9 @@ def accumulate(replica, parts, quiet):
 
 
 everyone()
+if rank == 0:
+    print("\n## Gradient accumulation: no_sync\n")
+
 play("ranks")
 
 replica, calls = watched(network())
@@ -750,6 +766,9 @@ if rank == 0:
 # much?
 
 everyone()
+if rank == 0:
+    print("\n## Unequal shards: the mean of means\n")
+
 play("ranks")
 count = 8 * (rank + 1)
 before = 4 * rank * (rank + 1)  # samples of the ranks before
@@ -862,7 +881,7 @@ if rank == 0:
 # (padded_accuracy) % in place of (true_accuracy) %. With another number of ranks it is
 # another number. To evaluate, let the shards be unequal, add up hits and counts over
 # the ranks, and divide once. If some ranks have more steps than others, see `join` in
-# chapter 12_own_ddp.
+# chapter 12.
 
 # --- A parameter that takes no part ---------------------------------------------------
 
@@ -884,6 +903,9 @@ class TwoHeads(nn.Module):
 
 
 everyone()
+if rank == 0:
+    print("\n## A parameter that takes no part\n")
+
 play("ranks")
 
 replica, steps_done, refusal = DDP(TwoHeads()), 0, None
@@ -1017,6 +1039,9 @@ def may_fail():
 # it?
 
 everyone()
+if rank == 0:
+    print("\n## Names with a prefix\n")
+
 play("ranks")
 with may_fail():
     plain = network()
@@ -1050,6 +1075,7 @@ if rank == 0:
 # one host [ddpdocs]. Why? On a CPU `DataParallel` does nothing but call the model:
 
 if rank == 0:
+    print("\n## DataParallel: threads or processes\n")
     layer, few_images = torch.nn.Linear(64, 2), images[:8].float()
     if torch.cuda.is_available():
         layer, few_images = layer.to("cuda:0"), few_images.to("cuda:0")
@@ -1195,6 +1221,9 @@ if rank == 0:
 # trainings is another one?
 
 everyone()
+if rank == 0:
+    print("\n## More ranks: batch, learning rate, workers\n")
+
 play("ranks")
 counts = sorted({1, 2, world_size})
 groups = {n: dist.new_group(list(range(n))) for n in counts}
@@ -1326,7 +1355,7 @@ if rank == 0:
 # (tokens_nvlink) tokens over NVLink, (tokens_infiniband) over InfiniBand. With fewer,
 # the ranks wait for the network, whatever the size of the model. Then accumulate: the
 # tokens of all parts count, for one all-reduce. On this machine's four processes the
-# numbers are others, and chapter 12_own_ddp measures them.
+# numbers are others, and chapter 12 measures them.
 
 # --- Seeds: what differs, what is equal -----------------------------------------------
 
@@ -1343,6 +1372,9 @@ def draws(seed):
 
 
 everyone()
+if rank == 0:
+    print("\n## Seeds: what differs, what is equal\n")
+
 play("ranks")
 
 same_seed, own_seed = draws(0), draws(rank)
@@ -1409,7 +1441,7 @@ if rank == 0:
 # depends on the model: measure a step of your own. PyTorch's notes promise only that
 # deterministic operations are often slower, and no setting brings equal bits on another
 # kind of GPU or with another version [reproducibility]. Nor does any of this make a
-# restarted run go on with the same bits. That takes chapter 25_resume.
+# restarted run go on with the same bits. That takes chapter 25.
 
 # --- Extra: options that you may meet -------------------------------------------------
 
@@ -1434,6 +1466,9 @@ def memories_of_gradients(**options):
 
 
 everyone()
+if rank == 0:
+    print("\n## Extra: options that you may meet\n")
+
 play("ranks")
 
 as_view = memories_of_gradients(gradient_as_bucket_view=True)

@@ -860,9 +860,10 @@ by_bucket = medians([*no_messages, *gloo_steps, *link_steps], torch.randn(256, 2
 
 
 def latency_bandwidth(sizes, seconds):
-    """Fit T(n) = alpha + n / beta to measured times; return alpha (s) and beta (bytes/s).
+    """Fit T(n) = alpha + n / beta to measured times.
 
-    Least squares of the relative error, so that every size has the same weight.
+    Return alpha (s) and beta (bytes/s). Least squares of the relative error,
+    so that every size has the same weight.
     """
     n, t = np.asarray(sizes, dtype=float), np.asarray(seconds, dtype=float)
     equations = np.stack([1 / t, n / t], axis=1)

@@ -1080,8 +1080,9 @@ def stage_pass(bounds, shape):
 def ping(nbytes, repeats=10, a=0, b=1):
     """Seconds that one message of `nbytes` bytes takes between ranks a and b.
 
-    Half of a round trip, the fastest of `repeats`: whatever else the machine does can only
-    make a message slower. Every rank calls it; ranks other than a and b get nan.
+    Half of a round trip, the fastest of `repeats`: whatever else the machine
+    does can only make a message slower. Every rank calls it; ranks other than
+    a and b get nan.
     """
     ball = torch.zeros(nbytes, dtype=torch.uint8)
     me, times = dist.get_rank(), []
@@ -1094,7 +1095,7 @@ def ping(nbytes, repeats=10, a=0, b=1):
             dist.recv(ball, a)
             dist.send(ball, a)
         times.append((time.perf_counter() - start) / 2)
-    return min(times[1:]) if me in (a, b) else float("nan")  # the first one warms up
+    return min(times[1:]) if me in (a, b) else float("nan")  # 0 warms up
 
 
 everyone()
@@ -1107,9 +1108,10 @@ message_seconds = [ping(size) for size in message_sizes]
 
 
 def latency_bandwidth(sizes, seconds):
-    """Fit T(n) = alpha + n / beta to measured times; return alpha (s) and beta (bytes/s).
+    """Fit T(n) = alpha + n / beta to measured times.
 
-    Least squares of the relative error, so that every size has the same weight.
+    Return alpha (s) and beta (bytes/s). Least squares of the relative error,
+    so that every size has the same weight.
     """
     n, t = np.asarray(sizes, dtype=float), np.asarray(seconds, dtype=float)
     equations = np.stack([1 / t, n / t], axis=1)

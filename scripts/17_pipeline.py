@@ -1,4 +1,4 @@
-# Generated from book/17_pipeline.md by `make forms`: edit the manuscript, not this file.
+# Chapter 17 of Many Ranks, One Model, as one script. Generated from book/17_pipeline.md.
 #
 # Run it on 4 ranks, or on another number of them, in one of these ways:
 #     python 17_pipeline.py
@@ -147,7 +147,9 @@ def file_beside(name):
         number += 1
         name = f"{first}-{number}"
     pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    print(f"saved beside this script: {path.name}")
+    return path
 
 
 def show(value, on_rank=None):
@@ -168,8 +170,7 @@ def show(value, on_rank=None):
 # How can all of them work at once, how much idle time is left, and what does that cost
 # in memory?
 #
-# 35 minutes to read · 40 seconds to run · stands on chapter 02_graphs, chapter
-# 06_messages and chapter 16_layers
+# 35 minutes to read · 40 seconds to run · stands on chapter 2, chapter 6 and chapter 16
 #
 # Send several small batches through the stages, one behind the other. What is left is a
 # question of order: which stage does what, when. You will write that order down as
@@ -179,8 +180,8 @@ def show(value, on_rank=None):
 
 # --- Micro-batches --------------------------------------------------------------------
 
-# In chapter 16_layers one batch goes through the stages. While it is in one of them,
-# all others have nothing to do: with n stages, each is idle for n − 1 of n parts of the
+# In chapter 16 one batch goes through the stages. While it is in one of them, all
+# others have nothing to do: with n stages, each is idle for n − 1 of n parts of the
 # time.
 #
 # So cut the batch into micro-batches. As soon as the first one has left stage 0, the
@@ -202,6 +203,7 @@ def gpipe(stages, micro_batches):
 
 
 if rank == 0:
+    print("\n## Micro-batches\n")
     show(gpipe(2, 2))
 
 # Both stages do the same. When they do it is not in the lists, and need not be. A stage
@@ -226,7 +228,7 @@ def computing(program):
 
 
 def simulate(
-    schedule, forward=1.0, backward_input=1.0, backward_weight=1.0, message=0
+    schedule, forward=1.0, backward_input=1.0, backward_weight=1.0, message=0,
 ):
     """For each stage a list of (computation, start, end). Seconds: of the work
     on one chunk, a number or one a stage, and of a message. Raises
@@ -461,8 +463,8 @@ if rank == 0:
 #
 # More micro-batches make the bubble smaller. Their number ends at the number of
 # samples, unless one cuts sequences, too [li2021terapipe]; and small products are slow
-# ones (chapter 01_matmul). GPipe's authors found four times as many as stages to be
-# enough [huang2019].
+# ones (chapter 1). GPipe's authors found four times as many as stages to be enough
+# [huang2019].
 
 # --- 1F1B: the same idle time, less memory --------------------------------------------
 
@@ -507,6 +509,7 @@ def one_f_one_b(stages, micro_batches):
 # Is the bubble larger than GPipe's, smaller, or the same?
 
 if rank == 0:
+    print("\n## 1F1B: the same idle time, less memory\n")
     unit = 0.02  # seconds of a forward, and of each half of a backward
     schedules = {"GPipe": gpipe(n, 2 * n), "1F1B": one_f_one_b(n, 2 * n)}
     plans = {which: simulate(s, unit, unit, unit) for which, s in schedules.items()}
@@ -574,9 +577,9 @@ def balance(costs, n):
 # micro-batch passes all stages once. Each of the m − 1 others comes out one beat later,
 # and the beat is that of the slowest stage. So GPipe takes $\sum_s c_s + (m - 1) \max_s
 # c_s$, where $c_s$ is a forward and a backward of stage s. 1F1B takes no longer, and no
-# less than $m \max_s c_s$. So in a pipeline the cut should be balanced. chapter
-# 16_layers has a function for it. Its embedding is cheap, and a head over a large
-# vocabulary costs several blocks:
+# less than $m \max_s c_s$. So in a pipeline the cut should be balanced. chapter 16 has
+# a function for it. Its embedding is cheap, and a head over a large vocabulary costs
+# several blocks:
 
 if rank == 0:
     costs = [0.2] + [1.0] * (2 * n - 2) + [2.5]  # embedding, blocks, head
@@ -601,7 +604,7 @@ def from_rank_0(make):
 
 
 # The balanced cut takes (balanced_over_even) of the even one's time. With one batch at
-# a time it wins nothing, as chapter 16_layers has measured.
+# a time it wins nothing, as chapter 16 has measured.
 
 # --- Real layers on real ranks --------------------------------------------------------
 
@@ -645,6 +648,9 @@ def parse(text):
     words = [(word[0], *word[1:].split(".")) for word in text.split()]
     return [(kind, int(k), int(*chunk or "0")) for kind, k, *chunk in words]
 
+
+if rank == 0:
+    print("\n## Real layers on real ranks\n")
 
 programs = from_rank_0(lambda: with_messages(schedules["1F1B"]))
 
@@ -778,10 +784,10 @@ def demand_sound(program, worker, inputs, targets):
 
 # The `Worker` is the part that computes. A table, `does`, leads from the kind of an
 # instruction to a method, and that is all it knows about schedules. First the forward.
-# A tensor that was received is a leaf, as in chapter 16_layers. On the model's last
-# piece comes the loss, divided by the number of micro-batches: the mean of their means
-# is the mean of the batch. `parts` holds each piece as a list of one; zero bubble will
-# cut it further.
+# A tensor that was received is a leaf, as in chapter 16. On the model's last piece
+# comes the loss, divided by the number of micro-batches: the mean of their means is the
+# mean of the batch. `parts` holds each piece as a list of one; zero bubble will cut it
+# further.
 
 
 class ForwardWorker(Stage):
@@ -991,8 +997,8 @@ def gpt(shape, first=0, last=None, seed=0, dtype=torch.float32):
 
 # --- The same weights -----------------------------------------------------------------
 
-# The small GPT of chapter 16_layers, two layers a rank: its losses and weights after
-# three steps of 1F1B. Another order of the same sums: nothing else has changed.
+# The small GPT of chapter 16, two layers a rank: its losses and weights after three
+# steps of 1F1B. Another order of the same sums: nothing else has changed.
 
 everyone()
 play_("ranks")
@@ -1189,10 +1195,8 @@ def check_program(stage, program, wanted, micro_batches, chunks):
         for before in [(kind, *i[1:]) for kind in needs.get(i[0], [])]:
             always = len(i[0]) == len(before[0]) == 1
             if before not in done and (always or before in wanted):
-                this, that = name(i), name(before)
-                raise ScheduleError(
-                    f"Stage {stage}: `{this}` needs `{that}` before it."
-                )
+                wrong = f"Stage {stage}: `{name(i)}` needs"
+                raise ScheduleError(f"{wrong} `{name(before)}` before it.")
         done.add(i)
     for k, chunk in itertools.product(range(micro_batches), range(chunks)):
         kinds = "".join(kind for kind in "FBIW" if (kind, k, chunk) in done)
@@ -1289,6 +1293,7 @@ def verdict(schedule):
 
 
 if rank == 0:
+    print("\n## Proven before it runs\n")
     for texts in (("F0 F1 B0 B1", "F0 B0 F1"), ("F0 F1 B0 B1", "F0 B0 B1 F1"),
                   ("F0 F1 B0 B1", "F1 B1 F0 B0"), ("F0 B0 F1 B1", "F0 F1 B0 B1")):
         print(" | ".join(texts), verdict([parse(text) for text in texts]), sep="\n")
@@ -1373,9 +1378,8 @@ if rank == 0:
 def interleaved(stages, micro_batches, chunks, each=2):
     """Interleaved 1F1B; each: more forwards first, for each stage behind."""
     if micro_batches % stages:
-        raise ScheduleError(
-            f"{micro_batches} micro-batches do not make groups of {stages}."
-        )
+        wrong = f"{micro_batches} micro-batches do not make"
+        raise ScheduleError(f"{wrong} groups of {stages}.")
     groups, inside = range(0, micro_batches, stages), range(stages)
     order = [(g + k, c) for g in groups for c in range(chunks) for k in inside]
     forwards = [("F", k, c) for k, c in order]
@@ -1385,6 +1389,7 @@ def interleaved(stages, micro_batches, chunks, each=2):
 
 
 if rank == 0:
+    print("\n## Interleaved: shorter ways\n")
     schedules["interleaved"] = interleaved(n, 2 * n, 2)
     plans["interleaved"] = simulate(schedules["interleaved"], *[unit / 2] * 3)
     result("idle_interleaved", idle_share(plans["interleaved"]))
@@ -1459,11 +1464,11 @@ if rank == 0:
 
 # --- Zero bubble: work that nobody waits for ------------------------------------------
 
-# chapter 02_graphs has shown that the backward of a linear layer is two products that
-# do not need each other: the gradient of its input and that of its weight. The first
-# one is urgent: the stage before waits for it. For the second one nobody waits before
-# the optimizer's step. So make two instructions of B: I, the gradient of the input, and
-# W, that of the weights. W can be put where a stage would otherwise be idle [qi2024]. I
+# chapter 2 has shown that the backward of a linear layer is two products that do not
+# need each other: the gradient of its input and that of its weight. The first one is
+# urgent: the stage before waits for it. For the second one nobody waits before the
+# optimizer's step. So make two instructions of B: I, the gradient of the input, and W,
+# that of the weights. W can be put where a stage would otherwise be idle [qi2024]. I
 # and W are PyTorch's letters; the paper calls I B.
 #
 # ZB-H1 is 1F1B with I in the place of B, and W later: on stage s, s micro-batches
@@ -1496,6 +1501,7 @@ def zero_bubble(stages, micro_batches, memory=1):
 # a step. For how many in ZB-H1, and in ZB-H2?
 
 if rank == 0:
+    print("\n## Zero bubble: work that nobody waits for\n")
     schedules["ZB-H1"] = zero_bubble(n, 2 * n)
     schedules["ZB-H2"] = zero_bubble(n, 2 * n, memory=2)
     for which in ("1F1B", "ZB-H1", "ZB-H2"):
@@ -1710,6 +1716,9 @@ def napped(program, unit):
     return best[1]
 
 
+if rank == 0:
+    print("\n## Formula, schedule, clock\n")
+
 lists = from_rank_0(lambda: {which: with_messages(s) for which, s in schedules.items()})
 unit = from_rank_0(lambda: unit)
 if rank == 0:
@@ -1776,11 +1785,11 @@ if rank == 0:
 # What looks at all gradients at once needs all stages: to clip by the norm of the whole
 # gradient takes one all-reduce, of a sum of squares, and it is one of those waits that
 # ZB-H2 cannot afford. A weight that two stages share, such as a tied embedding, needs
-# another one before it (chapter 16_layers).
+# another one before it (chapter 16).
 #
 # Data parallelism fits in at the same place: several such pipelines, each with its part
 # of the batch, and the ranks that hold the same stage average their gradients (chapter
-# 12_own_ddp) before the norm is taken.
+# 12) before the norm is taken.
 
 # --- Machines that you do not have ----------------------------------------------------
 
@@ -1799,6 +1808,7 @@ if rank == 0:
 # Autograd saves about 34 bytes a token and feature in each block [korthikanti2023].
 
 if rank == 0:
+    print("\n## Machines that you do not have\n")
     width, tokens, blocks_each, stages, m = 12_288, 2_048, 12, 8, 64
     forward = blocks_each * 24 * width**2 * tokens / (0.4 * 989e12)
     result("forward_ms", 1e3 * forward)
@@ -1818,7 +1828,7 @@ if rank == 0:
 # micro-batches, (saved_gb) GB, and its weights with gradients and Adam's state take
 # (weights_gb) GB at 16 bytes a parameter [rajbhandari2020]. The card has 80. So a
 # pipeline alone is not enough, and a stage is itself cut, over the GPUs of a host
-# (chapter 18_tensor).
+# (chapter 18).
 
 # --- Beside PyTorch's -----------------------------------------------------------------
 
@@ -1844,6 +1854,9 @@ def pytorchs(kind, pieces):
 
 
 everyone()
+if rank == 0:
+    print("\n## Beside PyTorch's\n")
+
 play_("ranks")
 kinds = {"GPipe": pipelining.ScheduleGPipe, "1F1B": pipelining.Schedule1F1B,
          "interleaved": pipelining.ScheduleInterleaved1F1B}

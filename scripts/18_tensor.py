@@ -1306,7 +1306,7 @@ def recv(box, src, group=None):
 
 
 def sendrecv(outgoing, dst, incoming, src, group=None):
-    """Send `outgoing` to rank dst and fill `incoming` from rank src, both at the same time."""
+    """Send `outgoing` to rank dst, fill `incoming` from rank src, at once."""
     handle = dist.isend(outgoing.contiguous(), group=group, group_dst=dst)
     recv(incoming, src, group)
     handle.wait()
@@ -1315,35 +1315,46 @@ def sendrecv(outgoing, dst, incoming, src, group=None):
 # From ranklab.taught.all_reduce:
 
 
+def ring_step(parts, step, members, me, box):
+    """Part me - step goes to the right, part me - step - 1 comes in."""
+    n = len(members)
+    left, right = members[(me - 1) % n], members[(me + 1) % n]
+    outgoing = parts[(me - step) % n]
+    mine = parts[(me - step - 1) % n]
+    if step < n - 1:  # what comes is a sum under way: add mine to it
+        incoming = box[: len(mine)]
+        sendrecv(outgoing, right, incoming, left)
+        mine += incoming
+    else:  # what comes is a total
+        sendrecv(outgoing, right, mine, left)
+
+
 def on_flat(algorithm):
-    """Make `algorithm(flat, members, me)` an all-reduce: any tensor, any group, in place."""
+    """Make `algorithm(flat, members, me)` an all-reduce, in place.
+
+    It takes any tensor, and any process group.
+    """
 
     @functools.wraps(algorithm)
     def all_reduce(x, group=None):
-        flat = x.contiguous().view(-1)  # x itself, if it lies in one piece; else a copy
-        algorithm(flat, dist.get_process_group_ranks(group), dist.get_rank(group))
+        flat = x.contiguous().view(-1)  # x itself, if it is in one piece
+        members = dist.get_process_group_ranks(group)
+        algorithm(flat, members, dist.get_rank(group))
         if not x.is_contiguous():
             x.copy_(flat.view(x.shape))
 
-    del all_reduce.__wrapped__  # else help() would show the arguments of `algorithm`
+    del all_reduce.__wrapped__  # else help() shows algorithm's arguments
     return all_reduce
 
 
 @on_flat
 def ring_all_reduce(x, members, me):
-    """A ring: each part's sum travels once around and is added to, then its total is copied."""
+    """Each part's sum goes once around, then its total."""
     n = len(members)
-    left, right = members[(me - 1) % n], members[(me + 1) % n]
-    parts = x.tensor_split(n)  # as equal as can be; the first ones are the longer ones
+    parts = x.tensor_split(n)  # the first ones may be longer by one
     box = torch.empty_like(parts[0])
     for step in range(2 * (n - 1)):
-        outgoing, mine = parts[(me - step) % n], parts[(me - step - 1) % n]
-        if step < n - 1:  # what comes is a sum under way: add mine to it
-            incoming = box[: len(mine)]
-            sendrecv(outgoing, right, incoming, left)
-            mine += incoming
-        else:  # what comes is a total
-            sendrecv(outgoing, right, mine, left)
+        ring_step(parts, step, members, me, box)
 
 
 # Predict: Twice as many ranks: what becomes of the bytes that each rank sends in a
@@ -1504,7 +1515,7 @@ if rank == 0:
 
 
 def all_gather(boxes, x, group=None):
-    """Fill every rank's boxes, one for each rank, with every rank's x, around the ring."""
+    """Fill each rank's boxes with every rank's x, around the ring."""
     n, me = dist.get_world_size(group), dist.get_rank(group)
     left, right = (me - 1) % n, (me + 1) % n
     boxes[me].copy_(x)
@@ -1514,7 +1525,7 @@ def all_gather(boxes, x, group=None):
 
 
 def reduce_scatter(box, parts, group=None):
-    """Fill every rank's box with the sum of its part of all ranks' lists, around the ring."""
+    """Fill each rank's box with the sum of its part of all lists."""
     n, me = dist.get_world_size(group), dist.get_rank(group)
     left, right = (me - 1) % n, (me + 1) % n
     sums = [part.clone() for part in parts]
@@ -2180,8 +2191,9 @@ if rank == 0:
 def ping(nbytes, repeats=10, a=0, b=1):
     """Seconds that one message of `nbytes` bytes takes between ranks a and b.
 
-    Half of a round trip, the fastest of `repeats`: whatever else the machine does can only
-    make a message slower. Every rank calls it; ranks other than a and b get nan.
+    Half of a round trip, the fastest of `repeats`: whatever else the machine
+    does can only make a message slower. Every rank calls it; ranks other than
+    a and b get nan.
     """
     ball = torch.zeros(nbytes, dtype=torch.uint8)
     me, times = dist.get_rank(), []
@@ -2194,7 +2206,7 @@ def ping(nbytes, repeats=10, a=0, b=1):
             dist.recv(ball, a)
             dist.send(ball, a)
         times.append((time.perf_counter() - start) / 2)
-    return min(times[1:]) if me in (a, b) else float("nan")  # the first one warms up
+    return min(times[1:]) if me in (a, b) else float("nan")  # 0 warms up
 
 
 # Data parallelism sends weights, P ≈ 12 L w², however large the batch is. The other two
@@ -2221,9 +2233,10 @@ ping_seconds = [ping(nbytes, 5) for nbytes in ping_sizes]
 
 
 def latency_bandwidth(sizes, seconds):
-    """Fit T(n) = alpha + n / beta to measured times; return alpha (s) and beta (bytes/s).
+    """Fit T(n) = alpha + n / beta to measured times.
 
-    Least squares of the relative error, so that every size has the same weight.
+    Return alpha (s) and beta (bytes/s). Least squares of the relative error,
+    so that every size has the same weight.
     """
     n, t = np.asarray(sizes, dtype=float), np.asarray(seconds, dtype=float)
     equations = np.stack([1 / t, n / t], axis=1)

@@ -1,4 +1,4 @@
-# Generated from book/25_resume.md by `make forms`: edit the manuscript, not this file.
+# Chapter 25 of Many Ranks, One Model, as one script. Generated from book/25_resume.md.
 #
 # Run it on 4 ranks, or on another number of them, in one of these ways:
 #     python 25_resume.py
@@ -165,11 +165,12 @@ def result(name, value, varies=False):
 
 
 def split(X, y, share=0.1, seed=0):
-    """Return (train X, train y) and (test X, test y): a random share of the samples is for testing.
+    """Return (train X, train y) and (test X, test y): a random share to test.
 
     Every sample is in exactly one of the two.
     """
-    order = torch.randperm(len(X), generator=torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(X), generator=generator)
     test, train = order.tensor_split([round(share * len(X))])
     return (X[train], y[train]), (X[test], y[test])
 
@@ -194,7 +195,7 @@ def digits(seed=0):
 # A rank is killed in the middle of a training. What must have been on the disk so that
 # the run goes on, and ends with the same bits as one that nobody stopped?
 #
-# 30 minutes to read · 1 minute to run · stands on chapter 11_ddp
+# 30 minutes to read · 1 minute to run · stands on chapter 11
 #
 # At the end you can write a training that survives a kill at any moment, on any rank.
 # You can say what belongs into a checkpoint and what each part of it is for, prove that
@@ -223,6 +224,7 @@ if rank == 0:
 # generator of each rank stands.
 
 if rank == 0:
+    print("\n## Killed, and continued\n")
     saving = '''
 def save(step):
     random = [None, None]
@@ -397,7 +399,9 @@ def file_beside(name):
         number += 1
         name = f"{first}-{number}"
     pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    print(f"saved beside this script: {path.name}")
+    return path
 
 
 def save_figures():
@@ -476,6 +480,9 @@ def everyone():
 # and never comes to the second.
 
 everyone()
+if rank == 0:
+    print("\n## A file that is whole or not there\n")
+
 play("ranks")
 source_of_write_whole = inspect.getsource(write_whole)
 
@@ -541,6 +548,9 @@ if rank == 0:
 # file when rank 0 is halfway.
 
 everyone()
+if rank == 0:
+    print("\n## One rank writes\n")
+
 play("ranks")
 buffer = io.BytesIO()
 torch.save(nn.Linear(64, 48).state_dict(), buffer)
@@ -918,6 +928,9 @@ def weights_of(run):
 
 
 everyone()
+if rank == 0:
+    print("\n## Everything restored, and other bits\n")
+
 play("ranks")
 
 cold, cold_twin = Path(place, "cold"), advance(begin())
@@ -926,8 +939,8 @@ resumed = advance(begin(cold))
 cold_gap = (weights_of(resumed) - weights_of(cold_twin)).abs().max().item()
 
 # Predict: Everything is restored. Are the weights equal, bit for bit? What may differ
-# in the first step after a start? Think of chapter 11_ddp, "During backward". And would
-# it matter with two ranks?
+# in the first step after a start? Think of chapter 11, "During backward". And would it
+# matter with two ranks?
 
 cold_gap_by_rank = to_rank_0(cold_gap)
 if rank == 0:
@@ -1025,6 +1038,9 @@ def other_noise(seed):
 
 
 everyone()
+if rank == 0:
+    print("\n## What each part is for\n")
+
 play("ranks")
 
 omitted = ("random states", "position", "schedule", "optimizer", "model")
@@ -1137,10 +1153,11 @@ def train(run, steps, folder, every, before_step=None):
 
 # The functions of this page go into a file, as they stand, with these lines below them.
 # Started alone it uses `mp.spawn`. Under `torchrun` it finds its rank in the
-# environment, as in chapter 05_ranks. And it kills rank 1 before step 14 if it is told
-# to, unless there is a checkpoint.
+# environment, as in chapter 5. And it kills rank 1 before step 14 if it is told to,
+# unless there is a checkpoint.
 
 if rank == 0:
+    print("\n## Three launchers, one kill\n")
     end = '''
 
 def main(rank, world_size, meet, name):
@@ -1276,6 +1293,7 @@ if rank == 0:
 # into storage that takes 2 TB/s [llama3]. How often should it save, and what is lost?
 
 if rank == 0:
+    print("\n## How often to save\n")
     M = 54 * 24 * 3600 / 419
     size = 14 * 405e9
 
@@ -1327,6 +1345,9 @@ def broadcast_parameters(model, src=0, group=None):
 # something of its own.
 
 everyone()
+if rank == 0:
+    print("\n## PyTorch's own checkpoint\n")
+
 play("ranks")
 
 model = network(seed=rank)
@@ -1421,6 +1442,9 @@ if rank == 0:
 # batch. What is the same, what is close, and what is gone?
 
 everyone()
+if rank == 0:
+    print("\n## Four ranks stop, two go on\n")
+
 play("ranks")
 quiet, noisy = Path(place, "quiet"), Path(place, "noisy")
 of_all = advance(Training(network(), train_set, batch)).losses, twin.losses

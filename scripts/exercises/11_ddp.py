@@ -1,5 +1,5 @@
 # Generated from book/11_ddp.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: e86072407b20).
+# Once this file is changed, `make forms` leaves it alone (as generated: f80d416ef9d6).
 #
 # === One training loop, many ranks ====================================================
 #
@@ -19,7 +19,7 @@
 #
 # With 48 samples, batches of 12 and 4 ranks, each rank takes 3 samples a step. After
 # two epochs every rank has the weights that one process would have, and rank 0 has
-# printed two lines. The check uses a small network like that of chapter 03_training.
+# printed two lines. The check uses a small network like that of chapter 3.
 #
 #     python scripts/exercises/11_ddp.py
 #
