@@ -277,7 +277,9 @@ def test_the_table_has_the_fastest_way_from_each_size_on():
     assert table == [(0, "tree"), (256, "ring")]  # at 64, the gain is too small
     assert taught.winners([4, 16, 64, 256], times, gain=1) == [(0, "tree"), (64, "ring")]
     fast = taught.FastAllReduce({}, table)
-    assert [fast.way(nbytes) for nbytes in (0, 64, 255, 256, 1 << 30)] == ["tree"] * 3 + ["ring"] * 2
+    assert [fast.way(nbytes) for nbytes in (0, 64, 255, 256, 1 << 30)] == ["tree"] * 3 + [
+        "ring"
+    ] * 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells starts apart")
