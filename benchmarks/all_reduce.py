@@ -4,8 +4,8 @@
 
 Four ranks, one run, float32. At each size the ways take turns; before each call there is a
 barrier, and what counts is the median of the slowest rank. Small sizes are called several times in
-a row. The code is what the chapter teaches (ranklab.taught.all_reduce); "best" is FastAllReduce, by a
-table that is measured first, at the same sizes and with few repeats.
+a row. The code is what the chapter teaches (ranklab.taught.all_reduce); "best" is FastAllReduce, by
+a table that is measured first, at the same sizes and with few repeats.
 
 The estimate, at 32 MB: what the way through shared memory reads and writes (the chapter counts it),
 over the bandwidth of a copy, measured with all ranks copying at once. On fewer cores than

@@ -1148,7 +1148,7 @@ if rank == 0:
 
 # For 1 GB, bytes are nearly all: (of_the_wire) of the all-gather's time. For 64 KB,
 # rounds are, and the tree broadcasts faster than the way in parts. Over InfiniBand at
-# 400 Gb/s, 50 GB/s [connectx7], the left column is nine times as large.
+# 400 Gb/s, 50 GB/s [connectx7], the left column would be about nine times as large.
 
 # --- The forms that libraries use -----------------------------------------------------
 

@@ -15,6 +15,7 @@ from tiers import few
 from ranklab import trace, traffic
 from ranklab.plots import RANK_COLORS, holdings, marks_in, pale
 from ranklab.taught import collectives as own
+from ranklab.traces.rounds import rounds
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -178,24 +179,25 @@ def traces_of_all():
     return traces
 
 
-def test_bytes_and_messages_are_the_formulas(eight):
+def test_bytes_messages_and_rounds_are_the_formulas(eight):
     of_ranks = eight.run(traces_of_all)
     n, part = 8, 400
-    expected = {  # bytes and messages that the busiest rank sends, and all together
-        "broadcast": (3 * n * part, 3, 7 * n * part),
-        "scatter": (7 * part, 7, 7 * part),
-        "gather": (part, 1, 7 * part),
-        "all_gather": (7 * part, 7, 56 * part),
-        "reduce": (n * part, 1, 7 * n * part),
-        "reduce_scatter": (7 * part, 7, 56 * part),
-        "all_reduce": (14 * part, 14, 112 * part),
-        "all_to_all": (7 * part, 7, 56 * part),
-        "barrier": (0, 3, 0),
+    expected = {  # what the busiest rank sends, bytes and messages; bytes of all; rounds
+        "broadcast": (3 * n * part, 3, 7 * n * part, 3),
+        "scatter": (7 * part, 7, 7 * part, 7),
+        "gather": (part, 1, 7 * part, 7),
+        "all_gather": (7 * part, 7, 56 * part, 7),
+        "reduce": (n * part, 1, 7 * n * part, 3),
+        "reduce_scatter": (7 * part, 7, 56 * part, 7),
+        "all_reduce": (14 * part, 14, 112 * part, 14),
+        "all_to_all": (7 * part, 7, 56 * part, 7),
+        "barrier": (0, 3, 0, 3),
     }
     for name, claim in expected.items():
-        table = traffic([traces[name] for traces in of_ranks])
+        of_name = [traces[name] for traces in of_ranks]
+        table = traffic(of_name)
         busiest = max(row.sent_bytes for row in table), max(row.sent for row in table)
-        assert (*busiest, table.total.sent_bytes) == claim, name
+        assert (*busiest, table.total.sent_bytes, rounds(of_name)) == claim, name
 
 
 def test_a_mark_says_whose_part_it_is():

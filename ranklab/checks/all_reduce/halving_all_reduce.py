@@ -129,8 +129,6 @@ exercise = Exercise(
             "Of two partners one keeps the lower half, and the other the upper one. Which bit of "
             "`me` tells them apart?",
             {"if me & distance:": "if me & 1:"},
-            happened=("returned", "died", "stuck", "error"),
-            test=lambda seen: seen.found != "judge",
         ),
         Mistake(
             "Two partners send to each other in the same round. If both receive first, or both "
