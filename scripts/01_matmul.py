@@ -300,10 +300,10 @@ if rank == 0:
 
 # The library is (loops_over_blas) times as fast. Yet the lines are parallel: when $n$
 # doubles, the loops take (loops_doubled) times as long and the library (blas_doubled)
-# times, both near $2^3 = 8$. In the notebook such a sentence has names instead of
-# numbers: look for `loops_over_blas = …` below a cell. So there are three questions.
-# Where do the eight come from? Where does the factor come from? And since the fastest
-# library has the slope too: can several processors share the work?
+# times, both near $2^3 = 8$. In the notebook such a sentence has names in place of
+# numbers; their values stand below the cells. So there are three questions. Where do
+# the eight come from? Where does the factor come from? And since the fastest library
+# has the slope too: can several processors share the work?
 
 # --- Count it by running it -----------------------------------------------------------
 
@@ -435,9 +435,9 @@ if rank == 0:
     assert 2.5 < exponent < 3.3
     result("fitted_exponent", exponent, varies=True)
 
-# Counts and seconds say `Cubic`. In the seconds the next class leaves
-# (second_over_first) times as much unexplained. `Polynomial` fits $a\,n^b$ with a free
-# exponent and found $b$ = (fitted_exponent).
+# Counts and seconds say `Cubic`. In the seconds the next class, `Polynomial` aside,
+# leaves (second_over_first) times as much unexplained. `Polynomial` fits $a\,n^b$ with
+# a free exponent and found $b$ = (fitted_exponent).
 
 # --- Cubic is not exponential ---------------------------------------------------------
 
@@ -812,8 +812,8 @@ if rank == 0:
     result("cores_over_thread", more_cores, varies=True)
 
 # Every rung does the same $2n^3$ operations; only the time differs. One thread of BLAS
-# is (blas_over_loops) times as fast as the loops, at (core_peak) GFLOP/s. No
-# processor's clock ticks seven billion times a second, so one core did at least
+# is (blas_over_loops) times as fast as the loops, at (core_peak) GFLOP/s. No processor
+# is sold with a clock of seven billion ticks a second, so one core did at least
 # (operations_a_tick) operations in a tick. That a machine with 64 cores does 64
 # operations at a time is therefore wrong: an instruction works on several numbers at
 # once, and a core can begin several instructions in a tick. Of numbers half as long, an
@@ -932,11 +932,11 @@ if rank == 0:
 # A GPU has the same two limits, only higher. Peaks are of dense products, with inputs
 # in the 2-byte format bfloat16 [a100, h100]; the first line is what this page measured.
 #
-# | | peak | memory | ridge point | to a neighbor, each way |
-# | --- | --- | --- | --- | --- |
-# | one core here, float64 | (core_peak) GFLOP/s | (bandwidth) GB/s | (ridge) flop/byte | |
-# | A100 80 GB SXM | 312 TFLOP/s | 2.04 TB/s | (ridge_a100) flop/byte | NVLink, 300 GB/s |
-# | H100 SXM | 989 TFLOP/s | 3.35 TB/s | (ridge_h100) flop/byte | NVLink, 450 GB/s |
+# | | peak | memory | ridge point |
+# | --- | --- | --- | --- |
+# | one core here, float64 | (core_peak) GFLOP/s | (bandwidth) GB/s | (ridge) flop/byte |
+# | A100 80 GB SXM | 312 TFLOP/s | 2.04 TB/s | (ridge_a100) flop/byte |
+# | H100 SXM | 989 TFLOP/s | 3.35 TB/s | (ridge_h100) flop/byte |
 #
 # Read a data sheet with care. The A100's has "624 TFLOPS" for this format too, and
 # "2496 TOPS" for 4-bit whole numbers. Both are with sparsity: half of one matrix is
@@ -970,12 +970,13 @@ if rank == 0:
 
 # --- Rows over two processes ----------------------------------------------------------
 
-# At the flat roof, then, more processors. The rows of $C$ do not wait for each other:
-# whoever has the rows of $A$ that belong to them, and all of $B$, can compute them
-# alone. We start a few processes and give each its share. In chapter 05_ranks you learn
-# what they are and how they come about. Here it is enough to know that each has its own
-# memory, a number `rank`, and a `world_size`, which says how many they are. A cell that
-# begins with `%%px` runs on all of them.
+# At the flat roof, then, more processors. A BLAS uses the cores of one machine and
+# cuBLAS one GPU; neither goes further, so this is up to us. The rows of $C$ do not wait
+# for each other: whoever has the rows of $A$ that belong to them, and all of $B$, can
+# compute them alone. We start a few processes and give each its share. In chapter
+# 05_ranks you learn what they are and how they come about. Here it is enough to know
+# that each has its own memory, a number `rank`, and a `world_size`, which says how many
+# they are. A cell that begins with `%%px` runs on all of them.
 
 
 def from_rank_0(make):
@@ -1260,11 +1261,12 @@ if rank == 0:
         n = 3 * 989e12 / bytes_a_second
         result(f"rows_over_{link}", round(n))
 
-# Over NVLink that is (rows_over_nvlink) rows, over a 400 Gbit/s InfiniBand link with
-# its 50 GB/s [connectx7] (rows_over_infiniband). Below that, the GPUs wait for the
-# link. So there are two reasons why two processes are not twice as fast as one: a part
-# that cannot be shared, and what it costs to bring the operands. How to move less,
-# faster, and while the product is running, is what the rest of this book is about.
+# Over NVLink, 450 GB/s each way [h100], that is (rows_over_nvlink) rows; over a link of
+# 400 Gbit/s InfiniBand, 50 GB/s [connectx7], it is (rows_over_infiniband). Below that,
+# the GPUs wait for the link. So there are two reasons why two processes are not twice
+# as fast as one: a part that cannot be shared, and what it costs to bring the operands.
+# How to move less, faster, and while the product is running, is what the rest of this
+# book is about.
 
 # --- Extra: Strassen's algorithm ------------------------------------------------------
 
