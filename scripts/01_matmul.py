@@ -1,4 +1,4 @@
-# Chapter 1 of Many Ranks, One Model, as one script. Generated from book/01_matmul.md.
+# Generated from book/01_matmul.md by `make forms`: edit the manuscript, not this file.
 #
 # Run it on 2 ranks, or on another number of them, in one of these ways:
 #     python 01_matmul.py
@@ -210,7 +210,6 @@ def cpu_seconds(multiply, n):
 
 
 if rank == 0:
-    print("\n## The same product, twice\n")
     loops_n, blas_n = [16, 32, 64, 128], [128, 256, 512, 1024]
     with threadpool_limits(1, user_api="blas"):  # one thread, like the loops
         loops_seconds = [cpu_seconds(by_loops, n) for n in loops_n]
@@ -232,9 +231,7 @@ def file_beside(name):
         number += 1
         name = f"{first}-{number}"
     pictures.append(name)
-    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
-    print(f"saved beside this script: {path.name}")
-    return path
+    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
 
 
 # From ranklab.plots:
@@ -303,10 +300,10 @@ if rank == 0:
 
 # The library is (loops_over_blas) times as fast. Yet the lines are parallel: when $n$
 # doubles, the loops take (loops_doubled) times as long and the library (blas_doubled)
-# times, both near $2^3 = 8$. In the notebook such a sentence has names instead of
-# numbers: look for `loops_over_blas = …` below a cell. So there are three questions.
-# Where do the eight come from? Where does the factor come from? And since the fastest
-# library has the slope too: can several processors share the work?
+# times, both near $2^3 = 8$. In the notebook such a sentence has names in place of
+# numbers; their values stand below the cells. So there are three questions. Where do
+# the eight come from? Where does the factor come from? And since the fastest library
+# has the slope too: can several processors share the work?
 
 # --- Count it by running it -----------------------------------------------------------
 
@@ -357,7 +354,6 @@ def count(multiply, A, B, number=Counted):
 # many multiplications will the tally hold, and how many additions?
 
 if rank == 0:
-    print("\n## Count it by running it\n")
     A = [[2, 7, 3], [1, 5, 8], [0, 4, 1]]
     B = [[3, 0, 1], [2, 1, 0], [1, 2, 4]]
     entries, tally = count(product, A, B)
@@ -393,7 +389,6 @@ if rank == 0:
 # exact: how much more does the second best class leave unexplained?
 
 if rank == 0:
-    print("\n## How it grows\n")
     few, sizes = np.arange(2, 21, 2), np.arange(8, 73, 8)
     counts = [
         count(product, np.ones((n, n)), np.ones((n, n)))[1]["mul"] for n in few
@@ -440,9 +435,9 @@ if rank == 0:
     assert 2.5 < exponent < 3.3
     result("fitted_exponent", exponent, varies=True)
 
-# Counts and seconds say `Cubic`. In the seconds the next class leaves
-# (second_over_first) times as much unexplained. `Polynomial` fits $a\,n^b$ with a free
-# exponent and found $b$ = (fitted_exponent).
+# Counts and seconds say `Cubic`. In the seconds the next class, `Polynomial` aside,
+# leaves (second_over_first) times as much unexplained. `Polynomial` fits $a\,n^b$ with
+# a free exponent and found $b$ = (fitted_exponent).
 
 # --- Cubic is not exponential ---------------------------------------------------------
 
@@ -491,7 +486,6 @@ def numbers(n):
 # report? Read the last function again before you answer. We ask five times.
 
 if rank == 0:
-    print("\n## Extra: A fit finds growth where there is none\n")
     fits = []
     for _ in range(5):
         ns, times = big_o.measure_execution_time(
@@ -563,7 +557,6 @@ def profile(multiply, n):
 
 
 if rank == 0:
-    print("\n## What waits for what\n")
     in_a_row = profile(product, 16)
     result("ready_at_step_1", in_a_row[1])
     result("steps_in_a_row", max(in_a_row))
@@ -655,7 +648,6 @@ def gflops(multiply, n, dtype=np.float64, clock=time.process_time):
 
 
 if rank == 0:
-    print("\n## The ladder\n")
     rate = {"three loops": gflops(by_loops, 64)}
 
 # How much does the order matter in which numbers are read from memory? Take two sums.
@@ -820,8 +812,8 @@ if rank == 0:
     result("cores_over_thread", more_cores, varies=True)
 
 # Every rung does the same $2n^3$ operations; only the time differs. One thread of BLAS
-# is (blas_over_loops) times as fast as the loops, at (core_peak) GFLOP/s. No
-# processor's clock ticks seven billion times a second, so one core did at least
+# is (blas_over_loops) times as fast as the loops, at (core_peak) GFLOP/s. No processor
+# is sold with a clock of seven billion ticks a second, so one core did at least
 # (operations_a_tick) operations in a tick. That a machine with 64 cores does 64
 # operations at a time is therefore wrong: an instruction works on several numbers at
 # once, and a core can begin several instructions in a tick. Of numbers half as long, an
@@ -852,7 +844,6 @@ def bytes_per_second(operation, bytes_each, *arrays):
 
 
 if rank == 0:
-    print("\n## The roof\n")
     x, y, z = np.ones((3, 1 << 23))  # 64 MiB each
     with threadpool_limits(1, user_api="blas"):
         added = bytes_per_second(np.add, 24, x, y, z)
@@ -941,11 +932,11 @@ if rank == 0:
 # A GPU has the same two limits, only higher. Peaks are of dense products, with inputs
 # in the 2-byte format bfloat16 [a100, h100]; the first line is what this page measured.
 #
-# | | peak | memory | ridge point | to a neighbor, each way |
-# | --- | --- | --- | --- | --- |
-# | one core here, float64 | (core_peak) GFLOP/s | (bandwidth) GB/s | (ridge) flop/byte | |
-# | A100 80 GB SXM | 312 TFLOP/s | 2.04 TB/s | (ridge_a100) flop/byte | NVLink, 300 GB/s |
-# | H100 SXM | 989 TFLOP/s | 3.35 TB/s | (ridge_h100) flop/byte | NVLink, 450 GB/s |
+# | | peak | memory | ridge point |
+# | --- | --- | --- | --- |
+# | one core here, float64 | (core_peak) GFLOP/s | (bandwidth) GB/s | (ridge) flop/byte |
+# | A100 80 GB SXM | 312 TFLOP/s | 2.04 TB/s | (ridge_a100) flop/byte |
+# | H100 SXM | 989 TFLOP/s | 3.35 TB/s | (ridge_h100) flop/byte |
 #
 # Read a data sheet with care. The A100's has "624 TFLOPS" for this format too, and
 # "2496 TOPS" for 4-bit whole numbers. Both are with sparsity: half of one matrix is
@@ -979,12 +970,13 @@ if rank == 0:
 
 # --- Rows over two processes ----------------------------------------------------------
 
-# At the flat roof, then, more processors. The rows of $C$ do not wait for each other:
-# whoever has the rows of $A$ that belong to them, and all of $B$, can compute them
-# alone. We start a few processes and give each its share. In chapter 5 you learn what
-# they are and how they come about. Here it is enough to know that each has its own
-# memory, a number `rank`, and a `world_size`, which says how many they are. A cell that
-# begins with `%%px` runs on all of them.
+# At the flat roof, then, more processors. A BLAS uses the cores of one machine and
+# cuBLAS one GPU; neither goes further, so this is up to us. The rows of $C$ do not wait
+# for each other: whoever has the rows of $A$ that belong to them, and all of $B$, can
+# compute them alone. We start a few processes and give each its share. In chapter
+# 05_ranks you learn what they are and how they come about. Here it is enough to know
+# that each has its own memory, a number `rank`, and a `world_size`, which says how many
+# they are. A cell that begins with `%%px` runs on all of them.
 
 
 def from_rank_0(make):
@@ -1007,7 +999,6 @@ def push(name, make):
 # mean equal.
 
 if rank == 0:
-    print("\n## Rows over two processes\n")
     torch.manual_seed(0)
     A, B = torch.randint(-8, 9, (2, 403, 403)).double()
     whole = A @ B
@@ -1270,11 +1261,12 @@ if rank == 0:
         n = 3 * 989e12 / bytes_a_second
         result(f"rows_over_{link}", round(n))
 
-# Over NVLink that is (rows_over_nvlink) rows, over a 400 Gbit/s InfiniBand link with
-# its 50 GB/s [connectx7] (rows_over_infiniband). Below that, the GPUs wait for the
-# link. So there are two reasons why two processes are not twice as fast as one: a part
-# that cannot be shared, and what it costs to bring the operands. How to move less,
-# faster, and while the product is running, is what the rest of this book is about.
+# Over NVLink, 450 GB/s each way [h100], that is (rows_over_nvlink) rows; over a link of
+# 400 Gbit/s InfiniBand, 50 GB/s [connectx7], it is (rows_over_infiniband). Below that,
+# the GPUs wait for the link. So there are two reasons why two processes are not twice
+# as fast as one: a part that cannot be shared, and what it costs to bring the operands.
+# How to move less, faster, and while the product is running, is what the rest of this
+# book is about.
 
 # --- Extra: Strassen's algorithm ------------------------------------------------------
 
@@ -1315,7 +1307,6 @@ def operations(n, leaf):
 
 
 if rank == 0:
-    print("\n## Extra: Strassen's algorithm\n")
     _, tally = count(lambda A, B: strassen(A, B, 1, by_loops), *np.ones((2, 2, 2)))
     result("strassen_2x2", [tally["mul"], tally["add"]])
     powers = [2**k for k in range(1, 13)]

@@ -141,10 +141,11 @@ def dot(graph, colors=(), inputs=True):
 
     colors: the start of a name -> the color of its box. inputs: draw those?
     """
-    lines = ['node [shape=box style="rounded,filled" fontname=Helvetica]']
+    lines, rows = [], {}
     row, colors = {}, dict(colors)
     for name, (function, *sources) in graph.items():
         row[name] = 1 + max((row.get(s, 0) for s in sources), default=0)
+        rows.setdefault(row[name], []).append(f'"{name}"')
         begins = [c for c in colors if name.startswith(c)]
         color = colors[begins[0]] if begins else "white"
         label = f"{name}\\n{function.__name__}"
@@ -155,12 +156,13 @@ def dot(graph, colors=(), inputs=True):
                 shade = "black" if near else "gray60"
                 lines.append(f'"{source}" -> "{name}" [color={shade}]')
             elif inputs:
-                lines.append(f'"{source}" [shape=plaintext style=""]')
+                plain = f'label="{source}" shape=plaintext style=""'
+                lines.append(f'"{source}" [{plain}]')
                 lines.append(f'"{source}" -> "{name}"')
-    for level in set(row.values()):
-        same = "; ".join(f'"{n}"' for n in row if row[n] == level)
-        lines.append("{rank=same; " + same + "}")
-    return "digraph {nodesep=0.2 ranksep=0.3 " + "; ".join(lines) + "}"
+    same = ["{rank=same; " + "; ".join(names) + "}" for names in rows.values()]
+    box = 'node [shape=box style="rounded,filled" fontname=Helvetica]'
+    all_of_it = "; ".join([box, *same, *lines])
+    return "digraph {nodesep=0.2 ranksep=0.3 " + all_of_it + "}"
 
 
 show(drawing(
