@@ -853,7 +853,8 @@ if rank == 0:
 def dealt(n, **how):
     """The samples of all ranks together, as the sampler deals them."""
     how |= {"num_replicas": n_ranks, "shuffle": False}
-    hands = [DistributedSampler(range(n), rank=r, **how) for r in range(n_ranks)]
+    each_rank = range(n_ranks)
+    hands = [DistributedSampler(range(n), rank=r, **how) for r in each_rank]
     return [sample for hand in hands for sample in hand]
 
 
