@@ -789,8 +789,8 @@ show(cross_entropy(plain(X[own]), y[own]).backward(), rank)  # a mean on each ra
 def backward_of_mean(loss_sum, count, group=None):
     """Backward so that DDP's average is the gradient of the mean of all ranks.
 
-    loss_sum: the sum of this rank's losses. count: how many they are; may be 0.
-    Returns the number of all ranks together.
+    loss_sum: the sum of this rank's losses. count: how many they are, which may
+    be 0 on some ranks. Returns the number of all ranks together.
     """
     n_total = torch.tensor(count, device=loss_sum.device)
     dist.all_reduce(n_total, group=group)
@@ -809,13 +809,28 @@ def miss(model):
     return ((all_gradients(model) - expected).norm() / expected.norm()).item()
 
 
-misses = miss(plain), miss(right)
+misses = [miss(plain), miss(right)]
+
+everyone()
+in_parts = DDP(network())
+places = torch.arange(before, before + count)
+
+
+def add_part(part):
+    loss = cross_entropy(in_parts(X[part]), y[part], reduction="sum")
+    (loss * world_size / counted).backward()
+
+
+with in_parts.no_sync():
+    add_part(places[:3])
+add_part(places[3:])
+show(misses.append(miss(in_parts)), rank)
 
 misses_by_rank = to_rank_0(misses)
 if rank == 0:
     play("kernel")
-    plain_miss, right_miss = np.max(misses_by_rank, axis=0)
-    assert plain_miss > 0.01 and right_miss < 1e-12
+    plain_miss, right_miss, parts_miss = np.max(misses_by_rank, axis=0)
+    assert plain_miss > 0.01 and max(right_miss, parts_miss) < 1e-12
 
 counted_by_rank = to_rank_0(counted)
 if rank == 0:
@@ -857,7 +872,8 @@ if rank == 0:
 def dealt(n, **how):
     """The samples of all ranks together, as the sampler deals them."""
     how |= {"num_replicas": n_ranks, "shuffle": False}
-    hands = [DistributedSampler(range(n), rank=r, **how) for r in range(n_ranks)]
+    each_rank = range(n_ranks)
+    hands = [DistributedSampler(range(n), rank=r, **how) for r in each_rank]
     return [sample for hand in hands for sample in hand]
 
 
@@ -1165,12 +1181,13 @@ if rank == 0:
 
 # For small layers most of the time is Python, and the GIL lets only one thread at a
 # time run Python: two threads reach (small_layers_threads), two processes
-# (small_layers_processes). PyTorch lets go of the lock while it multiplies, so for
-# large products it matters less: (large_layers_threads) and (large_layers_processes).
-# Two processes can be at most twice as fast. Where a number says otherwise, something
-# else was busy here. And `DataParallel` has costs that ours has not: it copies the
-# model from the first GPU to all others in every forward pass, and gathers all outputs
-# there. Where this page finds two GPUs, it measures both wrappers.
+# (small_layers_processes). PyTorch lets go of the lock while it multiplies, as chapter
+# 05_ranks shows, so for large products threads can gain as well. In this run they
+# reached (large_layers_threads), and the processes (large_layers_processes). Two
+# processes can be at most twice as fast. Where a number says otherwise, something else
+# was busy here. And `DataParallel` has costs that ours has not: it copies the model
+# from the first GPU to all others in every forward pass, and gathers all outputs there.
+# Where this page finds two GPUs, it measures both wrappers.
 
 
 def seconds_a_step(replica, inputs, repeats=20):

@@ -1113,6 +1113,7 @@ if rank == 0:
     for style, (name, restored) in zip(styles, cases.items()):
         ax.plot(range(12, 24), rates(*restored), style, label=name)
     ax.set(xlabel="step", ylabel="learning rate", ylim=(0, None))
+    ax.set_xticks(range(12, 24, 3))
     ax.legend(title="restored", loc="upper left", bbox_to_anchor=(1, 1))
     save_figures()
 

@@ -9,8 +9,8 @@ import torch.distributed as dist
 def backward_of_mean(loss_sum, count, group=None):
     """Backward so that DDP's average is the gradient of the mean of all ranks.
 
-    loss_sum: the sum of this rank's losses. count: how many they are; may be 0.
-    Returns the number of all ranks together.
+    loss_sum: the sum of this rank's losses. count: how many they are, which may
+    be 0 on some ranks. Returns the number of all ranks together.
     """
     n_total = torch.tensor(count, device=loss_sum.device)
     dist.all_reduce(n_total, group=group)
