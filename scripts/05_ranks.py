@@ -1145,7 +1145,6 @@ if rank == 0:
     hosts = {home.split(" on ")[1] for home in homes}
     on_one_host = len(hosts) == 1  # and so by one clock
     assert max(arrivals) <= min(departures) or not on_one_host
-    result("share_of_the_slowest", min(in_call) / max(in_call), varies=True)
 
 # Rank 0, which has nothing to compute, waits longest; the last rank, for which all
 # wait, waits least. Nobody leaves before the last one has come: a group is as fast as
@@ -1268,13 +1267,13 @@ dist.all_reduce(total)  # and a group that works
 # Predict: Do the others wait longer for a rank that is dead than for one that has
 # failed, or shorter?
 
-# Shorter, and without help from the lab: nobody's time was up. With a process its
-# connections end, and the system tells those at the other end, in whose words the
-# connection was reset or closed by a peer. So it is where a process dies and its
-# computer lives. When a whole host or a cable fails, nobody is left to tell; and over
-# NVLink, NCCL has no such connection. Then the others wait until their time is up, as
-# they do for a rank that lives and does not come: nothing tells it from a slow one.
-# `torchrun` lets nobody wait: when one rank fails, it ends all the others [torchrun].
+# Shorter: nobody's time was up. With a process its connections end, and the system
+# tells those at the other end, in whose words the connection was reset or closed by a
+# peer. So it is where a process dies and its computer lives. When a whole host or a
+# cable fails, nobody is left to tell; and over NVLink, NCCL has no such connection.
+# Then the others wait until their time is up, as they do for a rank that lives and does
+# not come: nothing tells it from a slow one. `torchrun` lets nobody wait: when one rank
+# fails, it ends all the others [torchrun].
 #
 # The survivors still have their variables:
 

@@ -651,6 +651,7 @@ if rank == 0:
     print("\n## What a message costs\n")
 
 ball = torch.zeros(1 << 22)  # 16 MB
+square = torch.ones(800, 800)  # something to multiply
 dist.barrier()
 with trace() as t:
     for _ in range(2):
@@ -659,7 +660,7 @@ with trace() as t:
             dist.recv(ball, src=1)
         elif rank == 1:
             dist.recv(ball, src=0)
-            work(0.02)
+            square @ square
             dist.send(ball, dst=0)
 
 t_by_rank = to_rank_0(t)
@@ -943,13 +944,13 @@ if rank == 0:
     assert many > 10 * in_one
     assert posted < many
 
-# The model says (many_predicted) times. Sent one by one, they took (many_over_one)
-# times as long; with all hundred receives started beforehand, (posted_over_one) times.
-# So the model, good for one message, does not hold for a row of them. What differs
-# between the two rows is only whether the box is ready: a message whose receiver must
-# first come back into `recv` costs more than α, and one whose box waits costs less,
-# since it can be sent while the one before still arrives. α is the price of one message
-# alone, between two ranks that do nothing else.
+# By the model, (many_predicted) times: a hundred messages, each alone. Sent one by one,
+# they took (many_over_one) times as long; with all hundred receives started beforehand,
+# (posted_over_one) times. What differs between the two rows is only whether the boxes
+# are ready. Where they are not, each message waits until the receiver is back in
+# `recv`, and the model knows nothing of that; a busy receiver makes it longer. Where
+# they are, a message can leave while the one before still arrives. α is the price of
+# one message alone, between two ranks that do nothing else.
 #
 # In either case, few large messages beat many small ones. That is why data parallelism
 # sends its gradients in buckets, not layer by layer.
@@ -1023,7 +1024,7 @@ if rank == 0:
 #
 # So a lap of one number should take as many α as there are ranks. The fastest of fifty
 # took (lap_in_hops) times the fastest message of a ping-pong. Expect more rather than
-# less, as with the hundred messages: α is the price of a message in the best case.
+# less: α is the price of a message in the best case.
 #
 # How does the drawing know which receive belongs to which send? It pairs the k-th send
 # from one rank to another with the k-th receive there, tag by tag. It may do so because

@@ -100,8 +100,8 @@ exercise = Exercise(
             test=lambda seen: len(seen.inputs) == 1,
         ),
         Mistake(
-            "Each waits for the next. If all ranks begin with the same call, which could begin with "
-            "the other one? It has to be right for an odd number of ranks, too. And a message that "
+            "Each waits for the next. If all ranks begin with the same call, which could begin "
+            "with the other one? It has to be right for an odd number of ranks, too. And what "
             "isend was given may never leave where its handle was not kept, and waited for.",
             {"elif rank == 0": "elif False"},
             started_and_forgotten,
