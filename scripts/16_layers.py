@@ -952,7 +952,7 @@ if rank == 0:
 
 
 def saved_bytes(layers, forward):
-    """Bytes that forward() saves for backward; the layers' weights are not counted."""
+    """Bytes that forward() saves for backward, the layers' weights left out."""
     weights = {p.untyped_storage().data_ptr() for p in layers.parameters()}
     found = {}
 
@@ -1034,21 +1034,21 @@ if rank == 0:
 # backward.)
 
 
-def fastest(passes, repeats=4):
-    """The least seconds (by the clock, of this rank's computing) of each of `passes`.
+def timed(passes, repeats):
+    """Of each of `passes` and repeat: seconds (by the clock, of computing).
 
-    All ranks call it together, and the passes take turns.
+    All ranks call it together. The passes take turns; the first turn warms up.
     """
-    times = [[] for _ in passes]
-    for _ in range(repeats):
-        for run, took in zip(passes, times):
+    took = [[] for _ in passes]
+    for _ in range(repeats + 1):
+        for run, seconds in zip(passes, took):
             dist.barrier()
             clock, computing = time.perf_counter(), time.process_time()
             run()
             computing = time.process_time() - computing
             dist.barrier()
-            took.append((time.perf_counter() - clock, computing))
-    return [[min(column) for column in zip(*took)] for took in times]
+            seconds.append((time.perf_counter() - clock, computing))
+    return [seconds[1:] for seconds in took]
 
 
 def stage_pass(bounds, shape):
@@ -1085,7 +1085,7 @@ def ping(nbytes, repeats=10, a=0, b=1):
 
 everyone()
 play("ranks")
-team_seconds = fastest([stage_pass(even_cut(n), shape) for n in teams])
+team_seconds = timed([stage_pass(even_cut(n), shape) for n in teams], 4)
 message_sizes = [16 << 10, 64 << 10, 256 << 10, 1 << 20]
 message_seconds = [ping(size) for size in message_sizes]
 
@@ -1114,7 +1114,7 @@ def latency_bandwidth(sizes, seconds):
 team_seconds_by_rank = to_rank_0(team_seconds)
 if rank == 0:
     play("kernel")
-    by_rank = np.array(team_seconds_by_rank)  # rank, team, (by the clock, computing)
+    by_rank = np.array(team_seconds_by_rank).min(2)  # rank, team, (by the clock, computing)
     clock, work = by_rank[:, :, 0].max(0), by_rank[:, :, 1].sum(0)
 
 message_sizes_by_rank = to_rank_0(message_sizes)
@@ -1291,12 +1291,12 @@ if rank == 0:
 
 everyone()
 play("ranks")
-by_cut = fastest([stage_pass(bounds, wordy) for bounds in wordy_cuts], 5)
+by_cut = timed([stage_pass(bounds, wordy) for bounds in wordy_cuts], 5)
 
 by_cut_by_rank = to_rank_0(by_cut)
 if rank == 0:
     play("kernel")
-    by_rank = np.array(by_cut_by_rank)  # rank, cut, (by the clock, computing)
+    by_rank = np.array(by_cut_by_rank).min(2)  # rank, cut, (by the clock, computing)
     equal_seconds, balanced_seconds = by_rank[:, :, 0].max(0)
     equal_work, balanced_work = by_rank[:, :, 1].sum(0)
     result("balanced_over_equal", balanced_seconds / equal_seconds, varies=True)

@@ -251,6 +251,40 @@ def train_step(layers, optimizer, tokens, targets, width, group=None):
     return loss
 
 
+def saved_bytes(layers, forward):
+    """Bytes that forward() saves for backward, the layers' weights left out."""
+    weights = {p.untyped_storage().data_ptr() for p in layers.parameters()}
+    found = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            found[storage.data_ptr()] = storage.nbytes()
+        return tensor.detach()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        outputs = forward()
+    del outputs  # not before: it holds all that is saved
+    return sum(found.values())
+
+
+def timed(passes, repeats):
+    """Of each of `passes` and repeat: seconds (by the clock, of computing).
+
+    All ranks call it together. The passes take turns; the first turn warms up.
+    """
+    took = [[] for _ in passes]
+    for _ in range(repeats + 1):
+        for run, seconds in zip(passes, took):
+            dist.barrier()
+            clock, computing = time.perf_counter(), time.process_time()
+            run()
+            computing = time.process_time() - computing
+            dist.barrier()
+            seconds.append((time.perf_counter() - clock, computing))
+    return [seconds[1:] for seconds in took]
+
+
 def layer_seconds(layers, tokens, targets, repeats=6):
     """The least seconds of forward and backward of each layer of a whole GPT (on a CPU)."""
     times = [[] for _ in layers]
