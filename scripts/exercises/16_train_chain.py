@@ -1,5 +1,5 @@
 # Generated from book/16_layers.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 30560b1d0604).
+# Once this file is changed, `make forms` leaves it alone (as generated: a58373a840a4).
 #
 # === A chain of strangers =============================================================
 #
@@ -29,7 +29,7 @@ from torch import nn
 
 
 def train_chain(stage, batches, learning_rate):
-    """Train this rank's stage of a chain, all ranks together; return the losses, on every rank."""
+    """Train this rank's stage of a chain; return the losses, on every rank."""
     # TODO: for each batch: what comes, how large is it, and what goes back?
     # YOUR CODE HERE
     raise NotImplementedError()
