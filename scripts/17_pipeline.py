@@ -856,20 +856,20 @@ def everyone():
 
 
 def prose():
-    """The text of Python's own documentation, which comes with Python: a str of plain ASCII."""
-    from pydoc_data.topics import topics  # a large module: only when it is wanted
+    """The text of Python's own documentation: a str of plain ASCII."""
+    from pydoc_data.topics import topics  # a large module
 
     text = "\n\n".join(topics[name] for name in sorted(topics))
     return "".join(c for c in text if c == "\n" or " " <= c <= "~")
 
 
 def encode(text):
-    """Characters as tokens, an int64 tensor: 0 is the end of a line, 1 a space, 95 a tilde."""
+    """Characters as int64 tokens: 0 ends a line, 1 is a space, 95 a tilde."""
     return torch.tensor([0 if c == "\n" else ord(c) - 31 for c in text])
 
 
 def windows(tokens, batch, context, seed):
-    """Inputs and targets, (batch, context) each: windows drawn from the text, and one later."""
+    """Inputs and targets, (batch, context): windows of text, and one later."""
     g = torch.Generator().manual_seed(seed)
     starts = torch.randint(len(tokens) - context, (batch, 1), generator=g)
     rows = tokens[starts + torch.arange(context + 1)]
@@ -878,7 +878,7 @@ def windows(tokens, batch, context, seed):
 
 @dataclass(frozen=True)
 class Shape:
-    """The numbers that make a GPT: `width` features a token, in `heads` attention heads."""
+    """The numbers that make a GPT: `width` features a token, `heads` heads."""
 
     vocabulary: int = 96
     context: int = 64
@@ -888,7 +888,7 @@ class Shape:
 
 
 class Embed(nn.Module):
-    """Tokens (batch, time) -> (batch, time, width): a vector for the token, plus its place's."""
+    """Tokens (batch, time) -> (batch, time, width), token plus place."""
 
     def __init__(self, shape):
         super().__init__()
@@ -900,12 +900,12 @@ class Embed(nn.Module):
 
 
 def attend(query, key, value):
-    """Causal attention; all (batch, heads, time, size). A token sees itself and those before it."""
+    """Causal attention; all (batch, heads, time, size)."""
     return nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
 
 
 class Attention(nn.Module):
-    """(batch, time, width) -> the same; `heads` heads of `size` features each."""
+    """(batch, time, width) -> the same; `heads` heads of `size` features."""
 
     def __init__(self, width, heads, size):
         super().__init__()
@@ -917,21 +917,22 @@ class Attention(nn.Module):
 
     def forward(self, x):
         q, k, v = (
-            f(x).unflatten(-1, (-1, self.size)).transpose(1, 2)  # (batch, heads, time, size)
+            f(x).unflatten(-1, (-1, self.size)).transpose(1, 2)
             for f in (self.query, self.key, self.value)
         )
         return self.out(attend(q, k, v).transpose(1, 2).flatten(2))
 
 
 def head_size(shape):
-    """The features of one attention head. Raises ValueError if the heads cannot share evenly."""
+    """The features of a head. ValueError if the heads cannot share evenly."""
     if shape.width % shape.heads:
-        raise ValueError(f"{shape.heads} heads cannot share {shape.width} features evenly.")
+        what = f"{shape.width} features evenly."
+        raise ValueError(f"{shape.heads} heads cannot share {what}")
     return shape.width // shape.heads
 
 
 class MLP(nn.Module):
-    """(..., width) -> the same: up to `hidden` features, GELU, and down again."""
+    """(..., width) -> the same: up to `hidden` features, GELU, and down."""
 
     def __init__(self, width, hidden):
         super().__init__()
@@ -942,11 +943,12 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """(batch, time, width) -> the same: attention, then an MLP, each added to what came in."""
+    """(batch, time, width) -> the same: attention and MLP, each added to x."""
 
     def __init__(self, shape):
         super().__init__()
-        self.norm_1, self.norm_2 = nn.LayerNorm(shape.width), nn.LayerNorm(shape.width)
+        self.norm_1 = nn.LayerNorm(shape.width)
+        self.norm_2 = nn.LayerNorm(shape.width)
         self.attention = Attention(shape.width, shape.heads, head_size(shape))
         self.mlp = MLP(shape.width, 4 * shape.width)
 
@@ -968,27 +970,27 @@ class Head(nn.Module):
 
 
 def drawn(name, sizes, seed=0):
-    """The initial value of a parameter, float64: its name, its sizes and the seed alone decide."""
+    """A parameter's first value, float64; name, sizes and seed alone decide."""
     if name.endswith("bias"):
         return torch.zeros(sizes, dtype=torch.float64)
     if "norm" in name:
         return torch.ones(sizes, dtype=torch.float64)
-    number = zlib.crc32(f"{seed} {name}".encode())  # hash() would differ from process to process
+    number = zlib.crc32(f"{seed} {name}".encode())  # hash() differs by process
     g = torch.Generator().manual_seed(number)
     scale = sizes[-1] ** -0.5  # so that outputs are about as large as inputs
     return torch.randn(sizes, dtype=torch.float64, generator=g) * scale
 
 
 def gpt(shape, first=0, last=None, seed=0, dtype=torch.float32):
-    """Layers `first` to `last` (excluded; negative counts from the end) of a GPT.
+    """Layers `first` to `last` (excluded) of a GPT, an nn.Sequential.
 
-    An nn.Sequential: layer 0 embeds, the last one is the head, between them are the blocks. The
-    names and initial weights of a layer are the same in whatever slice it stands.
+    Layer 0 embeds, the last one is the head. The names and initial weights of a
+    layer are the same in whatever slice it stands.
     """
     blocks = [(f"block{i}", Block) for i in range(shape.blocks)]
     makers = [("embed", Embed), *blocks, ("head", Head)]
-    model = nn.Sequential(OrderedDict((name, make(shape)) for name, make in makers[first:last]))
-    model = model.to(dtype)
+    layers = OrderedDict((name, make(shape)) for name, make in makers[first:last])
+    model = nn.Sequential(layers).to(dtype)
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.copy_(drawn(name, p.shape, seed))
@@ -1022,7 +1024,7 @@ def pieces_of(chunks):  # of one or two layers each
 
 
 def language_loss(logits, targets):
-    """Mean cross-entropy of logits (batch, time, vocabulary) over all targets (batch, time)."""
+    """Mean cross-entropy of logits (batch, time, vocabulary)."""
     return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 

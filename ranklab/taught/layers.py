@@ -1,6 +1,6 @@
 # Generated from book/16_layers.md by `make forms`: edit the manuscript, not this file.
 
-"""One model, several owners: what chapter 16_layers teaches."""
+"""Model parallelism by layers: one model, several owners: what chapter 16_layers teaches."""
 
 import time
 import zlib
@@ -13,10 +13,10 @@ from torch import nn
 
 
 class Send(torch.autograd.Function):
-    """Send.apply(x, dst, group): send x to rank dst; in backward, receive its gradient from there.
+    """Send.apply(x, dst, group): send x; in backward, receive its gradient.
 
-    It returns a stand-in, the number 0, for all that comes after: stand_in.backward() waits for
-    the gradient. What comes is not made from the number: a factor on it has no effect.
+    It returns a stand-in, the number 0, for all that comes after:
+    stand_in.backward() waits for the gradient. A factor on it has no effect.
     """
 
     @staticmethod
@@ -33,9 +33,9 @@ class Send(torch.autograd.Function):
 
 
 class Receive(torch.autograd.Function):
-    """Receive.apply(like, src, group): receive from rank src; in backward, send the gradient to it.
+    """Receive.apply(like, src, group): receive; in backward, send the gradient.
 
-    like: a tensor of the shape and type of what comes. It must require a gradient.
+    like: of the shape and type of what comes. It must require a gradient.
     """
 
     @staticmethod
@@ -52,30 +52,31 @@ class Receive(torch.autograd.Function):
 
 
 def through(layers, inputs, received, group=None):
-    """The forward of one stage: from the rank before, through `layers`, to the next rank.
+    """One stage's forward: from the rank before, through `layers`, to the next.
 
-    Stage k is rank k of the group. inputs: what the first stage computes on. received: the shape
-    of what each other one receives; its type is that of the weights. The last stage returns its
-    outputs, the others a stand-in for them (see `Send`).
+    Stage k is rank k of the group. inputs: what the first stage computes on.
+    received: the shape of what each other one receives; its type is that of the
+    weights. The last stage returns its outputs, the others a stand-in (`Send`).
     """
     k, n = dist.get_rank(group), dist.get_world_size(group)
     if k > 0:
-        like = next(layers.parameters()).new_empty(received)  # of a weight's type, on its device
+        weight = next(layers.parameters())  # of its type, on its device
+        like = weight.new_empty(received)
         inputs = Receive.apply(like.requires_grad_(), k - 1, group)
     outputs = layers(inputs)
     return outputs if k == n - 1 else Send.apply(outputs, k + 1, group)
 
 
 def prose():
-    """The text of Python's own documentation, which comes with Python: a str of plain ASCII."""
-    from pydoc_data.topics import topics  # a large module: only when it is wanted
+    """The text of Python's own documentation: a str of plain ASCII."""
+    from pydoc_data.topics import topics  # a large module
 
     text = "\n\n".join(topics[name] for name in sorted(topics))
     return "".join(c for c in text if c == "\n" or " " <= c <= "~")
 
 
 def encode(text):
-    """Characters as tokens, an int64 tensor: 0 is the end of a line, 1 a space, 95 a tilde."""
+    """Characters as int64 tokens: 0 ends a line, 1 is a space, 95 a tilde."""
     return torch.tensor([0 if c == "\n" else ord(c) - 31 for c in text])
 
 
@@ -85,7 +86,7 @@ def decode(tokens):
 
 
 def windows(tokens, batch, context, seed):
-    """Inputs and targets, (batch, context) each: windows drawn from the text, and one later."""
+    """Inputs and targets, (batch, context): windows of text, and one later."""
     g = torch.Generator().manual_seed(seed)
     starts = torch.randint(len(tokens) - context, (batch, 1), generator=g)
     rows = tokens[starts + torch.arange(context + 1)]
@@ -94,7 +95,7 @@ def windows(tokens, batch, context, seed):
 
 @dataclass(frozen=True)
 class Shape:
-    """The numbers that make a GPT: `width` features a token, in `heads` attention heads."""
+    """The numbers that make a GPT: `width` features a token, `heads` heads."""
 
     vocabulary: int = 96
     context: int = 64
@@ -104,7 +105,7 @@ class Shape:
 
 
 class Embed(nn.Module):
-    """Tokens (batch, time) -> (batch, time, width): a vector for the token, plus its place's."""
+    """Tokens (batch, time) -> (batch, time, width), token plus place."""
 
     def __init__(self, shape):
         super().__init__()
@@ -116,12 +117,12 @@ class Embed(nn.Module):
 
 
 def attend(query, key, value):
-    """Causal attention; all (batch, heads, time, size). A token sees itself and those before it."""
+    """Causal attention; all (batch, heads, time, size)."""
     return nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
 
 
 class Attention(nn.Module):
-    """(batch, time, width) -> the same; `heads` heads of `size` features each."""
+    """(batch, time, width) -> the same; `heads` heads of `size` features."""
 
     def __init__(self, width, heads, size):
         super().__init__()
@@ -133,21 +134,22 @@ class Attention(nn.Module):
 
     def forward(self, x):
         q, k, v = (
-            f(x).unflatten(-1, (-1, self.size)).transpose(1, 2)  # (batch, heads, time, size)
+            f(x).unflatten(-1, (-1, self.size)).transpose(1, 2)
             for f in (self.query, self.key, self.value)
         )
         return self.out(attend(q, k, v).transpose(1, 2).flatten(2))
 
 
 def head_size(shape):
-    """The features of one attention head. Raises ValueError if the heads cannot share evenly."""
+    """The features of a head. ValueError if the heads cannot share evenly."""
     if shape.width % shape.heads:
-        raise ValueError(f"{shape.heads} heads cannot share {shape.width} features evenly.")
+        what = f"{shape.width} features evenly."
+        raise ValueError(f"{shape.heads} heads cannot share {what}")
     return shape.width // shape.heads
 
 
 class MLP(nn.Module):
-    """(..., width) -> the same: up to `hidden` features, GELU, and down again."""
+    """(..., width) -> the same: up to `hidden` features, GELU, and down."""
 
     def __init__(self, width, hidden):
         super().__init__()
@@ -158,11 +160,12 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """(batch, time, width) -> the same: attention, then an MLP, each added to what came in."""
+    """(batch, time, width) -> the same: attention and MLP, each added to x."""
 
     def __init__(self, shape):
         super().__init__()
-        self.norm_1, self.norm_2 = nn.LayerNorm(shape.width), nn.LayerNorm(shape.width)
+        self.norm_1 = nn.LayerNorm(shape.width)
+        self.norm_2 = nn.LayerNorm(shape.width)
         self.attention = Attention(shape.width, shape.heads, head_size(shape))
         self.mlp = MLP(shape.width, 4 * shape.width)
 
@@ -184,27 +187,27 @@ class Head(nn.Module):
 
 
 def drawn(name, sizes, seed=0):
-    """The initial value of a parameter, float64: its name, its sizes and the seed alone decide."""
+    """A parameter's first value, float64; name, sizes and seed alone decide."""
     if name.endswith("bias"):
         return torch.zeros(sizes, dtype=torch.float64)
     if "norm" in name:
         return torch.ones(sizes, dtype=torch.float64)
-    number = zlib.crc32(f"{seed} {name}".encode())  # hash() would differ from process to process
+    number = zlib.crc32(f"{seed} {name}".encode())  # hash() differs by process
     g = torch.Generator().manual_seed(number)
     scale = sizes[-1] ** -0.5  # so that outputs are about as large as inputs
     return torch.randn(sizes, dtype=torch.float64, generator=g) * scale
 
 
 def gpt(shape, first=0, last=None, seed=0, dtype=torch.float32):
-    """Layers `first` to `last` (excluded; negative counts from the end) of a GPT.
+    """Layers `first` to `last` (excluded) of a GPT, an nn.Sequential.
 
-    An nn.Sequential: layer 0 embeds, the last one is the head, between them are the blocks. The
-    names and initial weights of a layer are the same in whatever slice it stands.
+    Layer 0 embeds, the last one is the head. The names and initial weights of a
+    layer are the same in whatever slice it stands.
     """
     blocks = [(f"block{i}", Block) for i in range(shape.blocks)]
     makers = [("embed", Embed), *blocks, ("head", Head)]
-    model = nn.Sequential(OrderedDict((name, make(shape)) for name, make in makers[first:last]))
-    model = model.to(dtype)
+    layers = OrderedDict((name, make(shape)) for name, make in makers[first:last])
+    model = nn.Sequential(layers).to(dtype)
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.copy_(drawn(name, p.shape, seed))
@@ -212,29 +215,32 @@ def gpt(shape, first=0, last=None, seed=0, dtype=torch.float32):
 
 
 def language_loss(logits, targets):
-    """Mean cross-entropy of logits (batch, time, vocabulary) over all targets (batch, time)."""
+    """Mean cross-entropy of logits (batch, time, vocabulary)."""
     return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def gpt_stage(shape, bounds, k, seed=0, dtype=torch.float32):
-    """Stage k of a GPT cut at `bounds`: its layers from bounds[k] up to bounds[k + 1], excluded.
+    """Stage k of a GPT cut at `bounds`: layers bounds[k] up to bounds[k + 1].
 
-    Raises ValueError for bounds that leave a stage without layers, or a layer without an owner.
+    Raises ValueError for bounds that leave a stage without layers, or a layer
+    without an owner.
     """
     whole, rising = [0, shape.blocks + 2], sorted(set(bounds))
     ends = [*bounds[:1], *bounds[-1:]]
     if list(bounds) != rising or ends != whole or not 0 <= k < len(bounds) - 1:
         raise ValueError(
-            f"Stage {k} of {list(bounds)}: the bounds of {whole[1]} layers begin with 0, rise, and "
-            f"end with {whole[1]}; the stages of n + 1 bounds are 0 to n - 1."
+            f"Stage {k} of {list(bounds)}: the bounds of {whole[1]} layers "
+            f"begin with 0, rise, and end with {whole[1]}; the stages of n + 1 "
+            f"bounds are 0 to n - 1."
         )
     return gpt(shape, bounds[k], bounds[k + 1], seed, dtype)
 
 
 def forward_backward(layers, tokens, targets, width, group=None):
-    """Add the gradients of one stage of a GPT to its parameters; stage k is rank k of the group.
+    """Add the gradients of one stage of a GPT to its parameters.
 
-    tokens, targets: (batch, time). Returns the loss on the last stage, None on the others.
+    Stage k is rank k of the group. tokens, targets: (batch, time). Returns the
+    loss on the last stage, None on the others.
     """
     out = through(layers, tokens, (*tokens.shape, width), group)
     is_last = dist.get_rank(group) == dist.get_world_size(group) - 1
@@ -251,8 +257,42 @@ def train_step(layers, optimizer, tokens, targets, width, group=None):
     return loss
 
 
+def saved_bytes(layers, forward):
+    """Bytes that forward() saves for backward, the layers' weights left out."""
+    weights = {p.untyped_storage().data_ptr() for p in layers.parameters()}
+    found = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            found[storage.data_ptr()] = storage.nbytes()
+        return tensor.detach()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        outputs = forward()
+    del outputs  # not before: it holds all that is saved
+    return sum(found.values())
+
+
+def timed(passes, repeats):
+    """Of each of `passes` and repeat: seconds (by the clock, of computing).
+
+    All ranks call it together. The passes take turns; the first turn warms up.
+    """
+    took = [[] for _ in passes]
+    for _ in range(repeats + 1):
+        for run, seconds in zip(passes, took):
+            dist.barrier()
+            clock, computing = time.perf_counter(), time.process_time()
+            run()
+            computing = time.process_time() - computing
+            dist.barrier()
+            seconds.append((time.perf_counter() - clock, computing))
+    return [seconds[1:] for seconds in took]
+
+
 def layer_seconds(layers, tokens, targets, repeats=6):
-    """The least seconds of forward and backward of each layer of a whole GPT (on a CPU)."""
+    """The least seconds of forward and backward of each layer (on a CPU)."""
     times = [[] for _ in layers]
     for _ in range(repeats + 1):
         x = tokens
@@ -267,15 +307,16 @@ def layer_seconds(layers, tokens, targets, repeats=6):
 
 
 def balance(costs, n):
-    """Bounds that cut a chain of layers for n owners, so that the largest sum of costs is least.
+    """Bounds that cut a chain of layers for n owners: the largest sum is least.
 
     Raises ValueError where an owner would be left without a layer.
     """
     if not 1 <= n <= len(costs):
-        raise ValueError(f"{n} owners for {len(costs)} layers: each needs at least one.")
-    best = {j: (sum(costs[:j]), [0, j]) for j in range(1, len(costs) + 1)}  # for one owner
+        raise ValueError(f"{n} owners for {len(costs)} layers: one each at least.")
+    ends = range(1, len(costs) + 1)
+    best = {j: (sum(costs[:j]), [0, j]) for j in ends}  # for one owner
     for k in range(2, n + 1):
-        fewer, best = best, {}  # fewer: what is best for k - 1 owners
+        fewer, best = best, {}  # fewer: for k - 1 owners
         for j in range(k, len(costs) + 1):
             for i in range(k - 1, j):  # the last owner takes layers i to j
                 largest, bounds = fewer[i]
@@ -285,19 +326,21 @@ def balance(costs, n):
 
 
 def generate(next_logits, prompt, length, seed=0):
-    """`prompt` (str) and `length` more characters. next_logits(tokens (1, time)) -> (vocabulary,).
+    """`prompt`, `length` more characters, by next_logits(tokens (1, time)).
 
-    Of a split model, every rank calls it, and next_logits gives every rank the same numbers.
+    Of a split model, every rank calls it, and next_logits gives every rank the
+    same numbers, one for each token of the vocabulary.
     """
     g, tokens = torch.Generator().manual_seed(seed), encode(prompt)[None]
     for _ in range(length):
         p = torch.softmax(next_logits(tokens).double(), -1)
-        tokens = torch.cat([tokens, torch.multinomial(p, 1, generator=g)[None]], 1)
+        drawn = torch.multinomial(p, 1, generator=g)[None]
+        tokens = torch.cat([tokens, drawn], 1)
     return decode(tokens[0].tolist())
 
 
 def next_logits_of(layers, shape, group=None):
-    """The next_logits of a GPT in stages, for `generate`, which all ranks of the group call.
+    """The next_logits of a GPT in stages, for `generate`, called by all ranks.
 
     layers: this rank's stage. Stage k is rank k of the group.
     """

@@ -1,5 +1,5 @@
 # Generated from book/16_layers.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: a27a5e64b39b).
+# Once this file is changed, `make forms` leaves it alone (as generated: 3e3cfc35ae3b).
 #
 # === As few owners as possible ========================================================
 #
@@ -15,7 +15,7 @@
 # says what is missing or wrong (in the book's environment: `source .venv/bin/activate`).
 
 def fewest_owners(nbytes, limit):
-    """Return the bounds of a cut of the layers, each stage with at most `limit` bytes."""
+    """The bounds of a cut, each stage with at most `limit` bytes."""
     bounds = [0]
     # TODO: when must a new stage begin, and when is there no cut at all?
     # YOUR CODE HERE

@@ -1,12 +1,13 @@
 # Generated from book/16_layers.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: b957392b0a33).
+# Once this file is changed, `make forms` leaves it alone (as generated: a58373a840a4).
 #
 # === A chain of strangers =============================================================
 #
 # Build, about 25 minutes. `through` is told the shape of what comes. Now do without, as
-# `deliver` of chapter 6 does. `train_chain(stage, batches, learning_rate)` trains a
-# chain of stages, one a rank, by plain SGD ($w \leftarrow w - \text{learning rate}
-# \cdot \text{gradient}$), and returns the loss of each step, a float, on every rank.
+# `deliver` of chapter 06_messages does. `train_chain(stage, batches, learning_rate)`
+# trains a chain of stages, one a rank, by plain SGD ($w \leftarrow w - \text{learning
+# rate} \cdot \text{gradient}$), and returns the loss of each step, a float, on every
+# rank.
 # - `stage` is this rank's module, trained in place: rank 0's takes the inputs, each
 #   other one what the rank before has computed. It may have no parameters.
 # - `batches` is a list of pairs, as many on every rank: (inputs, None) on rank 0,
@@ -28,7 +29,7 @@ from torch import nn
 
 
 def train_chain(stage, batches, learning_rate):
-    """Train this rank's stage of a chain, all ranks together; return the losses, on every rank."""
+    """Train this rank's stage of a chain; return the losses, on every rank."""
     # TODO: for each batch: what comes, how large is it, and what goes back?
     # YOUR CODE HERE
     raise NotImplementedError()

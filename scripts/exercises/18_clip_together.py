@@ -1,5 +1,5 @@
 # Generated from book/18_tensor.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 10933d8d7af1).
+# Once this file is changed, `make forms` leaves it alone (as generated: 735743aad502).
 #
 # === Clip together ====================================================================
 #
@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 
 def clip_together(split, shared, max_norm):
-    """Clip the gradients of a model that is split over all ranks; return the norm from before."""
+    """Clip the gradients of a split model; return the norm from before."""
     # TODO: pieces are added up over the ranks; what about replicas?
     # YOUR CODE HERE
     raise NotImplementedError()

@@ -1,5 +1,5 @@
 # Generated from book/18_tensor.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 44ee6390fc08).
+# Once this file is changed, `make forms` leaves it alone (as generated: 30e79c4fd244).
 #
 # === A gated MLP ======================================================================
 #
@@ -21,8 +21,8 @@ from ranklab.taught.tensor import copied, summed
 
 
 def gated_mlp(x, gate, up, down, bias):
-    """down @ (silu(gate @ x) * (up @ x)) + bias, its hidden features dealt out; on every rank."""
-    # TODO: where does x go into the parts, and where do the terms come together?
+    """down @ (silu(gate @ x) * (up @ x)) + bias, hidden features dealt out."""
+    # TODO: where does x go into the parts; where do the terms come together?
     # YOUR CODE HERE
     raise NotImplementedError()
 

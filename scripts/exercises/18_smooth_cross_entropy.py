@@ -1,5 +1,5 @@
 # Generated from book/18_tensor.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: d93d49a72be1).
+# Once this file is changed, `make forms` leaves it alone (as generated: 25de61527be7).
 #
 # === Smooth labels ====================================================================
 #
@@ -23,8 +23,8 @@ from ranklab.taught.tensor import summed
 
 
 def smooth_cross_entropy(logits, targets, first, vocabulary, epsilon):
-    """Mean cross-entropy with smooth labels, of logits whose columns are dealt out."""
-    # TODO: the largest logit of each place; then what has to be added up over the ranks?
+    """Mean cross-entropy, labels smoothed; the logits' columns are dealt out."""
+    # TODO: the largest logit of each place; what is added up over the ranks?
     # YOUR CODE HERE
     raise NotImplementedError()
 

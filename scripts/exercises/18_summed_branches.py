@@ -1,5 +1,5 @@
 # Generated from book/18_tensor.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 0dcfd69339c3).
+# Once this file is changed, `make forms` leaves it alone (as generated: 1d02fb98beb7).
 #
 # === Summed branches ==================================================================
 #
@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 
 def summed_branches(branch, x):
-    """Return the sum over the ranks of branch(x), on every rank; x is the same on all of them."""
+    """Return the sum over the ranks of branch(x), on every rank."""
 
     class F(torch.autograd.Function):
         """Where x goes into the branches."""

@@ -1,4 +1,4 @@
-"""Chapter 18's split GPT trains, is copied and writes as chapter 16's whole one, and PyTorch's."""
+"""Chapter 18's split GPT trains, is copied as chapter 16's whole one, and PyTorch's."""
 
 import io
 from copy import deepcopy
@@ -14,11 +14,9 @@ from split import (
     UNEVEN,
     as_whole,
     assert_close,
-    both_ways,
     drawn_at_random,
     numbers,
     of_groups,
-    of_shapes,
     said,
     text,
 )
@@ -237,25 +235,6 @@ def norm_without_rank_0():
 
 def test_a_rank_without_parameters_takes_part_in_the_norm(four):
     assert four.run(norm_without_rank_0) == [pytest.approx(18**0.5)] * 4  # 3 of 4 ranks, 6 each
-
-
-# Generation
-
-
-def sentence(group, shape, sequence):
-    model = own.tensor_gpt(shape, group, dtype=torch.float64, sequence=sequence)
-    return whole.generate(own.next_logits_of(model, shape, group, sequence), "The ", 20, seed=3)
-
-
-@both_ways
-@of_shapes
-def test_a_sentence_is_the_same_from_any_number_of_ranks(four, shape, sequence):
-    """The prompt is shorter than the context, the sentence longer."""
-    model = whole.gpt(shape, dtype=torch.float64)
-    wanted = whole.generate(lambda tokens: model(tokens[:, -12:])[0, -1].detach(), "The ", 20, 3)
-    assert len(wanted) == 24
-    for members in FIRST:
-        assert on(four, members, sentence, shape, sequence) == [wanted] * len(members)
 
 
 # Beside PyTorch's own

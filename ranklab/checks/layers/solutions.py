@@ -3,13 +3,13 @@
 # %% check('frozen_stages', frozen_stages)
 
 def frozen_stages():
-    """What must be sent? "a": forward 3, backward 3. "b": 3 and 2. "c": 3 and 1. "d": 1 and 1."""
+    """What must be sent: "a", "b", "c" or "d"?"""
     return "c"
 
 # %% check('fewest_owners', fewest_owners)
 
 def fewest_owners(nbytes, limit):
-    """Return the bounds of a cut of the layers, each stage with at most `limit` bytes."""
+    """The bounds of a cut, each stage with at most `limit` bytes."""
     bounds = [0]
     if max(nbytes) > limit:
         raise ValueError(f"A layer of {max(nbytes)} bytes fits nowhere.")
@@ -53,7 +53,7 @@ import torch.distributed as dist
 
 
 def clip_stages(parameters, shared, max_norm):
-    """Clip the gradients of this rank by the norm of all ranks' gradients; return that norm."""
+    """Clip this rank's gradients by the norm of all; return that norm."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     total = torch.zeros((), dtype=torch.float64)
     for p in parameters:
@@ -75,7 +75,7 @@ from torch import nn
 
 
 def train_chain(stage, batches, learning_rate):
-    """Train this rank's stage of a chain, all ranks together; return the losses, on every rank."""
+    """Train this rank's stage of a chain; return the losses, on every rank."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     losses = []
     for x, labels in batches:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 
 def summed_branches(branch, x):
-    """Return the sum over the ranks of branch(x), on every rank; x is the same on all of them."""
+    """Return the sum over the ranks of branch(x), on every rank."""
 
     class F(torch.autograd.Function):
         """Where x goes into the branches."""
@@ -50,7 +50,7 @@ from ranklab.taught.tensor import summed
 
 
 def gated_mlp(x, gate, up, down, bias):
-    """down @ (silu(gate @ x) * (up @ x)) + bias, its hidden features dealt out; on every rank."""
+    """down @ (silu(gate @ x) * (up @ x)) + bias, hidden features dealt out."""
     x = copied(x)
     hidden = nn.functional.silu(x @ gate.T) * (x @ up.T)
     return summed(hidden @ down.T) + bias
@@ -63,7 +63,7 @@ from ranklab.taught.tensor import summed
 
 
 def smooth_cross_entropy(logits, targets, first, vocabulary, epsilon):
-    """Mean cross-entropy with smooth labels, of logits whose columns are dealt out."""
+    """Mean cross-entropy, labels smoothed; the logits' columns are dealt out."""
     largest = logits.detach().amax(-1)
     dist.all_reduce(largest, dist.ReduceOp.MAX)
     shifted = logits - largest[:, None]
@@ -82,7 +82,7 @@ import torch.distributed as dist
 
 
 def clip_together(split, shared, max_norm):
-    """Clip the gradients of a model that is split over all ranks; return the norm from before."""
+    """Clip the gradients of a split model; return the norm from before."""
     device = next((p.device for p in [*split, *shared]), "cpu")
     squares = torch.zeros(2, dtype=torch.float64, device=device)
     for k, parameters in enumerate((split, shared)):
