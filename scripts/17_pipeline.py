@@ -226,7 +226,7 @@ def computing(program):
 
 
 def simulate(
-    schedule, forward=1.0, backward_input=1.0, backward_weight=1.0, message=0
+    schedule, forward=1.0, backward_input=1.0, backward_weight=1.0, message=0,
 ):
     """For each stage a list of (computation, start, end). Seconds: of the work
     on one chunk, a number or one a stage, and of a message. Raises
@@ -572,11 +572,11 @@ def balance(costs, n):
 
 # The work grows by a factor of (work_grows), and the step by (step_grows). The first
 # micro-batch passes all stages once. Each of the m − 1 others comes out one beat later,
-# and the beat is that of the slowest stage. So GPipe takes $\sum_s c_s + (m - 1) \max_s
-# c_s$, where $c_s$ is a forward and a backward of stage s. 1F1B takes no longer, and no
-# less than $m \max_s c_s$. So in a pipeline the cut should be balanced. chapter
-# 16_layers has a function for it. Its embedding is cheap, and a head over a large
-# vocabulary costs several blocks:
+# and the beat is that of the slowest stage. So GPipe takes $\sum_s c_s + (m
+# - 1) \max_s c_s$, where $c_s$ is a forward and a backward of stage s. 1F1B takes no
+#   longer, and no less than $m \max_s c_s$. So in a pipeline the cut should be
+#   balanced. chapter 16_layers has a function for it. Its embedding is cheap, and a
+#   head over a large vocabulary costs several blocks:
 
 if rank == 0:
     costs = [0.2] + [1.0] * (2 * n - 2) + [2.5]  # embedding, blocks, head
@@ -1181,18 +1181,17 @@ def check_program(stage, program, wanted, micro_batches, chunks):
     needs = {"F": ["receive activation"], "B": came, "I": came, "W": ["I"]}
     needs |= {"send activation": ["F"], "send gradient": ["B", "I"]}
     kinds, done = {*needs, "receive activation", "receive gradient"}, set()
+    often = [i for i in computing(program) + program if program.count(i) > 1]
+    if often:
+        raise ScheduleError(f"Stage {stage}: `{name(often[0])}` comes twice.")
     for i in program:
         if i[0] not in kinds or min(i[1:]) < 0:
             raise ScheduleError(f"Stage {stage} has no use for `{name(i)}`.")
-        if i in done:
-            raise ScheduleError(f"Stage {stage}: `{name(i)}` comes twice.")
         for before in [(kind, *i[1:]) for kind in needs.get(i[0], [])]:
             always = len(i[0]) == len(before[0]) == 1
             if before not in done and (always or before in wanted):
-                this, that = name(i), name(before)
-                raise ScheduleError(
-                    f"Stage {stage}: `{this}` needs `{that}` before it."
-                )
+                wrong = f"Stage {stage}: `{name(i)}` needs"
+                raise ScheduleError(f"{wrong} `{name(before)}` before it.")
         done.add(i)
     for k, chunk in itertools.product(range(micro_batches), range(chunks)):
         kinds = "".join(kind for kind in "FBIW" if (kind, k, chunk) in done)
@@ -1373,9 +1372,8 @@ if rank == 0:
 def interleaved(stages, micro_batches, chunks, each=2):
     """Interleaved 1F1B; each: more forwards first, for each stage behind."""
     if micro_batches % stages:
-        raise ScheduleError(
-            f"{micro_batches} micro-batches do not make groups of {stages}."
-        )
+        wrong = f"{micro_batches} micro-batches do not make"
+        raise ScheduleError(f"{wrong} groups of {stages}.")
     groups, inside = range(0, micro_batches, stages), range(stages)
     order = [(g + k, c) for g in groups for c in range(chunks) for k in inside]
     forwards = [("F", k, c) for k, c in order]
@@ -1449,13 +1447,13 @@ if rank == 0:
     starts = {i: start for i, start, _ in simulate([group] * n)[0]}
     assert starts["F", 0, 1] == n
 
-# GPipe and interleaved wait for a fixed number of messages, on the first way there and
-# the last way back. 1F1B waits again and again, (waits_1f1b) times for each
-# micro-batch: it has warmed up with just enough forwards, so in every turn it waits for
-# an answer. With two each, it no longer does. So the longer warm-up buys latency with
-# memory, and chunks buy idle time with messages: (messages_interleaved) a micro-batch
-# in place of (messages_1f1b). Megatron's interleaved schedule holds $1 + (n - 1) / (n
-# v)$ times 1F1B's activations [korthikanti2023].
+# With two each a step waits for a fixed number of messages, however many micro-batches
+# there are. 1F1B waits again and again, (waits_1f1b) times for each micro-batch: it has
+# warmed up with just enough forwards, so in every turn it waits for an answer.
+# Interleaved with one each does so, too. The longer warm-up buys latency with memory,
+# and chunks buy idle time with messages: (messages_interleaved) a micro-batch in place
+# of (messages_1f1b). Megatron's interleaved schedule holds $1 + (n - 1) / (n v)$ times
+# 1F1B's activations [korthikanti2023].
 
 # --- Zero bubble: work that nobody waits for ------------------------------------------
 
@@ -1565,7 +1563,8 @@ if rank == 0:
 # But to get to the weights, the second call walks through the layers once more, and
 # computes all gradients between them again. So cut the stage between its layers, as the
 # ranks are cut. The first walk leaves the gradient at each cut. Then each layer's
-# weights need only what lies at their own cut.
+# weights need only what lies at their own cut. `retain_graph` keeps all that autograd
+# has saved until W, though W needs only a part of it.
 
 
 class InputWorker(Worker):
@@ -1668,9 +1667,9 @@ if rank == 0:
 # ZB-H1 takes (zero_planned) times as long as 1F1B by the plan, and (zero_real) times on
 # real layers. So zero bubble needs an I and a W that share nothing. [qi2024] replaces
 # the linear layers by such as keep input and gradient for later, and PyTorch's
-# pipelining finds the places to cut in autograd's graph.
+# pipelining finds the places to cut in autograd's graph [pytorchpipelining].
 
-# --- Formula, schedule, clock ---------------------------------------------------------
+# --- Plan and clock -------------------------------------------------------------------
 
 # All orders side by side on four real ranks. For one of your own, put its lists into
 # `schedules` and their `simulate` into `plans` before this section. Ranks that share
@@ -1678,6 +1677,8 @@ if rank == 0:
 # a forward, one for the gradient of the input and one for that of the weight. All
 # messages are real. A machine that does something else for a moment makes a run longer,
 # never shorter, so the shortest of several runs counts.
+#
+# Predict: Will a step be longer than planned, or shorter? What does the plan not know?
 
 
 class Napper(Stage):
@@ -1739,9 +1740,9 @@ if rank == 0:
     longer = max(end_of(ran[which]) / end_of(plans[which]) for which in ran)
     result("longest", longer, varies=True)
 
-# The ranks took up to (longest) times as long as planned: the plan leaves out the
-# messages, and what it takes to wake a rank that sleeps. With longer naps, in which
-# that counts for less, step and idle share are within a tenth of the plan:
+# Longer: up to (longest) times as long. The plan leaves out the messages, and what it
+# takes to wake a rank that sleeps. With longer naps, in which that counts for less,
+# step and idle share are within a tenth of the plan:
 # `tests/chapters/test_pipeline_on_ranks.py` holds them to that. And
 # `test_pipeline_memory.py` counts what autograd holds on real ranks: as many
 # activations as `held` says.
@@ -1812,13 +1813,12 @@ if rank == 0:
 if rank == 0:
     assert 2 * tokens * width / 50e9 < 0.01 * forward and saved > 80e9
 
-# A forward takes (forward_ms) ms, and its message (message_ms) ms even between hosts:
-# of all ways to cut a model, the pipeline asks least of its links. The bubble is
-# (bubble), and with four chunks a stage (bubble_4). But stage 0 of 1F1B holds eight
-# micro-batches, (saved_gb) GB, and its weights with gradients and Adam's state take
-# (weights_gb) GB at 16 bytes a parameter [rajbhandari2020]. The card has 80. So a
-# pipeline alone is not enough, and a stage is itself cut, over the GPUs of a host
-# (chapter 18_tensor).
+# A forward takes (forward_ms) ms, and its message (message_ms) ms even between hosts: a
+# pipeline asks little of its links. The bubble is (bubble), and with four chunks a
+# stage (bubble_4). But stage 0 of 1F1B holds eight micro-batches, (saved_gb) GB, and
+# its weights with gradients and Adam's state take (weights_gb) GB at 16 bytes a
+# parameter [rajbhandari2020]. The card has 80. So a pipeline alone is not enough, and a
+# stage is itself cut, over the GPUs of a host (chapter 18_tensor).
 
 # --- Beside PyTorch's -----------------------------------------------------------------
 

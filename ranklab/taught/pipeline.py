@@ -33,7 +33,13 @@ def computing(program):
     return [i for i in program if len(i[0]) == 1]
 
 
-def simulate(schedule, forward=1.0, backward_input=1.0, backward_weight=1.0, message=0):
+def simulate(
+    schedule,
+    forward=1.0,
+    backward_input=1.0,
+    backward_weight=1.0,
+    message=0,
+):
     """For each stage a list of (computation, start, end). Seconds: of the work
     on one chunk, a number or one a stage, and of a message. Raises
     ScheduleError where no stage can go on."""
@@ -306,16 +312,17 @@ def check_program(stage, program, wanted, micro_batches, chunks):
     needs = {"F": ["receive activation"], "B": came, "I": came, "W": ["I"]}
     needs |= {"send activation": ["F"], "send gradient": ["B", "I"]}
     kinds, done = {*needs, "receive activation", "receive gradient"}, set()
+    often = [i for i in computing(program) + program if program.count(i) > 1]
+    if often:
+        raise ScheduleError(f"Stage {stage}: `{name(often[0])}` comes twice.")
     for i in program:
         if i[0] not in kinds or min(i[1:]) < 0:
             raise ScheduleError(f"Stage {stage} has no use for `{name(i)}`.")
-        if i in done:
-            raise ScheduleError(f"Stage {stage}: `{name(i)}` comes twice.")
         for before in [(kind, *i[1:]) for kind in needs.get(i[0], [])]:
             always = len(i[0]) == len(before[0]) == 1
             if before not in done and (always or before in wanted):
-                this, that = name(i), name(before)
-                raise ScheduleError(f"Stage {stage}: `{this}` needs `{that}` before it.")
+                wrong = f"Stage {stage}: `{name(i)}` needs"
+                raise ScheduleError(f"{wrong} `{name(before)}` before it.")
         done.add(i)
     for k, chunk in itertools.product(range(micro_batches), range(chunks)):
         kinds = "".join(kind for kind in "FBIW" if (kind, k, chunk) in done)
@@ -393,7 +400,8 @@ def check_schedule(schedule):
 def interleaved(stages, micro_batches, chunks, each=2):
     """Interleaved 1F1B; each: more forwards first, for each stage behind."""
     if micro_batches % stages:
-        raise ScheduleError(f"{micro_batches} micro-batches do not make groups of {stages}.")
+        wrong = f"{micro_batches} micro-batches do not make"
+        raise ScheduleError(f"{wrong} groups of {stages}.")
     groups, inside = range(0, micro_batches, stages), range(stages)
     order = [(g + k, c) for g in groups for c in range(chunks) for k in inside]
     forwards = [("F", k, c) for k, c in order]
