@@ -2558,8 +2558,7 @@ def size(schedule):
     return len(schedule), max(micro_batches) + 1, max(chunks) + 1
 
 
-def computing(program):
-    """Without the messages, which have longer names."""
+def computing(program):  # the messages have longer names
     return [i for i in program if len(i[0]) == 1]
 
 

@@ -28,8 +28,7 @@ def size(schedule):
     return len(schedule), max(micro_batches) + 1, max(chunks) + 1
 
 
-def computing(program):
-    """Without the messages, which have longer names."""
+def computing(program):  # the messages have longer names
     return [i for i in program if len(i[0]) == 1]
 
 
@@ -70,7 +69,6 @@ def simulate(
 
 
 def end_of(times):
-    """When the last stage has come to its end."""
     return max(end for of_stage in times for _, _, end in of_stage)
 
 
@@ -382,11 +380,9 @@ def check_schedule(schedule):
     for stage, program in enumerate(schedule):
         for k, i in enumerate(program):
             if i[0] not in kinds or min(i[1:]) < 0:
-                what = f"has no use for `{name(i)}`"
-                raise ScheduleError(f"Stage {stage} {what}.")
+                raise ScheduleError(f"Stage {stage} has no use for `{name(i)}`.")
             if i in program[:k]:
-                what = f"`{name(i)}` comes twice"
-                raise ScheduleError(f"Stage {stage}: {what}.")
+                raise ScheduleError(f"Stage {stage}: `{name(i)}` comes twice.")
     full, (stages, m, chunks) = with_messages(schedule), size(schedule)
     if stages == 1 and chunks > 1:
         raise ScheduleError("A stage cannot send messages to itself.")
