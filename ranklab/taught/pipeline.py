@@ -377,12 +377,12 @@ def check_schedule(schedule):
         raise ScheduleError("Every stage has something to do.")
     ways = itertools.product(("send", "receive"), ("activation", "gradient"))
     kinds = {*"FBIW", *map(" ".join, ways)}
-    for stage, program in enumerate(schedule):
+    for s, program in enumerate(schedule):
         for k, i in enumerate(program):
             if i[0] not in kinds or min(i[1:]) < 0:
-                raise ScheduleError(f"Stage {stage} has no use for `{name(i)}`.")
+                raise ScheduleError(f"Stage {s} has no use for `{name(i)}`.")
             if i in program[:k]:
-                raise ScheduleError(f"Stage {stage}: `{name(i)}` comes twice.")
+                raise ScheduleError(f"Stage {s}: `{name(i)}` comes twice.")
     full, (stages, m, chunks) = with_messages(schedule), size(schedule)
     if stages == 1 and chunks > 1:
         raise ScheduleError("A stage cannot send messages to itself.")
