@@ -1,4 +1,4 @@
-# Chapter 17 of Many Ranks, One Model, as one script. Generated from book/17_pipeline.md.
+# Generated from book/17_pipeline.md by `make forms`: edit the manuscript, not this file.
 #
 # Run it on 4 ranks, or on another number of them, in one of these ways:
 #     python 17_pipeline.py
@@ -147,9 +147,7 @@ def file_beside(name):
         number += 1
         name = f"{first}-{number}"
     pictures.append(name)
-    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
-    print(f"saved beside this script: {path.name}")
-    return path
+    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
 
 
 def show(value, on_rank=None):
@@ -170,7 +168,8 @@ def show(value, on_rank=None):
 # How can all of them work at once, how much idle time is left, and what does that cost
 # in memory?
 #
-# 35 minutes to read · 40 seconds to run · stands on chapter 2, chapter 6 and chapter 16
+# 35 minutes to read · 40 seconds to run · stands on chapter 02_graphs, chapter
+# 06_messages and chapter 16_layers
 #
 # Send several small batches through the stages, one behind the other. What is left is a
 # question of order: which stage does what, when. You will write that order down as
@@ -180,8 +179,8 @@ def show(value, on_rank=None):
 
 # --- Micro-batches --------------------------------------------------------------------
 
-# In chapter 16 one batch goes through the stages. While it is in one of them, all
-# others have nothing to do: with n stages, each is idle for n − 1 of n parts of the
+# In chapter 16_layers one batch goes through the stages. While it is in one of them,
+# all others have nothing to do: with n stages, each is idle for n − 1 of n parts of the
 # time.
 #
 # So cut the batch into micro-batches. As soon as the first one has left stage 0, the
@@ -203,7 +202,6 @@ def gpipe(stages, micro_batches):
 
 
 if rank == 0:
-    print("\n## Micro-batches\n")
     show(gpipe(2, 2))
 
 # Both stages do the same. When they do it is not in the lists, and need not be. A stage
@@ -222,8 +220,7 @@ def size(schedule):
     return len(schedule), max(micro_batches) + 1, max(chunks) + 1
 
 
-def computing(program):
-    """Without the messages, which have longer names."""
+def computing(program):  # the messages have longer names
     return [i for i in program if len(i[0]) == 1]
 
 
@@ -260,7 +257,6 @@ def simulate(
 
 
 def end_of(times):
-    """When the last stage has come to its end."""
     return max(end for of_stage in times for _, _, end in of_stage)
 
 
@@ -463,8 +459,8 @@ if rank == 0:
 #
 # More micro-batches make the bubble smaller. Their number ends at the number of
 # samples, unless one cuts sequences, too [li2021terapipe]; and small products are slow
-# ones (chapter 1). GPipe's authors found four times as many as stages to be enough
-# [huang2019].
+# ones (chapter 01_matmul). GPipe's authors found four times as many as stages to be
+# enough [huang2019].
 
 # --- 1F1B: the same idle time, less memory --------------------------------------------
 
@@ -509,7 +505,6 @@ def one_f_one_b(stages, micro_batches):
 # Is the bubble larger than GPipe's, smaller, or the same?
 
 if rank == 0:
-    print("\n## 1F1B: the same idle time, less memory\n")
     unit = 0.02  # seconds of a forward, and of each half of a backward
     schedules = {"GPipe": gpipe(n, 2 * n), "1F1B": one_f_one_b(n, 2 * n)}
     plans = {which: simulate(s, unit, unit, unit) for which, s in schedules.items()}
@@ -575,11 +570,11 @@ def balance(costs, n):
 
 # The work grows by a factor of (work_grows), and the step by (step_grows). The first
 # micro-batch passes all stages once. Each of the m − 1 others comes out one beat later,
-# and the beat is that of the slowest stage. So GPipe takes $\sum_s c_s + (m - 1) \max_s
-# c_s$, where $c_s$ is a forward and a backward of stage s. 1F1B takes no longer, and no
-# less than $m \max_s c_s$. So in a pipeline the cut should be balanced. chapter 16 has
-# a function for it. Its embedding is cheap, and a head over a large vocabulary costs
-# several blocks:
+# and the beat is that of the slowest stage. So GPipe takes $\sum_s c_s + (m
+# - 1) \max_s c_s$, where $c_s$ is a forward and a backward of stage s. 1F1B takes no
+#   longer, and no less than $m \max_s c_s$. So in a pipeline the cut should be
+#   balanced. chapter 16_layers has a function for it. Its embedding is cheap, and a
+#   head over a large vocabulary costs several blocks:
 
 if rank == 0:
     costs = [0.2] + [1.0] * (2 * n - 2) + [2.5]  # embedding, blocks, head
@@ -604,7 +599,7 @@ def from_rank_0(make):
 
 
 # The balanced cut takes (balanced_over_even) of the even one's time. With one batch at
-# a time it wins nothing, as chapter 16 has measured.
+# a time it wins nothing, as chapter 16_layers has measured.
 
 # --- Real layers on real ranks --------------------------------------------------------
 
@@ -648,9 +643,6 @@ def parse(text):
     words = [(word[0], *word[1:].split(".")) for word in text.split()]
     return [(kind, int(k), int(*chunk or "0")) for kind, k, *chunk in words]
 
-
-if rank == 0:
-    print("\n## Real layers on real ranks\n")
 
 programs = from_rank_0(lambda: with_messages(schedules["1F1B"]))
 
@@ -784,10 +776,10 @@ def demand_sound(program, worker, inputs, targets):
 
 # The `Worker` is the part that computes. A table, `does`, leads from the kind of an
 # instruction to a method, and that is all it knows about schedules. First the forward.
-# A tensor that was received is a leaf, as in chapter 16. On the model's last piece
-# comes the loss, divided by the number of micro-batches: the mean of their means is the
-# mean of the batch. `parts` holds each piece as a list of one; zero bubble will cut it
-# further.
+# A tensor that was received is a leaf, as in chapter 16_layers. On the model's last
+# piece comes the loss, divided by the number of micro-batches: the mean of their means
+# is the mean of the batch. `parts` holds each piece as a list of one; zero bubble will
+# cut it further.
 
 
 class ForwardWorker(Stage):
@@ -856,20 +848,20 @@ def everyone():
 
 
 def prose():
-    """The text of Python's own documentation: a str of plain ASCII."""
-    from pydoc_data.topics import topics  # a large module
+    """The text of Python's own documentation, which comes with Python: a str of plain ASCII."""
+    from pydoc_data.topics import topics  # a large module: only when it is wanted
 
     text = "\n\n".join(topics[name] for name in sorted(topics))
     return "".join(c for c in text if c == "\n" or " " <= c <= "~")
 
 
 def encode(text):
-    """Characters as int64 tokens: 0 ends a line, 1 is a space, 95 a tilde."""
+    """Characters as tokens, an int64 tensor: 0 is the end of a line, 1 a space, 95 a tilde."""
     return torch.tensor([0 if c == "\n" else ord(c) - 31 for c in text])
 
 
 def windows(tokens, batch, context, seed):
-    """Inputs and targets, (batch, context): windows of text, and one later."""
+    """Inputs and targets, (batch, context) each: windows drawn from the text, and one later."""
     g = torch.Generator().manual_seed(seed)
     starts = torch.randint(len(tokens) - context, (batch, 1), generator=g)
     rows = tokens[starts + torch.arange(context + 1)]
@@ -878,7 +870,7 @@ def windows(tokens, batch, context, seed):
 
 @dataclass(frozen=True)
 class Shape:
-    """The numbers that make a GPT: `width` features a token, `heads` heads."""
+    """The numbers that make a GPT: `width` features a token, in `heads` attention heads."""
 
     vocabulary: int = 96
     context: int = 64
@@ -888,7 +880,7 @@ class Shape:
 
 
 class Embed(nn.Module):
-    """Tokens (batch, time) -> (batch, time, width), token plus place."""
+    """Tokens (batch, time) -> (batch, time, width): a vector for the token, plus its place's."""
 
     def __init__(self, shape):
         super().__init__()
@@ -900,12 +892,12 @@ class Embed(nn.Module):
 
 
 def attend(query, key, value):
-    """Causal attention; all (batch, heads, time, size)."""
+    """Causal attention; all (batch, heads, time, size). A token sees itself and those before it."""
     return nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
 
 
 class Attention(nn.Module):
-    """(batch, time, width) -> the same; `heads` heads of `size` features."""
+    """(batch, time, width) -> the same; `heads` heads of `size` features each."""
 
     def __init__(self, width, heads, size):
         super().__init__()
@@ -917,22 +909,21 @@ class Attention(nn.Module):
 
     def forward(self, x):
         q, k, v = (
-            f(x).unflatten(-1, (-1, self.size)).transpose(1, 2)
+            f(x).unflatten(-1, (-1, self.size)).transpose(1, 2)  # (batch, heads, time, size)
             for f in (self.query, self.key, self.value)
         )
         return self.out(attend(q, k, v).transpose(1, 2).flatten(2))
 
 
 def head_size(shape):
-    """The features of a head. ValueError if the heads cannot share evenly."""
+    """The features of one attention head. Raises ValueError if the heads cannot share evenly."""
     if shape.width % shape.heads:
-        what = f"{shape.width} features evenly."
-        raise ValueError(f"{shape.heads} heads cannot share {what}")
+        raise ValueError(f"{shape.heads} heads cannot share {shape.width} features evenly.")
     return shape.width // shape.heads
 
 
 class MLP(nn.Module):
-    """(..., width) -> the same: up to `hidden` features, GELU, and down."""
+    """(..., width) -> the same: up to `hidden` features, GELU, and down again."""
 
     def __init__(self, width, hidden):
         super().__init__()
@@ -943,12 +934,11 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """(batch, time, width) -> the same: attention and MLP, each added to x."""
+    """(batch, time, width) -> the same: attention, then an MLP, each added to what came in."""
 
     def __init__(self, shape):
         super().__init__()
-        self.norm_1 = nn.LayerNorm(shape.width)
-        self.norm_2 = nn.LayerNorm(shape.width)
+        self.norm_1, self.norm_2 = nn.LayerNorm(shape.width), nn.LayerNorm(shape.width)
         self.attention = Attention(shape.width, shape.heads, head_size(shape))
         self.mlp = MLP(shape.width, 4 * shape.width)
 
@@ -970,27 +960,27 @@ class Head(nn.Module):
 
 
 def drawn(name, sizes, seed=0):
-    """A parameter's first value, float64; name, sizes and seed alone decide."""
+    """The initial value of a parameter, float64: its name, its sizes and the seed alone decide."""
     if name.endswith("bias"):
         return torch.zeros(sizes, dtype=torch.float64)
     if "norm" in name:
         return torch.ones(sizes, dtype=torch.float64)
-    number = zlib.crc32(f"{seed} {name}".encode())  # hash() differs by process
+    number = zlib.crc32(f"{seed} {name}".encode())  # hash() would differ from process to process
     g = torch.Generator().manual_seed(number)
     scale = sizes[-1] ** -0.5  # so that outputs are about as large as inputs
     return torch.randn(sizes, dtype=torch.float64, generator=g) * scale
 
 
 def gpt(shape, first=0, last=None, seed=0, dtype=torch.float32):
-    """Layers `first` to `last` (excluded) of a GPT, an nn.Sequential.
+    """Layers `first` to `last` (excluded; negative counts from the end) of a GPT.
 
-    Layer 0 embeds, the last one is the head. The names and initial weights of a
-    layer are the same in whatever slice it stands.
+    An nn.Sequential: layer 0 embeds, the last one is the head, between them are the blocks. The
+    names and initial weights of a layer are the same in whatever slice it stands.
     """
     blocks = [(f"block{i}", Block) for i in range(shape.blocks)]
     makers = [("embed", Embed), *blocks, ("head", Head)]
-    layers = OrderedDict((name, make(shape)) for name, make in makers[first:last])
-    model = nn.Sequential(layers).to(dtype)
+    model = nn.Sequential(OrderedDict((name, make(shape)) for name, make in makers[first:last]))
+    model = model.to(dtype)
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.copy_(drawn(name, p.shape, seed))
@@ -999,8 +989,8 @@ def gpt(shape, first=0, last=None, seed=0, dtype=torch.float32):
 
 # --- The same weights -----------------------------------------------------------------
 
-# The small GPT of chapter 16, two layers a rank: its losses and weights after three
-# steps of 1F1B. Another order of the same sums: nothing else has changed.
+# The small GPT of chapter 16_layers, two layers a rank: its losses and weights after
+# three steps of 1F1B. Another order of the same sums: nothing else has changed.
 
 everyone()
 play_("ranks")
@@ -1024,7 +1014,7 @@ def pieces_of(chunks):  # of one or two layers each
 
 
 def language_loss(logits, targets):
-    """Mean cross-entropy of logits (batch, time, vocabulary)."""
+    """Mean cross-entropy of logits (batch, time, vocabulary) over all targets (batch, time)."""
     return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
@@ -1184,16 +1174,12 @@ if rank == 0:
 
 
 def check_program(stage, program, wanted, micro_batches, chunks):
-    """Does a stage do each thing once, and after what it needs of `wanted`?"""
+    """Does a stage do all that it must, and after what it needs of `wanted`?"""
     came = ["F", "receive gradient"]
     needs = {"F": ["receive activation"], "B": came, "I": came, "W": ["I"]}
     needs |= {"send activation": ["F"], "send gradient": ["B", "I"]}
-    kinds, done = {*needs, "receive activation", "receive gradient"}, set()
+    done = set()
     for i in program:
-        if i[0] not in kinds or min(i[1:]) < 0:
-            raise ScheduleError(f"Stage {stage} has no use for `{name(i)}`.")
-        if i in done:
-            raise ScheduleError(f"Stage {stage}: `{name(i)}` comes twice.")
         for before in [(kind, *i[1:]) for kind in needs.get(i[0], [])]:
             always = len(i[0]) == len(before[0]) == 1
             if before not in done and (always or before in wanted):
@@ -1262,6 +1248,14 @@ def check_schedule(schedule):
     ScheduleError, a sentence. Messages are put in where there are none."""
     if not schedule or not all(schedule):
         raise ScheduleError("Every stage has something to do.")
+    ways = itertools.product(("send", "receive"), ("activation", "gradient"))
+    kinds = {*"FBIW", *map(" ".join, ways)}
+    for s, program in enumerate(schedule):
+        for k, i in enumerate(program):
+            if i[0] not in kinds or min(i[1:]) < 0:
+                raise ScheduleError(f"Stage {s} has no use for `{name(i)}`.")
+            if i in program[:k]:
+                raise ScheduleError(f"Stage {s}: `{name(i)}` comes twice.")
     full, (stages, m, chunks) = with_messages(schedule), size(schedule)
     if stages == 1 and chunks > 1:
         raise ScheduleError("A stage cannot send messages to itself.")
@@ -1295,7 +1289,6 @@ def verdict(schedule):
 
 
 if rank == 0:
-    print("\n## Proven before it runs\n")
     for texts in (("F0 F1 B0 B1", "F0 B0 F1"), ("F0 F1 B0 B1", "F0 B0 B1 F1"),
                   ("F0 F1 B0 B1", "F1 B1 F0 B0"), ("F0 B0 F1 B1", "F0 F1 B0 B1")):
         print(" | ".join(texts), verdict([parse(text) for text in texts]), sep="\n")
@@ -1391,7 +1384,6 @@ def interleaved(stages, micro_batches, chunks, each=2):
 
 
 if rank == 0:
-    print("\n## Interleaved: shorter ways\n")
     schedules["interleaved"] = interleaved(n, 2 * n, 2)
     plans["interleaved"] = simulate(schedules["interleaved"], *[unit / 2] * 3)
     result("idle_interleaved", idle_share(plans["interleaved"]))
@@ -1456,21 +1448,21 @@ if rank == 0:
     starts = {i: start for i, start, _ in simulate([group] * n)[0]}
     assert starts["F", 0, 1] == n
 
-# GPipe and interleaved wait for a fixed number of messages, on the first way there and
-# the last way back. 1F1B waits again and again, (waits_1f1b) times for each
-# micro-batch: it has warmed up with just enough forwards, so in every turn it waits for
-# an answer. With two each, it no longer does. So the longer warm-up buys latency with
-# memory, and chunks buy idle time with messages: (messages_interleaved) a micro-batch
-# in place of (messages_1f1b). Megatron's interleaved schedule holds $1 + (n - 1) / (n
-# v)$ times 1F1B's activations [korthikanti2023].
+# With two each a step waits for a fixed number of messages, however many micro-batches
+# there are. 1F1B waits again and again, (waits_1f1b) times for each micro-batch: it has
+# warmed up with just enough forwards, so in every turn it waits for an answer.
+# Interleaved with one each does so, too. The longer warm-up buys latency with memory,
+# and chunks buy idle time with messages: (messages_interleaved) a micro-batch in place
+# of (messages_1f1b). Megatron's interleaved schedule holds $1 + (n - 1) / (n v)$ times
+# 1F1B's activations [korthikanti2023].
 
 # --- Zero bubble: work that nobody waits for ------------------------------------------
 
-# chapter 2 has shown that the backward of a linear layer is two products that do not
-# need each other: the gradient of its input and that of its weight. The first one is
-# urgent: the stage before waits for it. For the second one nobody waits before the
-# optimizer's step. So make two instructions of B: I, the gradient of the input, and W,
-# that of the weights. W can be put where a stage would otherwise be idle [qi2024]. I
+# chapter 02_graphs has shown that the backward of a linear layer is two products that
+# do not need each other: the gradient of its input and that of its weight. The first
+# one is urgent: the stage before waits for it. For the second one nobody waits before
+# the optimizer's step. So make two instructions of B: I, the gradient of the input, and
+# W, that of the weights. W can be put where a stage would otherwise be idle [qi2024]. I
 # and W are PyTorch's letters; the paper calls I B.
 #
 # ZB-H1 is 1F1B with I in the place of B, and W later: on stage s, s micro-batches
@@ -1503,7 +1495,6 @@ def zero_bubble(stages, micro_batches, memory=1):
 # a step. For how many in ZB-H1, and in ZB-H2?
 
 if rank == 0:
-    print("\n## Zero bubble: work that nobody waits for\n")
     schedules["ZB-H1"] = zero_bubble(n, 2 * n)
     schedules["ZB-H2"] = zero_bubble(n, 2 * n, memory=2)
     for which in ("1F1B", "ZB-H1", "ZB-H2"):
@@ -1573,7 +1564,8 @@ if rank == 0:
 # But to get to the weights, the second call walks through the layers once more, and
 # computes all gradients between them again. So cut the stage between its layers, as the
 # ranks are cut. The first walk leaves the gradient at each cut. Then each layer's
-# weights need only what lies at their own cut.
+# weights need only what lies at their own cut. `retain_graph` keeps all that autograd
+# has saved until W, though W needs only a part of it.
 
 
 class InputWorker(Worker):
@@ -1676,9 +1668,9 @@ if rank == 0:
 # ZB-H1 takes (zero_planned) times as long as 1F1B by the plan, and (zero_real) times on
 # real layers. So zero bubble needs an I and a W that share nothing. [qi2024] replaces
 # the linear layers by such as keep input and gradient for later, and PyTorch's
-# pipelining finds the places to cut in autograd's graph.
+# pipelining finds the places to cut in autograd's graph [pytorchpipelining].
 
-# --- Formula, schedule, clock ---------------------------------------------------------
+# --- Plan and clock -------------------------------------------------------------------
 
 # All orders side by side on four real ranks. For one of your own, put its lists into
 # `schedules` and their `simulate` into `plans` before this section. Ranks that share
@@ -1686,6 +1678,8 @@ if rank == 0:
 # a forward, one for the gradient of the input and one for that of the weight. All
 # messages are real. A machine that does something else for a moment makes a run longer,
 # never shorter, so the shortest of several runs counts.
+#
+# Predict: Will a step be longer than planned, or shorter? What does the plan not know?
 
 
 class Napper(Stage):
@@ -1718,9 +1712,6 @@ def napped(program, unit):
     return best[1]
 
 
-if rank == 0:
-    print("\n## Formula, schedule, clock\n")
-
 lists = from_rank_0(lambda: {which: with_messages(s) for which, s in schedules.items()})
 unit = from_rank_0(lambda: unit)
 if rank == 0:
@@ -1750,9 +1741,9 @@ if rank == 0:
     longer = max(end_of(ran[which]) / end_of(plans[which]) for which in ran)
     result("longest", longer, varies=True)
 
-# The ranks took up to (longest) times as long as planned: the plan leaves out the
-# messages, and what it takes to wake a rank that sleeps. With longer naps, in which
-# that counts for less, step and idle share are within a tenth of the plan:
+# Longer: up to (longest) times as long. The plan leaves out the messages, and what it
+# takes to wake a rank that sleeps. With longer naps, in which that counts for less,
+# step and idle share are within a tenth of the plan:
 # `tests/chapters/test_pipeline_on_ranks.py` holds them to that. And
 # `test_pipeline_memory.py` counts what autograd holds on real ranks: as many
 # activations as `held` says.
@@ -1787,11 +1778,11 @@ if rank == 0:
 # What looks at all gradients at once needs all stages: to clip by the norm of the whole
 # gradient takes one all-reduce, of a sum of squares, and it is one of those waits that
 # ZB-H2 cannot afford. A weight that two stages share, such as a tied embedding, needs
-# another one before it (chapter 16).
+# another one before it (chapter 16_layers).
 #
 # Data parallelism fits in at the same place: several such pipelines, each with its part
 # of the batch, and the ranks that hold the same stage average their gradients (chapter
-# 12) before the norm is taken.
+# 12_own_ddp) before the norm is taken.
 
 # --- Machines that you do not have ----------------------------------------------------
 
@@ -1810,7 +1801,6 @@ if rank == 0:
 # Autograd saves about 34 bytes a token and feature in each block [korthikanti2023].
 
 if rank == 0:
-    print("\n## Machines that you do not have\n")
     width, tokens, blocks_each, stages, m = 12_288, 2_048, 12, 8, 64
     forward = blocks_each * 24 * width**2 * tokens / (0.4 * 989e12)
     result("forward_ms", 1e3 * forward)
@@ -1824,13 +1814,12 @@ if rank == 0:
 if rank == 0:
     assert 2 * tokens * width / 50e9 < 0.01 * forward and saved > 80e9
 
-# A forward takes (forward_ms) ms, and its message (message_ms) ms even between hosts:
-# of all ways to cut a model, the pipeline asks least of its links. The bubble is
-# (bubble), and with four chunks a stage (bubble_4). But stage 0 of 1F1B holds eight
-# micro-batches, (saved_gb) GB, and its weights with gradients and Adam's state take
-# (weights_gb) GB at 16 bytes a parameter [rajbhandari2020]. The card has 80. So a
-# pipeline alone is not enough, and a stage is itself cut, over the GPUs of a host
-# (chapter 18).
+# A forward takes (forward_ms) ms, and its message (message_ms) ms even between hosts: a
+# pipeline asks little of its links. The bubble is (bubble), and with four chunks a
+# stage (bubble_4). But stage 0 of 1F1B holds eight micro-batches, (saved_gb) GB, and
+# its weights with gradients and Adam's state take (weights_gb) GB at 16 bytes a
+# parameter [rajbhandari2020]. The card has 80. So a pipeline alone is not enough, and a
+# stage is itself cut, over the GPUs of a host (chapter 18_tensor).
 
 # --- Beside PyTorch's -----------------------------------------------------------------
 
@@ -1856,9 +1845,6 @@ def pytorchs(kind, pieces):
 
 
 everyone()
-if rank == 0:
-    print("\n## Beside PyTorch's\n")
-
 play_("ranks")
 kinds = {"GPipe": pipelining.ScheduleGPipe, "1F1B": pipelining.Schedule1F1B,
          "interleaved": pipelining.ScheduleInterleaved1F1B}

@@ -28,8 +28,7 @@ def size(schedule):
     return len(schedule), max(micro_batches) + 1, max(chunks) + 1
 
 
-def computing(program):
-    """Without the messages, which have longer names."""
+def computing(program):  # the messages have longer names
     return [i for i in program if len(i[0]) == 1]
 
 
@@ -70,7 +69,6 @@ def simulate(
 
 
 def end_of(times):
-    """When the last stage has come to its end."""
     return max(end for of_stage in times for _, _, end in of_stage)
 
 
@@ -307,16 +305,12 @@ def run(program, worker, inputs, targets):
 
 
 def check_program(stage, program, wanted, micro_batches, chunks):
-    """Does a stage do each thing once, and after what it needs of `wanted`?"""
+    """Does a stage do all that it must, and after what it needs of `wanted`?"""
     came = ["F", "receive gradient"]
     needs = {"F": ["receive activation"], "B": came, "I": came, "W": ["I"]}
     needs |= {"send activation": ["F"], "send gradient": ["B", "I"]}
-    kinds, done = {*needs, "receive activation", "receive gradient"}, set()
+    done = set()
     for i in program:
-        if i[0] not in kinds or min(i[1:]) < 0:
-            raise ScheduleError(f"Stage {stage} has no use for `{name(i)}`.")
-        if i in done:
-            raise ScheduleError(f"Stage {stage}: `{name(i)}` comes twice.")
         for before in [(kind, *i[1:]) for kind in needs.get(i[0], [])]:
             always = len(i[0]) == len(before[0]) == 1
             if before not in done and (always or before in wanted):
@@ -381,6 +375,14 @@ def check_schedule(schedule):
     ScheduleError, a sentence. Messages are put in where there are none."""
     if not schedule or not all(schedule):
         raise ScheduleError("Every stage has something to do.")
+    ways = itertools.product(("send", "receive"), ("activation", "gradient"))
+    kinds = {*"FBIW", *map(" ".join, ways)}
+    for s, program in enumerate(schedule):
+        for k, i in enumerate(program):
+            if i[0] not in kinds or min(i[1:]) < 0:
+                raise ScheduleError(f"Stage {s} has no use for `{name(i)}`.")
+            if i in program[:k]:
+                raise ScheduleError(f"Stage {s}: `{name(i)}` comes twice.")
     full, (stages, m, chunks) = with_messages(schedule), size(schedule)
     if stages == 1 and chunks > 1:
         raise ScheduleError("A stage cannot send messages to itself.")

@@ -119,7 +119,7 @@ def test_only_the_first_zero_bubble_is_idle_within_a_stages_own_span():
             assert own.idle_within(own.simulate(schedule)) == [0] * p
 
 
-@pytest.mark.parametrize("p, v", itertools.product(range(2, 7), range(1, 4)))
+@pytest.mark.parametrize("p, v", [*itertools.product(range(2, 7), range(1, 4))])
 def test_a_shorter_warm_up_takes_as_long_and_holds_what_1f1b_holds(p, v):
     for m in (p, 2 * p, 4 * p):
         ends, held = [], []
