@@ -200,7 +200,7 @@ if recorded:
     ax.barh(y + 0.18, done, height=0.34, color="C1", label="operations (%)")
     ax.set_yticks(y, percents)
     ax.invert_yaxis()
-    ax.set(xlabel="%, the best of three rounds; black: from the lowest to the best")
+    ax.set(xlabel="%, best of three rounds; black: lowest to best")
     ax.legend(loc="upper left", bbox_to_anchor=(-0.2, -0.25), ncols=2, fontsize=9)
     save_figures()
 
@@ -441,11 +441,11 @@ if recorded:
     result("cost_of_sampling", starved.cost, varies=True)
 
 # At the top: teeth. Every tooth is a batch trained on, every gap a wait, and the
-# average is (starved_percent) %, about one step in four steps' time. The loop is
-# starved: in (idle_starved) of the readings there was next to nothing. In the middle,
-# once the workers have started, it was (idle_fed): the gaps have closed. The same step
-# on the same data gets through (long_fed_over_starved) times as many examples; (3 +
-# 1)/1 = 4 was to be expected.
+# average is (starved_percent) %; with a core to itself it would be one step in four, 25
+# %. The loop is starved: in (idle_starved) of the readings there was next to nothing.
+# In the middle, once the workers have started, it was (idle_fed): the gaps have closed.
+# The same step on the same data gets through (long_fed_over_starved) times as many
+# examples; (3 + 1)/1 = 4 was to be expected.
 #
 # At the bottom the same loop starves as much as at the top, in steps of 0.01 seconds.
 # Each sample now is the mean over several teeth, and a gap shows in (idle_fine) of
@@ -567,7 +567,7 @@ if recorded:
         line = np.array(lines[name]) * step_seconds / batch
         ax.plot(workers, line, "--", color=color, linewidth=1.5)
         spread = [best - rates.min(axis=1), 0 * best]
-        how = {"fmt": "o", "capsize": 4, "color": color, "label": name}
+        how = {"fmt": "o", "capsize": 4, "color": color, "label": f"input {name}"}
         ax.errorbar(workers, best, spread, **how)
     ax.axhline(1, color="black", linewidth=1)
     ax.text(0, 1, "the step alone", va="bottom", fontsize=9)
@@ -575,7 +575,7 @@ if recorded:
     ax.set(ylim=(0, 1.15), xticks=workers)
     title = f"dots: best of 3, bars: to the lowest · lines: formula · {cores} cores"
     ax.set_title(title, fontsize=9)
-    ax.legend(title="the input", loc="lower right")
+    ax.legend(loc="upper left", bbox_to_anchor=(0, -0.2), ncols=2)
     save_figures()
 
 if recorded:
