@@ -1,4 +1,4 @@
-# Generated from book/01_matmul.md by `make forms`: edit the manuscript, not this file.
+# Chapter 1 of Many Ranks, One Model, as one script. Generated from book/01_matmul.md.
 #
 # Run it on 2 ranks, or on another number of them, in one of these ways:
 #     python 01_matmul.py
@@ -210,6 +210,7 @@ def cpu_seconds(multiply, n):
 
 
 if rank == 0:
+    print("\n## The same product, twice\n")
     loops_n, blas_n = [16, 32, 64, 128], [128, 256, 512, 1024]
     with threadpool_limits(1, user_api="blas"):  # one thread, like the loops
         loops_seconds = [cpu_seconds(by_loops, n) for n in loops_n]
@@ -231,7 +232,9 @@ def file_beside(name):
         number += 1
         name = f"{first}-{number}"
     pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    print(f"saved beside this script: {path.name}")
+    return path
 
 
 # From ranklab.plots:
@@ -354,6 +357,7 @@ def count(multiply, A, B, number=Counted):
 # many multiplications will the tally hold, and how many additions?
 
 if rank == 0:
+    print("\n## Count it by running it\n")
     A = [[2, 7, 3], [1, 5, 8], [0, 4, 1]]
     B = [[3, 0, 1], [2, 1, 0], [1, 2, 4]]
     entries, tally = count(product, A, B)
@@ -389,6 +393,7 @@ if rank == 0:
 # exact: how much more does the second best class leave unexplained?
 
 if rank == 0:
+    print("\n## How it grows\n")
     few, sizes = np.arange(2, 21, 2), np.arange(8, 73, 8)
     counts = [
         count(product, np.ones((n, n)), np.ones((n, n)))[1]["mul"] for n in few
@@ -486,6 +491,7 @@ def numbers(n):
 # report? Read the last function again before you answer. We ask five times.
 
 if rank == 0:
+    print("\n## Extra: A fit finds growth where there is none\n")
     fits = []
     for _ in range(5):
         ns, times = big_o.measure_execution_time(
@@ -557,6 +563,7 @@ def profile(multiply, n):
 
 
 if rank == 0:
+    print("\n## What waits for what\n")
     in_a_row = profile(product, 16)
     result("ready_at_step_1", in_a_row[1])
     result("steps_in_a_row", max(in_a_row))
@@ -648,6 +655,7 @@ def gflops(multiply, n, dtype=np.float64, clock=time.process_time):
 
 
 if rank == 0:
+    print("\n## The ladder\n")
     rate = {"three loops": gflops(by_loops, 64)}
 
 # How much does the order matter in which numbers are read from memory? Take two sums.
@@ -844,6 +852,7 @@ def bytes_per_second(operation, bytes_each, *arrays):
 
 
 if rank == 0:
+    print("\n## The roof\n")
     x, y, z = np.ones((3, 1 << 23))  # 64 MiB each
     with threadpool_limits(1, user_api="blas"):
         added = bytes_per_second(np.add, 24, x, y, z)
@@ -973,10 +982,10 @@ if rank == 0:
 # At the flat roof, then, more processors. A BLAS uses the cores of one machine and
 # cuBLAS one GPU; neither goes further, so this is up to us. The rows of $C$ do not wait
 # for each other: whoever has the rows of $A$ that belong to them, and all of $B$, can
-# compute them alone. We start a few processes and give each its share. In chapter
-# 05_ranks you learn what they are and how they come about. Here it is enough to know
-# that each has its own memory, a number `rank`, and a `world_size`, which says how many
-# they are. A cell that begins with `%%px` runs on all of them.
+# compute them alone. We start a few processes and give each its share. In chapter 5 you
+# learn what they are and how they come about. Here it is enough to know that each has
+# its own memory, a number `rank`, and a `world_size`, which says how many they are. A
+# cell that begins with `%%px` runs on all of them.
 
 
 def from_rank_0(make):
@@ -999,6 +1008,7 @@ def push(name, make):
 # mean equal.
 
 if rank == 0:
+    print("\n## Rows over two processes\n")
     torch.manual_seed(0)
     A, B = torch.randint(-8, 9, (2, 403, 403)).double()
     whole = A @ B
@@ -1307,6 +1317,7 @@ def operations(n, leaf):
 
 
 if rank == 0:
+    print("\n## Extra: Strassen's algorithm\n")
     _, tally = count(lambda A, B: strassen(A, B, 1, by_loops), *np.ones((2, 2, 2)))
     result("strassen_2x2", [tally["mul"], tally["add"]])
     powers = [2**k for k in range(1, 13)]

@@ -1182,12 +1182,12 @@ if rank == 0:
 # For small layers most of the time is Python, and the GIL lets only one thread at a
 # time run Python: two threads reach (small_layers_threads), two processes
 # (small_layers_processes). PyTorch lets go of the lock while it multiplies, as chapter
-# 05_ranks shows, so for large products threads can gain as well. In this run they
-# reached (large_layers_threads), and the processes (large_layers_processes). Two
-# processes can be at most twice as fast. Where a number says otherwise, something else
-# was busy here. And `DataParallel` has costs that ours has not: it copies the model
-# from the first GPU to all others in every forward pass, and gathers all outputs there.
-# Where this page finds two GPUs, it measures both wrappers.
+# 5 shows, so for large products threads can gain as well. In this run they reached
+# (large_layers_threads), and the processes (large_layers_processes). Two processes can
+# be at most twice as fast. Where a number says otherwise, something else was busy here.
+# And `DataParallel` has costs that ours has not: it copies the model from the first GPU
+# to all others in every forward pass, and gathers all outputs there. Where this page
+# finds two GPUs, it measures both wrappers.
 
 
 def seconds_a_step(replica, inputs, repeats=20):

@@ -1,4 +1,4 @@
-# Generated from book/16_layers.md by `make forms`: edit the manuscript, not this file.
+# Chapter 16 of Many Ranks, One Model, as one script. Generated from book/16_layers.md.
 #
 # Run it on 4 ranks, or on another number of them, in one of these ways:
 #     python 16_layers.py
@@ -143,8 +143,8 @@ def play(part):
 # A model is too large for any one of your ranks. Can they own it together, a few layers
 # each, and still train the same model? And what becomes of the time?
 #
-# 35 minutes to read · 20 seconds to run · stands on chapter 02_graphs, chapter
-# 06_messages, chapter 07_collectives and chapter 10_sync_sgd
+# 35 minutes to read · 20 seconds to run · stands on chapter 2, chapter 6, chapter 7 and
+# chapter 10
 #
 # In data parallelism every rank holds the whole model and a part of the batch. Here it
 # is the other way round: every sample passes through every rank, and a rank holds a
@@ -166,6 +166,9 @@ def layer(number):
     torch.manual_seed(number)
     return nn.Sequential(nn.Linear(16, 16), nn.Tanh()).double()
 
+
+if rank == 0:
+    print("\n## A cut, by hand\n")
 
 play("ranks")
 
@@ -347,7 +350,9 @@ def file_beside(name):
         number += 1
         name = f"{first}-{number}"
     pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    print(f"saved beside this script: {path.name}")
+    return path
 
 
 def save_figures():
@@ -382,12 +387,12 @@ if rank == 0:
 # --- Messages that autograd knows -----------------------------------------------------
 
 # By hand, each rank has to remember that a send in forward means a receive in backward.
-# But these two belong together as a function and its derivative do. chapter
-# 07_collectives calls such a pair adjoint: the adjoint of "send to rank 1" is "receive
-# from rank 1". Autograd can do the remembering, if both are written as functions with a
-# backward of their own: `forward` may note in `ctx` what `backward` will need, and
-# `backward` is given the gradient of what `forward` has returned, and returns one for
-# each of its arguments.
+# But these two belong together as a function and its derivative do. chapter 7 calls
+# such a pair adjoint: the adjoint of "send to rank 1" is "receive from rank 1".
+# Autograd can do the remembering, if both are written as functions with a backward of
+# their own: `forward` may note in `ctx` what `backward` will need, and `backward` is
+# given the gradient of what `forward` has returned, and returns one for each of its
+# arguments.
 
 
 class Send(torch.autograd.Function):
@@ -457,8 +462,8 @@ def through(layers, inputs, received, group=None):
 # `through` believes the shape that it is told, and takes the type from the stage's own
 # weights (so a stage needs one). Neither travels with the message: what comes in
 # another type, or is smaller, is taken for what was expected, and nobody says so
-# (chapter 06_messages). Such a mistake is made easily, with mixed precision on one side
-# of the cut, say.
+# (chapter 6). Such a mistake is made easily, with mixed precision on one side of the
+# cut, say.
 
 
 def mlp_backward():
@@ -469,6 +474,9 @@ def mlp_backward():
 
 
 everyone()
+if rank == 0:
+    print("\n## Messages that autograd knows\n")
+
 play("ranks")
 
 mine.zero_grad()
@@ -546,6 +554,9 @@ def windows(tokens, batch, context, seed):
 
 
 everyone()
+if rank == 0:
+    print("\n## A GPT\n")
+
 play("ranks")
 text = prose()
 tokens = encode(text)
@@ -769,6 +780,7 @@ def language_loss(logits, targets):
 # embedding, H the head.)
 
 if rank == 0:
+    print("\n## Any cut\n")
     show(draw_chain(["E", *"012345", "H"], [0, 2, 5, 8], "cut"))
     save_figures()
 
@@ -919,9 +931,8 @@ except ImportError:
 # The largest difference is (largest_gap). Nothing is averaged here, and nothing is
 # added up in another order: every layer gets the same numbers and does the same with
 # them, wherever it is. In data parallelism the order of additions changes, and the
-# weights differ in their last digits (chapter 10_sync_sgd).
-# (`tests/chapters/test_layers.py` does 50 steps for every cut of a smaller GPT over 1
-# to 4 ranks.)
+# weights differ in their last digits (chapter 10). (`tests/chapters/test_layers.py`
+# does 50 steps for every cut of a smaller GPT over 1 to 4 ranks.)
 #
 # Three conditions are hidden in that. The optimizer must treat each parameter by
 # itself, as SGD and Adam do. What looks at all of them together, such as clipping by
@@ -937,6 +948,9 @@ except ImportError:
 # the receiving, and the picture would show waiting inside of computing.
 
 everyone()
+if rank == 0:
+    print("\n## What it saves, and what it does not\n")
+
 play("ranks")
 shape = Shape(blocks=6)  # 64 characters, 64 features
 big_batch = windows(tokens, 16, shape.context, 0)
@@ -981,7 +995,7 @@ if rank == 0:
 #
 # What does a rank have to hold? Its parameters, a gradient for each, and Adam's two
 # moments (two running means for each parameter). And what its forward saves for its
-# backward, the saved tensors, counted as in chapter 02_graphs.
+# backward, the saved tensors, counted as in chapter 2.
 
 
 def saved_bytes(layers, forward):
@@ -1109,8 +1123,9 @@ def stage_pass(bounds, shape):
 def ping(nbytes, repeats=10, a=0, b=1):
     """Seconds that one message of `nbytes` bytes takes between ranks a and b.
 
-    Half of a round trip, the fastest of `repeats`: whatever else the machine does can only
-    make a message slower. Every rank calls it; ranks other than a and b get nan.
+    Half of a round trip, the fastest of `repeats`: whatever else the machine
+    does can only make a message slower. Every rank calls it; ranks other than
+    a and b get nan.
     """
     ball = torch.zeros(nbytes, dtype=torch.uint8)
     me, times = dist.get_rank(), []
@@ -1123,7 +1138,7 @@ def ping(nbytes, repeats=10, a=0, b=1):
             dist.recv(ball, a)
             dist.send(ball, a)
         times.append((time.perf_counter() - start) / 2)
-    return min(times[1:]) if me in (a, b) else float("nan")  # the first one warms up
+    return min(times[1:]) if me in (a, b) else float("nan")  # 0 warms up
 
 
 everyone()
@@ -1136,9 +1151,10 @@ message_seconds = [ping(size) for size in message_sizes]
 
 
 def latency_bandwidth(sizes, seconds):
-    """Fit T(n) = alpha + n / beta to measured times; return alpha (s) and beta (bytes/s).
+    """Fit T(n) = alpha + n / beta to measured times.
 
-    Least squares of the relative error, so that every size has the same weight.
+    Return alpha (s) and beta (bytes/s). Least squares of the relative error,
+    so that every size has the same weight.
     """
     n, t = np.asarray(sizes, dtype=float), np.asarray(seconds, dtype=float)
     equations = np.stack([1 / t, n / t], axis=1)
@@ -1146,8 +1162,8 @@ def latency_bandwidth(sizes, seconds):
     return float(alpha), float(1 / per_byte)
 
 
-# The model of chapter 06_messages says what the seams cost. Over each of them, one
-# after the other, an activation goes forward and a gradient comes back:
+# The model of chapter 6 says what the seams cost. Over each of them, one after the
+# other, an activation goes forward and a gradient comes back:
 #
 # $$
 # T(n) = T(1) + 2 (n - 1) \left(\alpha + \frac{S}{\beta}\right),
@@ -1213,8 +1229,8 @@ if rank == 0:
 # And the messages? Data parallelism sends the gradients of all parameters in each step;
 # this sends an activation and its gradient over each seam, however many parameters lie
 # behind it. A rank in the middle sends two such messages a step (an activation on, a
-# gradient back), and a rank of a ring about two times the gradients (chapter
-# 08_all_reduce). So compare one with one.
+# gradient back), and a rank of a ring about two times the gradients (chapter 8). So
+# compare one with one.
 #
 # Predict: An activation grows with the batch, and the gradients do not. From how many
 # windows a step on is the activation at one seam as large as all gradients of our
@@ -1256,6 +1272,9 @@ def layer_seconds(layers, tokens, targets, repeats=6):
 
 
 everyone()
+if rank == 0:
+    print("\n## Who owns how many layers?\n")
+
 play("ranks")
 wordy = Shape(vocabulary=2048, blocks=6)
 wordy_seconds = None
@@ -1358,7 +1377,7 @@ def from_rank_0(make):
 # last rank computes (balance_gain) times as long as the fullest one of the balanced
 # cut. The dotted line is an even share. The head alone takes (head_share) %: a layer
 # that takes more than an even share cannot be balanced by any cut, and has to be split
-# itself (chapter 18_tensor).
+# itself (chapter 18).
 #
 # Predict: By how much does the balanced cut shorten a step?
 
@@ -1410,8 +1429,8 @@ if rank == 0:
     save_figures()
 
 # With 16 batches, by the costs that were measured, equally many layers take (many_gain)
-# times as long as the balanced cut: the slowest stage sets the pace for all. chapter
-# 17_pipeline runs such schedules.
+# times as long as the balanced cut: the slowest stage sets the pace for all. chapter 17
+# runs such schedules.
 #
 # As long as there is one batch at a time, balance is a matter of memory. `balance` does
 # not mind: give it bytes in place of seconds.
@@ -1428,6 +1447,9 @@ if rank == 0:
 # copy's gradient? What becomes of the copies after a few steps?
 
 everyone()
+if rank == 0:
+    print("\n## One weight, two owners\n")
+
 play("ranks")
 ends = dist.new_group([0, world_size - 1])
 
@@ -1548,6 +1570,9 @@ if rank == 0:
 # A model that nobody holds can still write. To train it, all ranks own a part:
 
 everyone()
+if rank == 0:
+    print("\n## Extra: a sentence from a model that nobody holds\n")
+
 play("ranks")
 layers = gpt_stage(small, evenly, rank)
 optimizer = torch.optim.AdamW(layers.parameters(), 1e-2)
@@ -1670,6 +1695,9 @@ if rank == 0:
 # idle at any moment in the same way:
 
 everyone()
+if rank == 0:
+    print("\n## When it is worth it\n")
+
 play("ranks")
 two = torch.cuda.device_count() > 1
 one, other = ("cuda:0", "cuda:1") if two else ("cpu", "cpu")
@@ -1689,10 +1717,10 @@ def leave_group():
 
 # Cut between layers, n ranks train at the speed of one. If the model fits on one rank,
 # data parallelism is better: the same n ranks, each on a processor of its own, have up
-# to n times the speed (chapter 12_own_ddp). What remains is the model that does not
-# fit. How soon is that? GPT-3 has 96 blocks of width 12,288 and a vocabulary of 50,257,
-# and was trained on 3.2 million tokens a step [brown2020]. Adam in mixed precision
-# needs 16 bytes for each parameter [rajbhandari2020], and an H100 has 80 GB [hopper].
+# to n times the speed (chapter 12). What remains is the model that does not fit. How
+# soon is that? GPT-3 has 96 blocks of width 12,288 and a vocabulary of 50,257, and was
+# trained on 3.2 million tokens a step [brown2020]. Adam in mixed precision needs 16
+# bytes for each parameter [rajbhandari2020], and an H100 has 80 GB [hopper].
 
 everyone()
 if rank == 0:
@@ -1719,8 +1747,8 @@ if rank == 0:
 # GB over each seam, forward, and as much back. The gradients, which data parallelism
 # would send, are (gradient_gb) GB, whatever the batch; the two are equal at
 # (million_tokens_equal) million tokens. Of the ways to cut a model (this one and that
-# of chapter 18_tensor), this one sends least, and only to a neighbor. So large systems
-# cut between layers where the cut goes from one machine to another [narayanan2021].
+# of chapter 18), this one sends least, and only to a neighbor. So large systems cut
+# between layers where the cut goes from one machine to another [narayanan2021].
 #
 # Worked problem: How long do the messages of one seam take, beside what one stage
 # computes? Between hosts a link of 400 Gbit/s carries 50 GB/s [connectx7], and an H100
@@ -1732,7 +1760,7 @@ if rank == 0:
 # can be made to fit (a smaller batch, activations computed twice [chen2016], state that
 # is sharded, chapter 19). If not, divide the model; between layers where the links are
 # slow. And never one batch at a time: how the ranks are kept busy is the next chapter,
-# chapter 17_pipeline.
+# chapter 17.
 
 # --- What you can do now --------------------------------------------------------------
 
@@ -1752,9 +1780,8 @@ if rank == 0:
 #
 # With more hosts, the same file under `torchrun --nnodes`. The model, `Send`,
 # `Receive`, `through` and `balance` are in `ranklab.taught.layers`. The next chapters
-# import the model from there. They send in other ways: chapter 17_pipeline by hand
-# again, because with `Send` and `Receive` it is autograd that decides when a message
-# goes.
+# import the model from there. They send in other ways: chapter 17 by hand again,
+# because with `Send` and `Receive` it is autograd that decides when a message goes.
 
 # --- Where to read on -----------------------------------------------------------------
 

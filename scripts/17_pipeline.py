@@ -1,4 +1,4 @@
-# Generated from book/17_pipeline.md by `make forms`: edit the manuscript, not this file.
+# Chapter 17 of Many Ranks, One Model, as one script. Generated from book/17_pipeline.md.
 #
 # Run it on 4 ranks, or on another number of them, in one of these ways:
 #     python 17_pipeline.py
@@ -147,7 +147,9 @@ def file_beside(name):
         number += 1
         name = f"{first}-{number}"
     pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    print(f"saved beside this script: {path.name}")
+    return path
 
 
 def show(value, on_rank=None):
@@ -168,8 +170,7 @@ def show(value, on_rank=None):
 # How can all of them work at once, how much idle time is left, and what does that cost
 # in memory?
 #
-# 35 minutes to read · 40 seconds to run · stands on chapter 02_graphs, chapter
-# 06_messages and chapter 16_layers
+# 35 minutes to read · 40 seconds to run · stands on chapter 2, chapter 6 and chapter 16
 #
 # Send several small batches through the stages, one behind the other. What is left is a
 # question of order: which stage does what, when. You will write that order down as
@@ -179,8 +180,8 @@ def show(value, on_rank=None):
 
 # --- Micro-batches --------------------------------------------------------------------
 
-# In chapter 16_layers one batch goes through the stages. While it is in one of them,
-# all others have nothing to do: with n stages, each is idle for n − 1 of n parts of the
+# In chapter 16 one batch goes through the stages. While it is in one of them, all
+# others have nothing to do: with n stages, each is idle for n − 1 of n parts of the
 # time.
 #
 # So cut the batch into micro-batches. As soon as the first one has left stage 0, the
@@ -202,6 +203,7 @@ def gpipe(stages, micro_batches):
 
 
 if rank == 0:
+    print("\n## Micro-batches\n")
     show(gpipe(2, 2))
 
 # Both stages do the same. When they do it is not in the lists, and need not be. A stage
@@ -459,8 +461,8 @@ if rank == 0:
 #
 # More micro-batches make the bubble smaller. Their number ends at the number of
 # samples, unless one cuts sequences, too [li2021terapipe]; and small products are slow
-# ones (chapter 01_matmul). GPipe's authors found four times as many as stages to be
-# enough [huang2019].
+# ones (chapter 1). GPipe's authors found four times as many as stages to be enough
+# [huang2019].
 
 # --- 1F1B: the same idle time, less memory --------------------------------------------
 
@@ -505,6 +507,7 @@ def one_f_one_b(stages, micro_batches):
 # Is the bubble larger than GPipe's, smaller, or the same?
 
 if rank == 0:
+    print("\n## 1F1B: the same idle time, less memory\n")
     unit = 0.02  # seconds of a forward, and of each half of a backward
     schedules = {"GPipe": gpipe(n, 2 * n), "1F1B": one_f_one_b(n, 2 * n)}
     plans = {which: simulate(s, unit, unit, unit) for which, s in schedules.items()}
@@ -551,15 +554,16 @@ if rank == 0:
 
 
 def balance(costs, n):
-    """Bounds that cut a chain of layers for n owners, so that the largest sum of costs is least.
+    """Bounds that cut a chain of layers for n owners: the largest sum is least.
 
     Raises ValueError where an owner would be left without a layer.
     """
     if not 1 <= n <= len(costs):
-        raise ValueError(f"{n} owners for {len(costs)} layers: each needs at least one.")
-    best = {j: (sum(costs[:j]), [0, j]) for j in range(1, len(costs) + 1)}  # for one owner
+        raise ValueError(f"{n} owners for {len(costs)} layers: one each at least.")
+    ends = range(1, len(costs) + 1)
+    best = {j: (sum(costs[:j]), [0, j]) for j in ends}  # for one owner
     for k in range(2, n + 1):
-        fewer, best = best, {}  # fewer: what is best for k - 1 owners
+        fewer, best = best, {}  # fewer: for k - 1 owners
         for j in range(k, len(costs) + 1):
             for i in range(k - 1, j):  # the last owner takes layers i to j
                 largest, bounds = fewer[i]
@@ -573,8 +577,8 @@ def balance(costs, n):
 # and the beat is that of the slowest stage. So GPipe takes $\sum_s c_s + (m
 # - 1) \max_s c_s$, where $c_s$ is a forward and a backward of stage s. 1F1B takes no
 #   longer, and no less than $m \max_s c_s$. So in a pipeline the cut should be
-#   balanced. chapter 16_layers has a function for it. Its embedding is cheap, and a
-#   head over a large vocabulary costs several blocks:
+#   balanced. chapter 16 has a function for it. Its embedding is cheap, and a head over
+#   a large vocabulary costs several blocks:
 
 if rank == 0:
     costs = [0.2] + [1.0] * (2 * n - 2) + [2.5]  # embedding, blocks, head
@@ -599,7 +603,7 @@ def from_rank_0(make):
 
 
 # The balanced cut takes (balanced_over_even) of the even one's time. With one batch at
-# a time it wins nothing, as chapter 16_layers has measured.
+# a time it wins nothing, as chapter 16 has measured.
 
 # --- Real layers on real ranks --------------------------------------------------------
 
@@ -643,6 +647,9 @@ def parse(text):
     words = [(word[0], *word[1:].split(".")) for word in text.split()]
     return [(kind, int(k), int(*chunk or "0")) for kind, k, *chunk in words]
 
+
+if rank == 0:
+    print("\n## Real layers on real ranks\n")
 
 programs = from_rank_0(lambda: with_messages(schedules["1F1B"]))
 
@@ -776,10 +783,10 @@ def demand_sound(program, worker, inputs, targets):
 
 # The `Worker` is the part that computes. A table, `does`, leads from the kind of an
 # instruction to a method, and that is all it knows about schedules. First the forward.
-# A tensor that was received is a leaf, as in chapter 16_layers. On the model's last
-# piece comes the loss, divided by the number of micro-batches: the mean of their means
-# is the mean of the batch. `parts` holds each piece as a list of one; zero bubble will
-# cut it further.
+# A tensor that was received is a leaf, as in chapter 16. On the model's last piece
+# comes the loss, divided by the number of micro-batches: the mean of their means is the
+# mean of the batch. `parts` holds each piece as a list of one; zero bubble will cut it
+# further.
 
 
 class ForwardWorker(Stage):
@@ -848,20 +855,20 @@ def everyone():
 
 
 def prose():
-    """The text of Python's own documentation, which comes with Python: a str of plain ASCII."""
-    from pydoc_data.topics import topics  # a large module: only when it is wanted
+    """The text of Python's own documentation: a str of plain ASCII."""
+    from pydoc_data.topics import topics  # a large module
 
     text = "\n\n".join(topics[name] for name in sorted(topics))
     return "".join(c for c in text if c == "\n" or " " <= c <= "~")
 
 
 def encode(text):
-    """Characters as tokens, an int64 tensor: 0 is the end of a line, 1 a space, 95 a tilde."""
+    """Characters as int64 tokens: 0 ends a line, 1 is a space, 95 a tilde."""
     return torch.tensor([0 if c == "\n" else ord(c) - 31 for c in text])
 
 
 def windows(tokens, batch, context, seed):
-    """Inputs and targets, (batch, context) each: windows drawn from the text, and one later."""
+    """Inputs and targets, (batch, context): windows of text, and one later."""
     g = torch.Generator().manual_seed(seed)
     starts = torch.randint(len(tokens) - context, (batch, 1), generator=g)
     rows = tokens[starts + torch.arange(context + 1)]
@@ -870,7 +877,7 @@ def windows(tokens, batch, context, seed):
 
 @dataclass(frozen=True)
 class Shape:
-    """The numbers that make a GPT: `width` features a token, in `heads` attention heads."""
+    """The numbers that make a GPT: `width` features a token, `heads` heads."""
 
     vocabulary: int = 96
     context: int = 64
@@ -880,7 +887,7 @@ class Shape:
 
 
 class Embed(nn.Module):
-    """Tokens (batch, time) -> (batch, time, width): a vector for the token, plus its place's."""
+    """Tokens (batch, time) -> (batch, time, width), token plus place."""
 
     def __init__(self, shape):
         super().__init__()
@@ -892,12 +899,12 @@ class Embed(nn.Module):
 
 
 def attend(query, key, value):
-    """Causal attention; all (batch, heads, time, size). A token sees itself and those before it."""
+    """Causal attention; all (batch, heads, time, size)."""
     return nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
 
 
 class Attention(nn.Module):
-    """(batch, time, width) -> the same; `heads` heads of `size` features each."""
+    """(batch, time, width) -> the same; `heads` heads of `size` features."""
 
     def __init__(self, width, heads, size):
         super().__init__()
@@ -909,21 +916,22 @@ class Attention(nn.Module):
 
     def forward(self, x):
         q, k, v = (
-            f(x).unflatten(-1, (-1, self.size)).transpose(1, 2)  # (batch, heads, time, size)
+            f(x).unflatten(-1, (-1, self.size)).transpose(1, 2)
             for f in (self.query, self.key, self.value)
         )
         return self.out(attend(q, k, v).transpose(1, 2).flatten(2))
 
 
 def head_size(shape):
-    """The features of one attention head. Raises ValueError if the heads cannot share evenly."""
+    """The features of a head. ValueError if the heads cannot share evenly."""
     if shape.width % shape.heads:
-        raise ValueError(f"{shape.heads} heads cannot share {shape.width} features evenly.")
+        what = f"{shape.width} features evenly."
+        raise ValueError(f"{shape.heads} heads cannot share {what}")
     return shape.width // shape.heads
 
 
 class MLP(nn.Module):
-    """(..., width) -> the same: up to `hidden` features, GELU, and down again."""
+    """(..., width) -> the same: up to `hidden` features, GELU, and down."""
 
     def __init__(self, width, hidden):
         super().__init__()
@@ -934,11 +942,12 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """(batch, time, width) -> the same: attention, then an MLP, each added to what came in."""
+    """(batch, time, width) -> the same: attention and MLP, each added to x."""
 
     def __init__(self, shape):
         super().__init__()
-        self.norm_1, self.norm_2 = nn.LayerNorm(shape.width), nn.LayerNorm(shape.width)
+        self.norm_1 = nn.LayerNorm(shape.width)
+        self.norm_2 = nn.LayerNorm(shape.width)
         self.attention = Attention(shape.width, shape.heads, head_size(shape))
         self.mlp = MLP(shape.width, 4 * shape.width)
 
@@ -960,27 +969,27 @@ class Head(nn.Module):
 
 
 def drawn(name, sizes, seed=0):
-    """The initial value of a parameter, float64: its name, its sizes and the seed alone decide."""
+    """A parameter's first value, float64; name, sizes and seed alone decide."""
     if name.endswith("bias"):
         return torch.zeros(sizes, dtype=torch.float64)
     if "norm" in name:
         return torch.ones(sizes, dtype=torch.float64)
-    number = zlib.crc32(f"{seed} {name}".encode())  # hash() would differ from process to process
+    number = zlib.crc32(f"{seed} {name}".encode())  # hash() differs by process
     g = torch.Generator().manual_seed(number)
     scale = sizes[-1] ** -0.5  # so that outputs are about as large as inputs
     return torch.randn(sizes, dtype=torch.float64, generator=g) * scale
 
 
 def gpt(shape, first=0, last=None, seed=0, dtype=torch.float32):
-    """Layers `first` to `last` (excluded; negative counts from the end) of a GPT.
+    """Layers `first` to `last` (excluded) of a GPT, an nn.Sequential.
 
-    An nn.Sequential: layer 0 embeds, the last one is the head, between them are the blocks. The
-    names and initial weights of a layer are the same in whatever slice it stands.
+    Layer 0 embeds, the last one is the head. The names and initial weights of a
+    layer are the same in whatever slice it stands.
     """
     blocks = [(f"block{i}", Block) for i in range(shape.blocks)]
     makers = [("embed", Embed), *blocks, ("head", Head)]
-    model = nn.Sequential(OrderedDict((name, make(shape)) for name, make in makers[first:last]))
-    model = model.to(dtype)
+    layers = OrderedDict((name, make(shape)) for name, make in makers[first:last])
+    model = nn.Sequential(layers).to(dtype)
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.copy_(drawn(name, p.shape, seed))
@@ -989,8 +998,8 @@ def gpt(shape, first=0, last=None, seed=0, dtype=torch.float32):
 
 # --- The same weights -----------------------------------------------------------------
 
-# The small GPT of chapter 16_layers, two layers a rank: its losses and weights after
-# three steps of 1F1B. Another order of the same sums: nothing else has changed.
+# The small GPT of chapter 16, two layers a rank: its losses and weights after three
+# steps of 1F1B. Another order of the same sums: nothing else has changed.
 
 everyone()
 play_("ranks")
@@ -1014,7 +1023,7 @@ def pieces_of(chunks):  # of one or two layers each
 
 
 def language_loss(logits, targets):
-    """Mean cross-entropy of logits (batch, time, vocabulary) over all targets (batch, time)."""
+    """Mean cross-entropy of logits (batch, time, vocabulary)."""
     return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
@@ -1289,6 +1298,7 @@ def verdict(schedule):
 
 
 if rank == 0:
+    print("\n## Proven before it runs\n")
     for texts in (("F0 F1 B0 B1", "F0 B0 F1"), ("F0 F1 B0 B1", "F0 B0 B1 F1"),
                   ("F0 F1 B0 B1", "F1 B1 F0 B0"), ("F0 B0 F1 B1", "F0 F1 B0 B1")):
         print(" | ".join(texts), verdict([parse(text) for text in texts]), sep="\n")
@@ -1384,6 +1394,7 @@ def interleaved(stages, micro_batches, chunks, each=2):
 
 
 if rank == 0:
+    print("\n## Interleaved: shorter ways\n")
     schedules["interleaved"] = interleaved(n, 2 * n, 2)
     plans["interleaved"] = simulate(schedules["interleaved"], *[unit / 2] * 3)
     result("idle_interleaved", idle_share(plans["interleaved"]))
@@ -1458,11 +1469,11 @@ if rank == 0:
 
 # --- Zero bubble: work that nobody waits for ------------------------------------------
 
-# chapter 02_graphs has shown that the backward of a linear layer is two products that
-# do not need each other: the gradient of its input and that of its weight. The first
-# one is urgent: the stage before waits for it. For the second one nobody waits before
-# the optimizer's step. So make two instructions of B: I, the gradient of the input, and
-# W, that of the weights. W can be put where a stage would otherwise be idle [qi2024]. I
+# chapter 2 has shown that the backward of a linear layer is two products that do not
+# need each other: the gradient of its input and that of its weight. The first one is
+# urgent: the stage before waits for it. For the second one nobody waits before the
+# optimizer's step. So make two instructions of B: I, the gradient of the input, and W,
+# that of the weights. W can be put where a stage would otherwise be idle [qi2024]. I
 # and W are PyTorch's letters; the paper calls I B.
 #
 # ZB-H1 is 1F1B with I in the place of B, and W later: on stage s, s micro-batches
@@ -1495,6 +1506,7 @@ def zero_bubble(stages, micro_batches, memory=1):
 # a step. For how many in ZB-H1, and in ZB-H2?
 
 if rank == 0:
+    print("\n## Zero bubble: work that nobody waits for\n")
     schedules["ZB-H1"] = zero_bubble(n, 2 * n)
     schedules["ZB-H2"] = zero_bubble(n, 2 * n, memory=2)
     for which in ("1F1B", "ZB-H1", "ZB-H2"):
@@ -1712,6 +1724,9 @@ def napped(program, unit):
     return best[1]
 
 
+if rank == 0:
+    print("\n## Plan and clock\n")
+
 lists = from_rank_0(lambda: {which: with_messages(s) for which, s in schedules.items()})
 unit = from_rank_0(lambda: unit)
 if rank == 0:
@@ -1778,11 +1793,11 @@ if rank == 0:
 # What looks at all gradients at once needs all stages: to clip by the norm of the whole
 # gradient takes one all-reduce, of a sum of squares, and it is one of those waits that
 # ZB-H2 cannot afford. A weight that two stages share, such as a tied embedding, needs
-# another one before it (chapter 16_layers).
+# another one before it (chapter 16).
 #
 # Data parallelism fits in at the same place: several such pipelines, each with its part
 # of the batch, and the ranks that hold the same stage average their gradients (chapter
-# 12_own_ddp) before the norm is taken.
+# 12) before the norm is taken.
 
 # --- Machines that you do not have ----------------------------------------------------
 
@@ -1801,6 +1816,7 @@ if rank == 0:
 # Autograd saves about 34 bytes a token and feature in each block [korthikanti2023].
 
 if rank == 0:
+    print("\n## Machines that you do not have\n")
     width, tokens, blocks_each, stages, m = 12_288, 2_048, 12, 8, 64
     forward = blocks_each * 24 * width**2 * tokens / (0.4 * 989e12)
     result("forward_ms", 1e3 * forward)
@@ -1819,7 +1835,7 @@ if rank == 0:
 # stage (bubble_4). But stage 0 of 1F1B holds eight micro-batches, (saved_gb) GB, and
 # its weights with gradients and Adam's state take (weights_gb) GB at 16 bytes a
 # parameter [rajbhandari2020]. The card has 80. So a pipeline alone is not enough, and a
-# stage is itself cut, over the GPUs of a host (chapter 18_tensor).
+# stage is itself cut, over the GPUs of a host (chapter 18).
 
 # --- Beside PyTorch's -----------------------------------------------------------------
 
@@ -1845,6 +1861,9 @@ def pytorchs(kind, pieces):
 
 
 everyone()
+if rank == 0:
+    print("\n## Beside PyTorch's\n")
+
 play_("ranks")
 kinds = {"GPipe": pipelining.ScheduleGPipe, "1F1B": pipelining.Schedule1F1B,
          "interleaved": pipelining.ScheduleInterleaved1F1B}

@@ -1,13 +1,12 @@
 # Generated from book/16_layers.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: a58373a840a4).
+# Once this file is changed, `make forms` leaves it alone (as generated: 40c25ac665a4).
 #
 # === A chain of strangers =============================================================
 #
 # Build, about 25 minutes. `through` is told the shape of what comes. Now do without, as
-# `deliver` of chapter 06_messages does. `train_chain(stage, batches, learning_rate)`
-# trains a chain of stages, one a rank, by plain SGD ($w \leftarrow w - \text{learning
-# rate} \cdot \text{gradient}$), and returns the loss of each step, a float, on every
-# rank.
+# `deliver` of chapter 6 does. `train_chain(stage, batches, learning_rate)` trains a
+# chain of stages, one a rank, by plain SGD ($w \leftarrow w - \text{learning rate}
+# \cdot \text{gradient}$), and returns the loss of each step, a float, on every rank.
 # - `stage` is this rank's module, trained in place: rank 0's takes the inputs, each
 #   other one what the rank before has computed. It may have no parameters.
 # - `batches` is a list of pairs, as many on every rank: (inputs, None) on rank 0,
