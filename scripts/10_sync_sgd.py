@@ -142,12 +142,12 @@ def result(name, value, varies=False):
     print(f"{name} = {plain(value)}")
 
 
-# === One batch, many ranks ============================================================
+# === Synchronous SGD: one batch, many ranks ===========================================
 
 # Four ranks take a quarter of every batch each. Is what they train together the network
 # that one rank alone would have trained, and to which digit?
 #
-# 40 minutes to read · 30 seconds to run · stands on chapter 03_training and chapter
+# 30 minutes to read · 30 seconds to run · stands on chapter 03_training and chapter
 # 07_collectives
 #
 # At the end you can share a batch out in any way and get the gradient of the whole,
@@ -187,23 +187,24 @@ def split(X, y, share=0.1, seed=0):
 
 
 def digits(seed=0):
-    """Return (X, y) for training and (X, y) for testing: scikit-learn's 1797 handwritten digits.
+    """Return (X, y) to train on and (X, y) to test: 1797 handwritten digits.
 
-    X (n, 64), float32: 8 x 8 pixels, 0 to 1. y (n,), int64: the digit. A random fifth, drawn with
-    `seed`, is for testing.
+    X (n, 64), float32: 8 x 8 pixels, 0 to 1. y (n,), int64: the digit. A random
+    fifth, drawn with `seed`, is for testing.
     """
-    from sklearn.datasets import load_digits  # slow to import: only when it is wanted
+    from sklearn.datasets import load_digits  # slow to import: only if wanted
 
     X, y = load_digits(return_X_y=True)
-    return split(torch.tensor(X / 16, dtype=torch.float32), torch.tensor(y), share=0.2, seed=seed)
+    X = torch.tensor(X / 16, dtype=torch.float32)
+    return split(X, torch.tensor(y), share=0.2, seed=seed)
 
 
 class DigitsNet(nn.Module):
-    """A small convolutional network for 8 x 8 pixels. The same seed, the same first weights."""
+    """A small convolutional network for 8 x 8 pixels, seeded."""
 
     def __init__(self, seed=0):
         super().__init__()
-        with torch.random.fork_rng(devices=[]):  # whoever draws numbers outside is not disturbed
+        with torch.random.fork_rng(devices=[]):  # disturb nobody outside
             torch.manual_seed(seed)
             self.first = nn.Conv2d(1, 8, 3, padding=1, bias=False)
             self.second = nn.Conv2d(8, 16, 3, padding=1, bias=False)
@@ -223,7 +224,7 @@ class DigitsNet(nn.Module):
 
 
 def shard(n, rank, world_size):
-    """Return the slice of n samples that is `rank`'s; the sizes of two differ by one at most."""
+    """Return `rank`'s slice of n samples; two sizes differ by one at most."""
     return slice(n * rank // world_size, n * (rank + 1) // world_size)
 
 
@@ -335,7 +336,8 @@ def save_figures():
 everyone()
 if rank == 0:
     play("kernel")
-    fig, axes = plt.subplots(n_ranks, 6, num="shards", figsize=(5.2, 0.88 * n_ranks))
+    size = 5.2, 0.88 * n_ranks
+    fig, axes = plt.subplots(n_ranks, 6, num="shards", figsize=size)
 
 a_few_by_rank = to_rank_0(a_few)
 if rank == 0:
@@ -355,7 +357,7 @@ if rank == 0:
 
 shares = to_rank_0(share)
 if rank == 0:
-    assert len({sample for share in shares for sample in share}) == 64  # everyone another part, no gap
+    assert len({sample for share in shares for sample in share}) == 64
     result("n_train", n_train)
     result("n_test", n_test)
     result("n_weights", n_weights)
@@ -396,7 +398,8 @@ if rank == 0:
 everyone()
 play("ranks")
 
-teams = {k: dist.new_group(range(k)) for k in range(1, world_size + 1)}  # the first k ranks
+# the first k ranks
+teams = {k: dist.new_group(range(k)) for k in range(1, world_size + 1)}
 
 
 def cut(n, parts):
@@ -406,10 +409,10 @@ def cut(n, parts):
 
 
 def gradient(model, x, labels, divisor):
-    """The gradient of the samples' summed loss over `divisor`, all parameters in one tensor."""
+    """The gradient of the samples' summed loss over `divisor`, in one tensor."""
     model.zero_grad()
-    loss = nn.functional.cross_entropy(model(x), labels, reduction="sum") / divisor
-    loss.backward()
+    loss = nn.functional.cross_entropy(model(x), labels, reduction="sum")
+    (loss / divisor).backward()
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
 
@@ -421,7 +424,7 @@ whole = gradient(model, inputs, labels, 840)
 
 
 def misses(k, parts):
-    """How far from `whole` k ranks with shards of that proportion come, in three ways."""
+    """How far from `whole` k ranks with such shards come, in three ways."""
     own = cut(840, parts)[rank]
     m = own.stop - own.start
     of_shard = gradient(model, inputs[own], labels[own], m)
@@ -432,7 +435,9 @@ def misses(k, parts):
     }
     for summed in ways.values():
         dist.all_reduce(summed, group=teams[k])
-    return {way: ((g - whole).abs().max() / whole.abs().max()).item() for way, g in ways.items()}
+    largest = whole.abs().max()
+    return {way: ((g - whole).abs().max() / largest).item()
+            for way, g in ways.items()}
 
 
 equal = {k: misses(k, [1] * k) for k in teams if rank < k}
@@ -446,28 +451,32 @@ if rank == 0:
     for k in equal_shards:
         for way in ("plain mean", "weighted mean", "sum over n"):
             assert equal_shards[k][way] < 1e-12
-            assert unequal_shards[k][way] < 1e-12 or (way == "plain mean" and k > 1)
+            assert way == "plain mean" or unequal_shards[k][way] < 1e-12
         assert k == 1 or unequal_shards[k]["plain mean"] > 0.01
-        print(f"{k} ranks, unequal shards:", *(f"{w} {e:.0e}  " for w, e in unequal_shards[k].items()))
+        misses_of_k = (f"{w} {e:.0e}  " for w, e in unequal_shards[k].items())
+        print(f"{k} ranks, unequal shards:", *misses_of_k)
     result("plain_miss", round(100 * unequal_shards[n_ranks]["plain mean"], 1))
-    result("largest_right_miss", max(equal_shards[k]["plain mean"] for k in equal_shards), varies=True)
+    worst_right = max(of_k["plain mean"] for of_k in equal_shards.values())
+    result("largest_right_miss", worst_right, varies=True)
 
 if rank == 0:
     fig, ax = plt.subplots(num="misses")
     k = list(equal_shards)[1:]
     ax.semilogy(k, [unequal_shards[j]["plain mean"] for j in k], "C1X", ms=11)
-    ax.annotate("plain mean,\nunequal shards", (k[-1], unequal_shards[k[-1]]["plain mean"]),
-                xytext=(-16, -4), textcoords="offset points", ha="right", va="top", color="C1")
-    right_ways = [(equal_shards, "plain mean", "C2o"), (unequal_shards, "weighted mean", "C0s"),
-                  (unequal_shards, "sum over n", "C4^")]
-    for shards, way, style in right_ways:
-        kind = "equal shards" if shards is equal_shards else "unequal shards"
-        beside = 0.07 * (("C2o", "C0s", "C4^").index(style) - 1)  # not one upon the other
-        ax.semilogy(np.array(k) + beside, [max(shards[j][way], 1e-17) for j in k], style,
-                    label=f"{way}, {kind}")
+    ax.annotate("plain mean,\nunequal shards",
+                (k[-1], unequal_shards[k[-1]]["plain mean"]), xytext=(-16, -4),
+                textcoords="offset points", ha="right", va="top", color="C1")
+    for beside, shards, kind, way, style in (
+        (-0.07, equal_shards, "equal", "plain mean", "C2o"),
+        (0, unequal_shards, "unequal", "weighted mean", "C0s"),
+        (0.07, unequal_shards, "unequal", "sum over n", "C4^"),
+    ):
+        ax.semilogy(np.array(k) + beside, [max(shards[j][way], 1e-17) for j in k],
+                    style, label=f"{way}, {kind} shards")
     ax.axhline(1e-12, color="C7", linestyle=":")
     ax.text(k[0], 2e-12, "asserted: below this line", va="bottom", fontsize=9)
-    ax.set(xlabel="ranks", ylabel="relative distance\nfrom the whole batch", xticks=k, ylim=(1e-17, 10))
+    ax.set(xlabel="ranks", ylabel="relative distance\nfrom the whole batch",
+           xticks=k, ylim=(1e-17, 10))
     ax.legend(loc="center left", bbox_to_anchor=(0, 0.6), fontsize=9)
     save_figures()
 
@@ -493,10 +502,12 @@ everyone()
 play("ranks")
 nobody = slice(0, 0)
 losses_of_none = [
-    nn.functional.cross_entropy(model(inputs[nobody]), labels[nobody], reduction=how).item()
+    nn.functional.cross_entropy(
+        model(inputs[nobody]), labels[nobody], reduction=how).item()
     for how in ("mean", "sum")
 ]
-gradient_of_none = gradient(model, inputs[nobody], labels[nobody], 840).abs().max().item()
+of_nobody = gradient(model, inputs[nobody], labels[nobody], 840)
+gradient_of_none = of_nobody.abs().max().item()
 
 losses_of_none_by_rank = to_rank_0(losses_of_none)
 if rank == 0:
@@ -523,13 +534,13 @@ if rank == 0:
 
 
 def send_parameters(model):
-    """Rank 0 sends every parameter to every other rank, one message after the other."""
+    """Rank 0 sends every parameter to every other rank, one after the other."""
     for parameter in model.parameters():
         if rank == 0:
             for other in range(1, world_size):
                 dist.send(parameter.detach(), dst=other)
         else:
-            dist.recv(parameter.detach(), src=0)  # into the same memory: detach copies nothing
+            dist.recv(parameter.detach(), src=0)  # into the same memory
 
 
 # (A parameter is what training changes: the weights. A hyperparameter, with which it is
@@ -546,16 +557,14 @@ play("ranks")
 
 @torch.no_grad()
 def drift(model, group=None):
-    """Return the largest distance of any rank's parameters and buffers from rank 0's, a float.
-
-    inf where a number is not finite.
-    """
-    values = [tensor.double().flatten() for tensor in [*model.parameters(), *model.buffers()]]
-    mine = torch.cat(values)
+    """Return the largest distance of any rank's parameters and buffers from
+    rank 0's, a float; inf where a number is not finite."""
+    tensors = [*model.parameters(), *model.buffers()]
+    mine = torch.cat([tensor.double().flatten() for tensor in tensors])
     first = mine.clone()
     dist.broadcast(first, group_src=0, group=group)
-    distance = (mine - first).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
-    distance = distance.max()  # not a nan, which the MAX over the ranks may lose
+    distance = (mine - first).abs().max()
+    distance.nan_to_num_(nan=torch.inf, posinf=torch.inf)  # MAX may lose a nan
     dist.all_reduce(distance, op=dist.ReduceOp.MAX, group=group)
     return distance.item()
 
@@ -569,7 +578,8 @@ model(X[mine])
 drifts = [drift(model)]
 send_parameters(model)
 drifts.append(drift(model))
-still_apart = [name for name, b in model.named_buffers() if b.is_floating_point()]
+still_apart = [name for name, b in model.named_buffers()
+               if b.is_floating_point()]
 
 drifts_by_rank = to_rank_0(drifts)
 if rank == 0:
@@ -595,7 +605,7 @@ play("ranks")
 
 @torch.no_grad()
 def broadcast_parameters(model, src=0, group=None):
-    """Give every rank the parameters and buffers of rank src of the group, in place."""
+    """Give every rank, in place, the parameters and buffers of rank src."""
     for tensor in [*model.parameters(), *model.buffers()]:
         dist.broadcast(tensor, group_src=src, group=group)
 
@@ -634,8 +644,8 @@ if rank == 0:
 def average_gradients(model, weight=None, group=None):
     """Replace every gradient by the sum over the ranks of weight * gradient.
 
-    weight: this rank's share m_k / n of the batch; by default one part of as many as there are
-    ranks. A parameter must have a gradient on all ranks or on none.
+    weight: this rank's share m_k / n of the batch, by default 1 / world size.
+    A parameter must have a gradient on all ranks or on none.
     """
     weight = 1 / dist.get_world_size(group) if weight is None else weight
     for parameter in model.parameters():
@@ -709,24 +719,27 @@ if rank == 0:
 # --- One curve ------------------------------------------------------------------------
 
 
-def sync_sgd(model, X, y, *, steps, batch_size, learning_rate, momentum=0.9, seed=0, group=None):
-    """Train all replicas of a group of ranks together; return the loss of each whole batch.
+def sync_sgd(model, X, y, *, steps, batch_size, learning_rate, momentum=0.9,
+             seed=0, group=None):
+    """Train all replicas of a group together; return each whole batch's loss.
 
-    Every rank gives the same X and y, of which it uses its shard of each batch. The model of the
-    group's rank 0 is the start of all. batch_size: at least one sample for each rank.
+    Every rank gives the same X and y, and uses its shard of each batch, which
+    has at least one sample. The model of the group's rank 0 is the start of all.
     """
     me, n = dist.get_rank(group), dist.get_world_size(group)
     broadcast_parameters(model, group=group)
-    optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=momentum)
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=learning_rate, momentum=momentum)
     losses = []
     for step in range(steps):
-        mine = samples_of_step(step, len(X), batch_size, seed)[shard(batch_size, me, n)]
+        batch = samples_of_step(step, len(X), batch_size, seed)
+        mine = batch[shard(batch_size, me, n)]
         weight = len(mine) / batch_size
         losses.append(weight * loss_and_gradients(model, X[mine], y[mine]))
         average_gradients(model, weight, group)
         optimizer.step()
     losses = torch.stack(losses)
-    dist.all_reduce(losses, group=group)  # the loss of a batch is a weighted mean as well
+    dist.all_reduce(losses, group=group)  # a weighted mean as well
     return losses.tolist()
 
 
@@ -756,9 +769,11 @@ def train(make, k, dtype=torch.float32, steps=121, rate=0.2):
     """Train with the first k ranks: (losses, share of test digits found, drift)."""
     if rank >= k:
         return None
-    model, how = make().to(dtype), {"steps": steps, "batch_size": 128, "learning_rate": rate}
-    losses = sync_sgd(model, X.to(dtype), y, **how, group=teams[k])
-    return losses, evaluate(model, X_test.to(dtype), y_test)[1], drift(model, teams[k])
+    model = make().to(dtype)
+    losses = sync_sgd(model, X.to(dtype), y, steps=steps, batch_size=128,
+                      learning_rate=rate, group=teams[k])
+    accuracy = evaluate(model, X_test.to(dtype), y_test)[1]
+    return losses, accuracy, drift(model, teams[k])
 
 
 everyone()
@@ -766,7 +781,7 @@ play("ranks")
 
 sizes = sorted({1, 2, world_size})
 in_float32 = {k: train(DigitsNet, k) for k in sizes}
-in_float64 = {k: train(DigitsNet, k, torch.float64, steps=40) for k in sizes}
+in_float64 = {k: train(DigitsNet, k, torch.float64, 40) for k in sizes}
 
 in_float32_by_rank = to_rank_0(in_float32)
 in_float64_by_rank = to_rank_0(in_float64)
@@ -775,7 +790,7 @@ if rank == 0:
     float32s, float64s = in_float32_by_rank[0], in_float64_by_rank[0]
     found = {k: accuracy for k, (_, accuracy, _) in float32s.items()}
     assert min(found.values()) > 0.97
-    assert all(drift_of_k == 0 for _, _, drift_of_k in [*float32s.values(), *float64s.values()])
+    assert all(of_k[2] == 0 for of_k in [*float32s.values(), *float64s.values()])
 
 
 def distances(of_all):
@@ -792,8 +807,9 @@ if rank == 0:
     result("numbers_of_ranks", f"{', '.join(map(str, few))} and {most}")
     percents = sorted({f"{100 * accuracy:.1f}" for accuracy in found.values()})
     result("percent_found", " or ".join(percents))
-    result("apart_float32", max(apart.max() for apart in apart32.values()), varies=True)
-    result("apart_float64", max(apart.max() for apart in apart64.values()), varies=True)
+    largest32, largest64 = (max(map(np.max, a.values())) for a in (apart32, apart64))
+    result("apart_float32", largest32, varies=True)
+    result("apart_float64", largest64, varies=True)
 
 # From ranklab.plots:
 
@@ -809,8 +825,10 @@ def pale(color, share=0.25):
 
 if rank == 0:
     fig, ax = plt.subplots(num="one-curve")
-    for k, width, color in zip(float32s, (9, 4.5, 1.2), (pale("C0", 0.4), "C1", "black")):
-        ax.plot(float32s[k][0], color=color, linewidth=width, label=f"{k} rank{'s' * (k > 1)}")
+    looks = (9, pale("C0", 0.4)), (4.5, "C1"), (1.2, "black")
+    for k, (width, color) in zip(float32s, looks):
+        ax.plot(float32s[k][0], color=color, linewidth=width,
+                label=f"{k} rank{'s' * (k > 1)}")
     ax.set(xlabel="step", ylabel="loss of the batch")
     ax.legend()
     save_figures()
@@ -854,9 +872,11 @@ if rank == 0:
 
 if rank == 0:
     fig, ax = plt.subplots(num="distances")
-    clouds = ("with kinks", apart_kinked), ("rate 1.0", apart_fast), ("float32", apart32[2])
-    for (name, apart), color in zip([*clouds, ("float64", apart64[2])], ("C3", "C4", "C1", "C2")):
-        ax.semilogy(np.where(apart > 0, apart, np.nan), color + ".", label=name)  # 0 has no place here
+    for name, apart, color in (("with kinks", apart_kinked, "C3"),
+                               ("rate 1.0", apart_fast, "C4"),
+                               ("float32", apart32[2], "C1"),
+                               ("float64", apart64[2], "C2")):
+        ax.semilogy(np.where(apart > 0, apart, np.nan), color + ".", label=name)
     ax.set(xlabel="step", ylabel="loss, 2 ranks from 1 rank", ylim=(1e-17, 1e2))
     ax.legend(ncols=3, columnspacing=0.8, handletextpad=0.2, fontsize=9)
     save_figures()
@@ -934,7 +954,8 @@ if rank == 0:
 everyone()
 play("ranks")
 pixels = 16 * X[batch]
-weights = torch.randint(-2, 3, (64, 10), generator=torch.Generator().manual_seed(0)).float()
+generator = torch.Generator().manual_seed(0)
+weights = torch.randint(-2, 3, (64, 10), generator=generator).float()
 targets = 16 * nn.functional.one_hot(y[batch], 10).float()
 
 
@@ -948,7 +969,7 @@ for many, team in teams.items():
     if rank < many:
         total = whole_number_gradient(shard(64, rank, many))
         dist.all_reduce(total, group=team)
-        exact[many] = differing(total, whole_number_gradient(slice(0, 64)))
+        exact[many] = differing(total, whole_number_gradient(slice(64)))
 
 exact_by_rank = to_rank_0(exact)
 if rank == 0:
@@ -980,10 +1001,10 @@ if rank == 0:
 
 
 def hands(n, world, epoch=None, **how):
-    """What DistributedSampler deals to each of `world` ranks, of n samples: a list of lists."""
+    """What DistributedSampler deals of n samples: a list for each rank."""
     dealt = []
     for r in range(world):
-        sampler = DistributedSampler(range(n), num_replicas=world, rank=r, **how)
+        sampler = DistributedSampler(range(n), world, r, **how)
         if epoch is not None:
             sampler.set_epoch(epoch)
         dealt.append(list(sampler))
@@ -997,14 +1018,16 @@ if rank == 0:
     for r, hand in enumerate(dealt):
         for place, sample in enumerate(hand):
             repeated = place * n_ranks + r >= nine
-            ax.add_patch(Rectangle((place, r), 0.92, 0.86, facecolor=pale(f"C{r}", 0.45),
-                                   edgecolor=f"C{r}", hatch="///" * repeated, linewidth=1.5))
+            ax.add_patch(Rectangle(
+                (place, r), 0.92, 0.86, facecolor=pale(f"C{r}", 0.45),
+                edgecolor=f"C{r}", hatch="///" * repeated, linewidth=1.5))
             label = ax.text(place + 0.46, r + 0.43, sample, ha="center", va="center")
             if repeated:
                 label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1.5})
     ax.text(3.15, n_ranks - 0.57, "hatched:\ndealt twice", va="center", fontsize=9)
-    ax.set(xlim=(0, 4.3), ylim=(n_ranks, 0), xticks=[], yticks=[r + 0.43 for r in range(n_ranks)])
-    ax.set_yticklabels([f"rank {r}" for r in range(n_ranks)])
+    ax.set(xlim=(0, 4.3), ylim=(n_ranks, 0), xticks=[])
+    ax.set_yticks([r + 0.43 for r in range(n_ranks)],
+                  [f"rank {r}" for r in range(n_ranks)])
     ax.spines[:].set_visible(False)
     ax.grid(False)
     save_figures()
@@ -1013,8 +1036,9 @@ if rank == 0:
     twice = sorted(sample for hand in dealt for sample in hand)
     twice = [sample for sample in set(twice) if twice.count(sample) > 1]
     kept = hands(nine, n_ranks, shuffle=False, drop_last=True)
-    left_out = sorted(set(range(nine)) - {sample for hand in kept for sample in hand})
-    assert len({len(hand) for hand in dealt}) == 1 == len({len(hand) for hand in kept})
+    left_out = sorted(set(range(nine)) - {s for hand in kept for s in hand})
+    for hands_of_all in (dealt, kept):
+        assert len({len(hand) for hand in hands_of_all}) == 1
     result("samples", nine)
     result("dealt_twice", twice)
     result("left_out", left_out)
@@ -1041,10 +1065,11 @@ if rank == 0:
 
 
 def owners(n, epochs, told):
-    """The color of the rank that gets each sample (column) in each epoch (row)."""
+    """The color of the rank that gets each sample (column) in an epoch (row)."""
     rows = []
     for epoch in range(epochs):
-        owner = {s: r for r, hand in enumerate(hands(n, n_ranks, epoch * told)) for s in hand}
+        owner = {s: r for r, hand in enumerate(hands(n, n_ranks, epoch * told))
+                 for s in hand}
         rows.append([to_rgb(RANK_COLORS[owner[s]]) for s in range(n)])
     return rows
 
@@ -1053,7 +1078,8 @@ if rank == 0:
     fig, axes = plt.subplots(1, 2, num="set-epoch", figsize=(5.2, 2.4), sharey=True)
     for ax, told in zip(axes, (False, True)):
         ax.imshow(owners(4 * n_ranks, 8, told), aspect="auto")
-        ax.set(title="set_epoch called" if told else "forgotten", xlabel="sample", xticks=[])
+        ax.set_title("set_epoch called" if told else "forgotten")
+        ax.set(xlabel="sample", xticks=[])
         ax.grid(False)
     axes[0].set_ylabel("epoch")
     save_figures()
@@ -1065,7 +1091,8 @@ if rank == 0:
 
 
 def never_seen(told, epochs=10, batch_size=64):
-    """How many training samples are in no batch of any epoch, with drop_last in the loader."""
+    """How many samples are in no batch of any epoch, if the loader drops the
+    last one."""
     seen, size = set(), batch_size // n_ranks
     for epoch in range(epochs):
         for hand in hands(n_train, n_ranks, epoch * told):
@@ -1090,8 +1117,10 @@ if rank == 0:
         batches = []
         for world in (1, 2, n_ranks):
             part = slice(place * size // world, (place + 1) * size // world)
-            batches.append(sorted(s for hand in hands(n_train, world, epoch=3) for s in hand[part]))
-        assert batches[0] == batches[1] == batches[2] and len(set(batches[0])) == size
+            batches.append(sorted(
+                s for hand in hands(n_train, world, epoch=3) for s in hand[part]))
+        assert batches[0] == batches[1] == batches[2]
+        assert len(set(batches[0])) == size
     save_figures()
 
 # So one can go from 4 ranks to 2 in the middle of an epoch, and the training goes on
@@ -1122,7 +1151,7 @@ if rank == 0:
 
 
 class AllReduce(torch.autograd.Function):
-    """The sum of all ranks' tensors; the gradient of it is the sum of all ranks' gradients."""
+    """The sum of all ranks' tensors; its gradient is that of all gradients."""
 
     @staticmethod
     def forward(ctx, x, group):
@@ -1139,10 +1168,10 @@ class AllReduce(torch.autograd.Function):
 
 
 class SyncedBatchNorm(nn.BatchNorm1d):
-    """Batch normalization over the samples of all ranks together, in shards of any size.
+    """Batch normalization over the samples of all ranks, in shards of any size.
 
-    x: (samples of this rank, features), float32 or float64, its means not much larger than its
-    spread. All ranks call it, forward and backward, the same times.
+    x: (samples, features), float32 or float64, its means not much larger than
+    its spread. All ranks call it, forward and backward, the same times.
     """
 
     group = None  # all ranks
@@ -1151,14 +1180,16 @@ class SyncedBatchNorm(nn.BatchNorm1d):
         if not self.training:
             return super().forward(x)
         parts = torch.cat([x.sum(0), (x * x).sum(0), x.new_tensor([len(x)])])
-        *sums, n = self.over_all_ranks(parts).split([x.shape[1], x.shape[1], 1])
-        mean, of_squares = (total / n for total in sums)
+        sums, squares, n = self.over_all_ranks(parts).split(
+            [x.shape[1], x.shape[1], 1])
+        mean, of_squares = sums / n, squares / n
         variance = of_squares - mean * mean
         with torch.no_grad():  # for evaluation, as nn.BatchNorm1d does it
             self.num_batches_tracked += 1
             self.running_mean.lerp_(mean, self.momentum)
             self.running_var.lerp_(variance * n / (n - 1), self.momentum)
-        return (x - mean) / torch.sqrt(variance + self.eps) * self.weight + self.bias
+        x = (x - mean) / torch.sqrt(variance + self.eps)
+        return x * self.weight + self.bias
 
     def over_all_ranks(self, parts):
         return AllReduce.apply(parts, self.group)
@@ -1170,7 +1201,7 @@ class SyncedBatchNorm(nn.BatchNorm1d):
 
 
 class OneWay(SyncedBatchNorm):
-    """The right statistics in the forward pass, and a backward pass that knows nothing of them."""
+    """The right statistics forward; backward knows nothing of them."""
 
     def over_all_ranks(self, parts):
         dist.all_reduce(parts := parts.detach().clone())
@@ -1178,27 +1209,26 @@ class OneWay(SyncedBatchNorm):
 
 
 def normalized(norm):
-    """A small network with a normalization in it, the same start whichever it is."""
+    """A small network with a normalization, the same start for each."""
     torch.manual_seed(0)
     layers = nn.Linear(64, 32), norm(32), nn.Tanh(), nn.Linear(32, 10)
     return nn.Sequential(*layers).to(inputs)  # its type, its device
 
 
 def outcome(norm, samples):
-    """Outputs, gradient (this rank's part of it) and running variance after one step's passes."""
+    """Outputs, this rank's part of the gradient, and running variance."""
     model = normalized(norm)
-    model[1].momentum = 1.0  # the running statistics are those of this batch alone
+    model[1].momentum = 1.0  # running statistics of this batch alone
     part = gradient(model, inputs[samples], labels[samples], 64)
     variance = model[1].running_var.clone()
     return model(inputs[samples]).detach(), part, variance
 
 
 def norm_miss(norm, own):
-    """How far outputs, summed gradient and running variance of the shards are from the whole's."""
     outputs, summed, variance = outcome(norm, own)
     dist.all_reduce(summed)
     of_whole = outcome(nn.BatchNorm1d, slice(0, 64))
-    pairs = (outputs, of_whole[0][own]), (summed, of_whole[1]), (variance, of_whole[2])
+    pairs = zip((outputs, summed, variance), (of_whole[0][own], *of_whole[1:]))
     return [((a - b).abs().max() / b.abs().max()).item() for a, b in pairs]
 
 
@@ -1208,17 +1238,20 @@ inputs, labels = X[batch].double(), y[batch]
 norms = nn.BatchNorm1d, OneWay, SyncedBatchNorm
 own = shard(64, rank, world_size)
 norm_misses = {norm.__name__: norm_miss(norm, own) for norm in norms}
-unequal_miss = max(norm_miss(SyncedBatchNorm, cut(64, range(2, world_size + 2))[rank]))
+of_unequal = cut(64, range(2, world_size + 2))[rank]
+unequal_miss = max(norm_miss(SyncedBatchNorm, of_unequal))
 
 norm_misses_by_rank = to_rank_0(norm_misses)
 unequal_miss_by_rank = to_rank_0(unequal_miss)
 if rank == 0:
     play("kernel")
     of_ranks, of_unequal = norm_misses_by_rank, unequal_miss_by_rank
-    worst = {kind: np.max([of_r[kind] for of_r in of_ranks], axis=0) for kind in of_ranks[0]}
+    worst = {kind: np.max([of_r[kind] for of_r in of_ranks], axis=0)
+             for kind in of_ranks[0]}
     print(f"{'':>16}  output  gradient  running variance")
     for kind in ("BatchNorm1d", "OneWay", "SyncedBatchNorm"):
-        print(f"{kind:>16} {worst[kind][0]:7.0e} {worst[kind][1]:9.0e} {worst[kind][2]:17.0e}")
+        output, of_gradient, running = worst[kind]
+        print(f"{kind:>16} {output:7.0e} {of_gradient:9.0e} {running:17.0e}")
     assert max(worst["SyncedBatchNorm"]) < 1e-12 and max(of_unequal) < 1e-12
     assert worst["OneWay"][0] < 1e-12 and worst["OneWay"][1] > 0.01
     assert min(worst["BatchNorm1d"][:2]) > 0.01
@@ -1253,9 +1286,10 @@ pytorchs_by_rank = to_rank_0(pytorchs)
 refusal_by_rank = to_rank_0(refusal)
 if rank == 0:
     play("kernel")
-    pytorchs_misses, refusal_of_0 = pytorchs_by_rank[0], refusal_by_rank[0]
-    assert refusal_of_0 or max(pytorchs_misses) < 1e-10
-    result("sync_batch_norm", refusal_of_0 or f"ran, wrong by {pytorchs_misses}", varies=True)
+    its_misses, refusal_of_0 = pytorchs_by_rank[0], refusal_by_rank[0]
+    assert refusal_of_0 or max(its_misses) < 1e-10
+    said = refusal_of_0 or f"ran, wrong by {its_misses}"
+    result("sync_batch_norm", said, varies=True)
 
 # It says: (sync_batch_norm). In PyTorch 2.13 it refuses the CPU; with a GPU this cell
 # runs it and compares.
@@ -1279,17 +1313,16 @@ play("ranks")
 with_momentum = functools.partial(torch.optim.SGD, momentum=0.9)
 
 
-def short_training(
-    model, *, start=broadcast_parameters, share=shard, average=average_gradients,
-    make=with_momentum, rate=0.05,
-):
-    """Train 30 steps in float64: (mean loss of each, drift, share of digits found, weights)."""
+def short_training(model, *, start=broadcast_parameters, share=shard,
+                   average=average_gradients, make=with_momentum, rate=0.05):
+    """Train 30 steps in float64: (losses, drift, accuracy, weights)."""
     model, n, losses = model.double(), 16 * world_size, []
     start(model)
     optimizer = make(model.parameters(), lr=rate)
     for step in range(30):
         own = samples_of_step(step, len(X), n)[share(n, rank, world_size)]
-        losses.append(loss_and_gradients(model, X[own].double(), y[own]) / world_size)
+        loss = loss_and_gradients(model, X[own].double(), y[own])
+        losses.append(loss / world_size)
         average(model)
         optimizer.step()
     losses = torch.stack(losses)
@@ -1335,18 +1368,22 @@ trainings = {
     "Adam": short_training(DigitsNet(), **adam),
     "Adam, summed": short_training(DigitsNet(), average=summing, **adam),
 }
+
+everyone()
 start_drift = drift(DigitsNet(seed=rank).double())
 numbers = {kind: of_kind[:3] for kind, of_kind in trainings.items()}
 pairs = [("summed", "larger rate"), ("same data", "alone"), ("right", "summed")]
 pairs += [("Adam", "Adam, summed")]
-apart_in_the_end = [(trainings[a][3] - trainings[b][3]).abs().max().item() for a, b in pairs]
+apart_in_the_end = [(trainings[a][3] - trainings[b][3]).abs().max().item()
+                    for a, b in pairs]
 
 numbers_by_rank = to_rank_0(numbers)
 if rank == 0:
     play("kernel")
     numbers_of_0 = numbers_by_rank[0]
     print(f"{'':>12}   last loss   digits found     drift")
-    for kind in ("right", "summed", "other starts", "same data", "Adam", "Adam, summed"):
+    for kind in ("right", "summed", "other starts", "same data", "Adam",
+                 "Adam, summed"):
         of_steps, of_weights, share_found = numbers_of_0[kind]
         print(f"{kind:>12} {of_steps[-1]:11.3f} {share_found:14.1%} {of_weights:9.2g}")
     save_figures()
@@ -1360,7 +1397,8 @@ if rank == 0:
 
 start_drift_by_rank = to_rank_0(start_drift)
 if rank == 0:
-    drift_before, drift_after = start_drift_by_rank[0], numbers_of_0["other starts"][1]
+    drift_before = start_drift_by_rank[0]
+    drift_after = numbers_of_0["other starts"][1]
     assert abs(drift_before - drift_after) < 1e-9
     result("right_loss", round(numbers_of_0["right"][0][-1], 2))
     result("summed_loss", round(numbers_of_0["summed"][0][-1], 2))
@@ -1401,8 +1439,9 @@ inputs, labels = X[first].double(), y[first]
 whole = gradient(DigitsNet().double(), inputs, labels, len(first))
 
 
-def first_miss(seed=0, start=broadcast_parameters, share=shard, average=average_gradients):
-    """How far a first step's gradient is from that of the whole batch, relative to its largest."""
+def first_miss(seed=0, start=broadcast_parameters, share=shard,
+               average=average_gradients):
+    """How far a first step's gradient is from that of the whole batch."""
     model, own = DigitsNet(seed).double(), share(len(first), rank, world_size)
     start(model)
     loss_and_gradients(model, inputs[own], labels[own])
@@ -1424,7 +1463,7 @@ if rank == 0:
     found_by = first_misses_by_rank[0]
     for kind in ("right", "summed", "other starts", "same data"):
         print(f"{kind:>12}: wrong by {found_by[kind]:.0e}")
-        assert found_by[kind] < 1e-12 if kind == "right" else found_by[kind] > 0.1
+        assert (found_by[kind] < 1e-12) if kind == "right" else found_by[kind] > 0.1
     save_figures()
 
 # A collective in a branch. The fourth mistake does not train. A batch with a broken
