@@ -182,8 +182,7 @@ def split(X, y, share=0.1, seed=0):
 #
 # The data are real ones this time, and small: 1797 digits that people wrote by hand, 8
 # × 8 pixels each [alpaydin1998]. They come with scikit-learn. A fifth of them is for
-# testing. (The same 13 people wrote both parts, so the test says nothing about other
-# hands.)
+# testing.
 
 
 def digits(seed=0):
@@ -212,7 +211,7 @@ class DigitsNet(nn.Module):
             self.last = nn.Linear(64, 10, bias=False)
 
     def forward(self, x):
-        """x: (batch, 64) pixels. Returns a number for each digit, (batch, 10)."""
+        """x: (batch, 64) pixels. Returns (batch, 10), a number for a digit."""
         x = torch.tanh(self.first(x.view(-1, 1, 8, 8)))
         x = nn.functional.avg_pool2d(torch.tanh(self.second(x)), 2)
         return self.last(torch.tanh(self.hidden(x.flatten(1))))
@@ -383,10 +382,6 @@ if rank == 0:
 # of the others, weights it by its share $m_k/n$, and one all-reduce adds them up. If
 # all shards are equal, every weight is $1/K$, and the sum is a plain mean.
 #
-# (A mean wants a letter of its own. In one derivation that is taught, $l_1$ is the loss
-# of sample 1 in the first line and the mean over shard 1 in the last. Whoever programs
-# the last line from the first weights one sample as if it were a whole shard.)
-#
 # A proof on paper says nothing about a program. So let all groups of ranks that there
 # are, from one rank to all of them, compute the same gradient from one batch, in
 # float64. The batch has 840 samples, which can be divided by every number up to 8.
@@ -409,7 +404,7 @@ def cut(n, parts):
 
 
 def gradient(model, x, labels, divisor):
-    """The gradient of the samples' summed loss over `divisor`, in one tensor."""
+    """The gradient of the summed loss over `divisor`, in one tensor."""
     model.zero_grad()
     loss = nn.functional.cross_entropy(model(x), labels, reduction="sum")
     (loss / divisor).backward()
@@ -492,8 +487,9 @@ if rank == 0:
 # ranks that does not divide the batch, and from texts: shards of equally many sentences
 # have different numbers of tokens, and the loss is a mean over tokens. Several
 # libraries that train language models had this mistake, over pieces of a batch that one
-# rank computes in turn, and over ranks. It was reported in 2021, and repaired in 2024,
-# when losses had been compared with those of whole batches [unsloth2024].
+# rank computes in turn (gradient accumulation), and over ranks. It was reported in
+# 2021, and repaired in 2024, when losses had been compared with those of whole batches
+# [unsloth2024].
 #
 # A shard can also be empty, where the batch has fewer samples than there are ranks.
 # Then the two repairs are not quite the same:
@@ -543,10 +539,9 @@ def send_parameters(model):
             dist.recv(parameter.detach(), src=0)  # into the same memory
 
 
-# (A parameter is what training changes: the weights. A hyperparameter, with which it is
-# sometimes confused, is what you choose and training leaves alone: the learning rate,
-# the size of the batch. Those must agree among the ranks, too, but they stand in the
-# program.)
+# A parameter is what training changes: a weight. A hyperparameter is what you choose
+# and training leaves alone: the learning rate, the size of the batch. Those must agree
+# among the ranks, too, but they stand in the program.
 #
 # How do we know that it worked? With an instrument: how far is any replica from rank
 # 0's?
@@ -713,8 +708,7 @@ if rank == 0:
 # weight tensor (lower half), of which the first one waits for the slowest rank; then a
 # short step. While the ranks communicate they compute nothing, and they could: the
 # gradient of the last layer is there before that of the first. chapter 12_own_ddp fills
-# that gap. Here we only want to be right. (The tensors are small, and there may be more
-# processes than cores: the milliseconds are this machine's.)
+# that gap. Here we only want to be right.
 
 # --- One curve ------------------------------------------------------------------------
 
@@ -724,7 +718,7 @@ def sync_sgd(model, X, y, *, steps, batch_size, learning_rate, momentum=0.9,
     """Train all replicas of a group together; return each whole batch's loss.
 
     Every rank gives the same X and y, and uses its shard of each batch, which
-    has at least one sample. The model of the group's rank 0 is the start of all.
+    has at least one sample. The model of the group's rank 0 is the start.
     """
     me, n = dist.get_rank(group), dist.get_world_size(group)
     broadcast_parameters(model, group=group)
@@ -766,7 +760,7 @@ def evaluate(model, X, y):
 
 
 def train(make, k, dtype=torch.float32, steps=121, rate=0.2):
-    """Train with the first k ranks: (losses, share of test digits found, drift)."""
+    """Train with the first k ranks: (losses, accuracy, drift)."""
     if rank >= k:
         return None
     model = make().to(dtype)
@@ -794,7 +788,7 @@ if rank == 0:
 
 
 def distances(of_all):
-    """For each number of ranks, how far each step's loss is from that of one rank."""
+    """For each number of ranks, how far each loss is from that of one rank."""
     one = np.array(of_all[1][0])
     return {k: np.abs(np.array(of_all[k][0]) - one) for k in of_all if k > 1}
 
@@ -807,7 +801,8 @@ if rank == 0:
     result("numbers_of_ranks", f"{', '.join(map(str, few))} and {most}")
     percents = sorted({f"{100 * accuracy:.1f}" for accuracy in found.values()})
     result("percent_found", " or ".join(percents))
-    largest32, largest64 = (max(map(np.max, a.values())) for a in (apart32, apart64))
+    largest32, largest64 = (max(map(np.max, apart.values()))
+                            for apart in (apart32, apart64))
     result("apart_float32", largest32, varies=True)
     result("apart_float64", largest64, varies=True)
 
@@ -881,11 +876,11 @@ if rank == 0:
     ax.legend(ncols=3, columnspacing=0.8, handletextpad=0.2, fontsize=9)
     save_figures()
 
-# All begin with the same rounding. (A distance of 0 has no point here, and float64 ends
-# with step 40.) Then it can grow: in this run to (apart_fast) at the high rate and to
-# (apart_kinked) with kinks. (In another run it can be much less, or more.) It is still
-# rounding, and after many steps in float32 nobody can tell it from a mistake. Compare
-# gradients, after one step, in float64.
+# All begin with the same rounding. A distance of 0 has no point here, and float64 ends
+# with step 40. Then it can grow: in this run to (apart_fast) at the high rate and to
+# (apart_kinked) with kinks, in another to much less, or more. It is still rounding, and
+# after many steps in float32 nobody can tell it from a mistake. Compare gradients,
+# after one step, in float64.
 
 # --- The last bits --------------------------------------------------------------------
 
@@ -996,8 +991,8 @@ if rank == 0:
 # leave it to PyTorch's loader, with a sampler that deals an epoch's samples out like
 # cards: the first to rank 0, the second to rank 1, and around again.
 #
-# Predict: Nine samples, four ranks, no shuffling. (In general, two for each rank and
-# one more.) Who gets how many? And why can the hands not be 3, 2, 2, 2?
+# Predict: Nine samples, four ranks, no shuffling. Who gets how many? And why can the
+# hands not be 3, 2, 2, 2?
 
 
 def hands(n, world, epoch=None, **how):
@@ -1021,9 +1016,9 @@ if rank == 0:
             ax.add_patch(Rectangle(
                 (place, r), 0.92, 0.86, facecolor=pale(f"C{r}", 0.45),
                 edgecolor=f"C{r}", hatch="///" * repeated, linewidth=1.5))
-            label = ax.text(place + 0.46, r + 0.43, sample, ha="center", va="center")
-            if repeated:
-                label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1.5})
+            box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+            ax.text(place + 0.46, r + 0.43, sample, ha="center", va="center",
+                    bbox=box if repeated else None)
     ax.text(3.15, n_ranks - 0.57, "hatched:\ndealt twice", va="center", fontsize=9)
     ax.set(xlim=(0, 4.3), ylim=(n_ranks, 0), xticks=[])
     ax.set_yticks([r + 0.43 for r in range(n_ranks)],
@@ -1045,9 +1040,9 @@ if rank == 0:
 
 # Every rank must make the same number of steps, for each step has collectives in it: a
 # rank with one batch more would wait for the others forever. So the hands are made
-# equal, and there are two ways. By default the sampler goes on dealing from the start
-# of the list: of (samples) samples it deals (dealt_twice) twice. With `drop_last=True`
-# it leaves out (left_out).
+# equal, and there are two ways. The default is padding: the sampler goes on dealing
+# from the start of the list: of (samples) samples it deals (dealt_twice) twice. With
+# `drop_last=True` it leaves out (left_out).
 #
 # In training neither matters much, if it hits other samples in each epoch. In a test it
 # does: a sample that counts twice makes the accuracy wrong, by little, and by another
@@ -1056,16 +1051,16 @@ if rank == 0:
 
 # --- The line that everybody forgets --------------------------------------------------
 
-# The sampler shuffles with a seed that is the same on all ranks (it has to be, or one
-# sample comes to two of them), and with the number of the epoch. But nobody tells it
-# which epoch it is, except you: `sampler.set_epoch(epoch)`.
+# The sampler shuffles with a seed that is the same on all ranks, or one sample would
+# come to two of them, and with the number of the epoch. But nobody tells it which epoch
+# it is, except you: `sampler.set_epoch(epoch)`.
 #
 # Predict: What happens if the line is missing? An error, another order on every rank,
 # or what?
 
 
 def owners(n, epochs, told):
-    """The color of the rank that gets each sample (column) in an epoch (row)."""
+    """The color of the rank that gets a sample (column) in an epoch (row)."""
     rows = []
     for epoch in range(epochs):
         owner = {s: r for r, hand in enumerate(hands(n, n_ranks, epoch * told))
@@ -1105,7 +1100,7 @@ if rank == 0:
     result("never_seen", never_seen(told=False))
 
 # (never_seen) samples of (n_train) are never trained on, in ten epochs, and with the
-# line none. (It is the disease of chapter 03_training, caught in another way.)
+# line none.
 #
 # Why deal, rather than cut the epoch into one piece for each rank? The first cards of
 # all hands are the first cards of the deck. So every full batch of an epoch is the same
@@ -1261,13 +1256,11 @@ if rank == 0:
     save_figures()
 
 # With PyTorch's batch normalization on every rank, the averaged gradient is wrong by
-# (batch_norm_miss) %: each shard was normalized in its own way. (And each rank keeps
-# running statistics of its own, so the drift is not 0 even if all else is right, and a
-# test depends on which rank is asked.) With ours, outputs, gradient and running
-# variance are those of the whole batch, the gradient to (synced_miss), and with unequal
-# shards as well. The one in the middle is the dangerous one. Its outputs are right, so
-# its loss is right, and a look at the loss says that all is well. Its gradient is wrong
-# by (one_way_miss) %.
+# (batch_norm_miss) %: each shard was normalized in its own way. With ours, outputs,
+# gradient and running variance are those of the whole batch, the gradient to
+# (synced_miss), and with unequal shards as well. The one in the middle is the dangerous
+# one. Its outputs are right, so its loss is right, and a look at the loss says that all
+# is well. Its gradient is wrong by (one_way_miss) %.
 #
 # PyTorch has a synchronized batch normalization, `nn.SyncBatchNorm`, and its
 # `convert_sync_batchnorm(model)` puts it in the place of every `BatchNorm` of a model.
@@ -1299,8 +1292,7 @@ if rank == 0:
 # statistics, people keep them per rank on purpose, so that the loss that is optimized
 # stays the same when ranks are added, each with as many samples as before [goyal2017].
 # For normalizations that look at one sample alone, such as layer normalization
-# [ba2016], there is no question. (Dropout is another layer that knows on which rank it
-# is: it draws at random. See chapter 11_ddp.)
+# [ba2016], there is no question.
 
 # --- Four mistakes --------------------------------------------------------------------
 
@@ -1333,9 +1325,8 @@ def short_training(model, *, start=broadcast_parameters, share=shard,
 
 
 # Summed, not averaged. An old and much copied loop has
-# `dist.all_reduce(param.grad.data, op=dist.reduce_op.SUM)`, and nothing after it.
-# (`dist.reduce_op` has been `dist.ReduceOp` for years. PyTorch 2.13 still knows the old
-# name, and warns.)
+# `dist.all_reduce(param.grad.data, op=dist.reduce_op.SUM)`, and nothing after it. Today
+# the name is `dist.ReduceOp`.
 #
 # Another start on every rank. Nobody called `broadcast_parameters`.
 #
@@ -1384,8 +1375,8 @@ if rank == 0:
     print(f"{'':>12}   last loss   digits found     drift")
     for kind in ("right", "summed", "other starts", "same data", "Adam",
                  "Adam, summed"):
-        of_steps, of_weights, share_found = numbers_of_0[kind]
-        print(f"{kind:>12} {of_steps[-1]:11.3f} {share_found:14.1%} {of_weights:9.2g}")
+        of_steps, apart, share_found = numbers_of_0[kind]
+        print(f"{kind:>12} {of_steps[-1]:11.3f} {share_found:14.1%} {apart:9.2g}")
     save_figures()
 
 apart_in_the_end_by_rank = to_rank_0(apart_in_the_end)
@@ -1407,15 +1398,14 @@ if rank == 0:
     result("summed_by_sgd", round(by_sgd, 2))
     result("summed_by_adam", by_adam, varies=True)
 
-# Summed is the right training at (n_ranks) times the learning rate (without weight
-# decay, that is), and ends with that one's weights. It need not look bad: here its last
-# loss is (summed_loss), and the right training's is (right_loss), for 0.05 was a
-# cautious rate. Had it been as large as it may be, it would be too large now. In any
-# case the rate that was tuned is not the rate that is used, and it changes with the
-# number of ranks. Adam divides each gradient by what has been its size, so for Adam a
-# factor is nearly nothing: the weights differ by (summed_by_adam), and with SGD by
-# (summed_by_sgd). There the mistake sleeps until somebody changes the optimizer, or
-# clips gradients.
+# Summed is the right training at (n_ranks) times the learning rate, and ends with that
+# one's weights. It need not look bad: here its last loss is (summed_loss), and the
+# right training's is (right_loss), for 0.05 was a cautious rate. Had it been as large
+# as it may be, it would be too large now. In any case the rate that was tuned is not
+# the rate that is used, and it changes with the number of ranks. Adam divides each
+# gradient by what has been its size, so for Adam a factor is nearly nothing: the
+# weights differ by (summed_by_adam), and with SGD by (summed_by_sgd). There the mistake
+# sleeps until somebody changes the optimizer, or clips gradients.
 #
 # Other starts: the drift was (drift_before) at first, and after 30 steps it is
 # (drift_after), to nine digits. All ranks make the same step, from different places.
@@ -1475,11 +1465,11 @@ if rank == 0:
 
 # Rank 0 has left the batch out and is done with the cell, and all others wait for it,
 # in the all-reduce of the first weight tensor. In a loop it is worse: rank 0 goes on to
-# its next step, whose all-reduce the others take for this one's. No hang, and sums of
-# gradients from two different steps, until at the end a call is missing. What a rank
-# finds in its own data may decide about anything but a collective. So first make it
-# everybody's finding. (After `reset` the groups in `teams` are gone, too: to go back to
-# a cell that uses them, first run the one that makes them.)
+# its next step, whose all-reduce the others take for this one's. Nothing hangs: the
+# last cell of this section shows that the sums are of two different steps. So a rank
+# must not decide by itself, from its own data, whether it calls a collective. All ranks
+# must know first, and then decide alike. `reset` gives the same processes a fresh
+# group; the groups in `teams` are gone with the old one.
 
 everyone()
 play("ranks")
@@ -1494,6 +1484,41 @@ if not broken:
     average_gradients(model)
 left_out_by_all = bool(broken)
 
+left_out_by_all_by_rank = to_rank_0(left_out_by_all)
+if rank == 0:
+    play("kernel")
+    assert all(left_out_by_all_by_rank)
+
+# One more all-reduce in each step, of one number. Cheaper is to decide after the
+# gradients are averaged: a NaN of one rank is in every rank's sum, so all see it and
+# decide alike. Gradients are clipped after the all-reduce, too.
+#
+# And this is what a loop without that all-reduce does. Rank 0 leaves out its first
+# batch, the others their last:
+
+everyone()
+play("ranks")
+summed_steps = []
+for step in (1, 2, 3):
+    skipped = 1 if rank == 0 else 3
+    if step != skipped:
+        number = torch.tensor([10.0**rank * step])  # whose, and of which step
+        dist.all_reduce(number)
+        summed_steps.append(int(number))
+
+everyone()
+if rank == 0:
+    play("kernel")
+    others = sum(10**r for r in range(1, n_ranks))
+
+summed_steps_by_rank = to_rank_0(summed_steps)
+if rank == 0:
+    assert summed_steps_by_rank[0] == [2 + others, 3 + 2 * others]
+
+summed_steps_by_rank = to_rank_0(summed_steps)
+if rank == 0:
+    result("summed_steps", summed_steps_by_rank[0])
+
 
 def leave_group():
     """The end of the ranks: rank 0 may go on alone."""
@@ -1501,15 +1526,34 @@ def leave_group():
     dist.destroy_process_group()
 
 
-left_out_by_all_by_rank = to_rank_0(left_out_by_all)
-if rank == 0:
-    play("kernel")
-    assert all(left_out_by_all_by_rank)
+# Every digit is a rank, rank 0's on the right, and says of which step its number is:
+# (summed_steps). No error says that rank 0 is a step ahead.
 
-# One more all-reduce in each step, of one number. There is a cheaper way for this one:
-# decide after the gradients are averaged. A number that is none is in everybody's sum,
-# so all ranks see it and decide alike. The same goes for clipping gradients: after the
-# all-reduce, when all have the same.
+# --- On real machines -----------------------------------------------------------------
+
+# A replica sends and receives $2(n-1)/n$ times its gradients in each step. For how long
+# does that keep an H100 waiting, which does 989 TFLOP/s with bfloat16 at most [h100],
+# over NVLink 4 with 450 GB/s [hopper] or InfiniBand with 50 GB/s [connectx7]?
+#
+# Worked problem: A model of 8 · 10⁹ parameters in bfloat16, 8 GPUs, 8,192 tokens on
+# each. Computing: 6 FLOP for each parameter and token, at 40 % of the peak. Sending: 2
+# · 7/8 · 16 GB over the link, after computing, as in this chapter.
+#
+# Computing takes (h100_seconds) s; sending (nvlink_seconds) s over NVLink and
+# (infiniband_seconds) s over InfiniBand. So (nvlink_share) % and (infiniband_share) %
+# of each step go by in waiting. On this chapter's laptop the same formula holds, with
+# the bandwidth that chapter 06_messages has measured.
+
+if rank == 0:
+    computing = 6 * 8e9 * 8192 / (0.4 * 989e12)
+    sending = {name: 2 * 7 / 8 * 16e9 / bandwidth
+               for name, bandwidth in (("nvlink", 450e9), ("infiniband", 50e9))}
+    shares = {name: 100 * s / (s + computing) for name, s in sending.items()}
+    result("h100_seconds", round(computing, 2))
+    result("nvlink_seconds", round(sending["nvlink"], 3))
+    result("infiniband_seconds", round(sending["infiniband"], 2))
+    result("nvlink_share", round(shares["nvlink"]))
+    result("infiniband_share", round(shares["infiniband"]))
 
 # --- What you can do now --------------------------------------------------------------
 

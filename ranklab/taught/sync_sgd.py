@@ -35,7 +35,7 @@ class DigitsNet(nn.Module):
             self.last = nn.Linear(64, 10, bias=False)
 
     def forward(self, x):
-        """x: (batch, 64) pixels. Returns a number for each digit, (batch, 10)."""
+        """x: (batch, 64) pixels. Returns (batch, 10), a number for a digit."""
         x = torch.tanh(self.first(x.view(-1, 1, 8, 8)))
         x = nn.functional.avg_pool2d(torch.tanh(self.second(x)), 2)
         return self.last(torch.tanh(self.hidden(x.flatten(1))))
@@ -84,7 +84,7 @@ def sync_sgd(model, X, y, *, steps, batch_size, learning_rate, momentum=0.9, see
     """Train all replicas of a group together; return each whole batch's loss.
 
     Every rank gives the same X and y, and uses its shard of each batch, which
-    has at least one sample. The model of the group's rank 0 is the start of all.
+    has at least one sample. The model of the group's rank 0 is the start.
     """
     me, n = dist.get_rank(group), dist.get_world_size(group)
     broadcast_parameters(model, group=group)
