@@ -1,6 +1,6 @@
 # Generated from book/12_own_ddp.md by `make forms`: edit the manuscript, not this file.
 
-"""Written by you: what chapter 12_own_ddp teaches."""
+"""Your own DDP: communication behind backward: what chapter 12_own_ddp teaches."""
 
 import contextlib
 import weakref
@@ -17,37 +17,37 @@ def gradient_of(model):
 
 
 class Bucket:
-    """Gradients that travel together: a flat buffer, and in it a view for each parameter."""
+    """Gradients that travel together: a buffer, and a view for each of them."""
 
     def __init__(self, parameters):
         self.parameters = parameters
         sizes = [p.numel() for p in parameters]
-        # Behind the gradients, a number for each of them: how many ranks have it.
+        # Behind the gradients, a number for each: how many ranks have it.
         self.buffer = parameters[0].detach().new_zeros(sum(sizes) + len(sizes))
-        *pieces, self.present = self.buffer.split([*sizes, len(sizes)])
-        self.views = [piece.view(p.shape) for piece, p in zip(pieces, parameters)]
+        *parts, self.present = self.buffer.split([*sizes, len(sizes)])
+        self.views = [part.view(p.shape) for part, p in zip(parts, parameters)]
 
     def begin(self):
-        """Before a backward: nothing is in it yet."""
         self.missing, self.work = len(self.parameters), None
         self.present.fill_(1)
 
     def put(self, i, n):
-        """Put 1 / n of parameter i's gradient in. From now on its .grad is a view of the buffer."""
+        """Put 1 / n of parameter i's gradient in; .grad is then a view."""
         p = self.parameters[i]
+        self.missing -= 1
         if p.grad is None:
             self.views[i].zero_()
             self.present[i] = 0
         else:
             torch.mul(p.grad, 1 / n, out=self.views[i])
             p.grad = self.views[i]
-        self.missing -= 1
 
 
 def in_buckets(parameters, bucket_bytes, first_bytes=None):
-    """Deal parameters into Buckets, in their order, each of one type and device.
+    """Deal parameters into Buckets, in order, each of one type and device.
 
-    A bucket is closed as soon as it has `bucket_bytes` bytes, the first one with `first_bytes`.
+    A bucket is closed as soon as it has `bucket_bytes` bytes, the first one
+    with `first_bytes`.
     """
     full, filling = [], {}
     for p in parameters:
@@ -59,8 +59,8 @@ def in_buckets(parameters, bucket_bytes, first_bytes=None):
     return [Bucket(some) for some in [*full, *filling.values()]]
 
 
-class InBuckets:
-    """Averages gradients in buckets, each of which is sent when it is full."""
+class Dealt:
+    """The trained parameters of a model, dealt into buckets."""
 
     def __init__(self, parameters, limits=(512 << 10,), group=None, all_reduce=dist.all_reduce):
         self.trained = [p for p in parameters if p.requires_grad][::-1]
@@ -74,6 +74,10 @@ class InBuckets:
         self.place = {
             p: (bucket, i) for bucket in self.buckets for i, p in enumerate(bucket.parameters)
         }
+
+
+class InBuckets(Dealt):
+    """Averages gradients in buckets, each of which is sent when it is full."""
 
     def begin(self):
         for bucket in self.buckets:
@@ -107,18 +111,20 @@ class Overlapped(InBuckets):
         self.put(p)
 
 
-def overlapped_seconds(bucket_bytes, forward, backward, alpha, beta):
-    """Seconds of a step in which buckets of so many bytes each are sent during backward.
+def overlapped_seconds(bucket_bytes, forward, backward, alpha, beta, core=(0.0, float("inf"))):
+    """Seconds of a step in which such buckets are sent during backward.
 
-    forward, backward: seconds of computing; gradients arrive evenly during backward. An
-    all-reduce of so many bytes takes alpha + bytes / beta seconds.
+    forward, backward: seconds of computing; gradients arrive evenly during
+    backward. An all-reduce takes alpha + bytes / beta seconds. core: the same
+    two numbers for what it takes of the core that computes.
     """
-    there, free = 0, 0.0
+    there, free, busy = 0, 0.0, 0.0
     for nbytes in bucket_bytes:
         there += nbytes
-        full = forward + backward * there / sum(bucket_bytes)
+        full = forward + backward * there / sum(bucket_bytes) + busy
         free = max(full, free) + alpha + nbytes / beta
-    return max(free, forward + backward)
+        busy += core[0] + nbytes / core[1]
+    return max(free, forward + backward + busy)
 
 
 class InOrder(Overlapped):
@@ -157,27 +163,36 @@ class Complete(InOrder):
                 bucket.parameters[i].grad = bucket.views[i]
 
 
-class Reducer(Complete):
-    """Averages in the backward it is armed for: after Li et al. (2020)."""
+def refuse_after_failure():
+    raise RuntimeError(
+        "A backward failed while its gradients were averaged, and its "
+        "messages may be under way. Wrap the model again, on all ranks."
+    )
 
-    state, learning, absent = "idle", True, ()
+
+def refuse_late_gradient():
+    raise RuntimeError(
+        "A gradient came after its averaging, and would stay this rank's own. "
+        "With checkpoint(), use use_reentrant=False."
+    )
+
+
+class Armed(Complete):
+    """Averages in the backward that it is armed for, and in no other."""
+
+    state, absent = "idle", ()
 
     def arm(self):
         """Make the next backward average: on all ranks of the group."""
         if self.state == "averaging":
-            raise RuntimeError(
-                "A backward failed while its gradients were averaged, and its "
-                "messages may be under way. Wrap the model again, on all ranks."
-            )
+            refuse_after_failure()
         self.begin()
         self.state, self.absent = "armed", ()
 
     def on_gradient(self, p):
-        if p in self.absent or (self.state == "averaging" and p in self.arrived):
-            raise RuntimeError(
-                "A gradient came after its averaging, and would stay this rank's own. "
-                "With checkpoint(), use use_reentrant=False."
-            )
+        again = self.state == "averaging" and p in self.arrived
+        if again or p in self.absent:
+            refuse_late_gradient()
         if self.state != "idle":
             self.state = "averaging"
             super().on_gradient(p)
@@ -185,6 +200,15 @@ class Reducer(Complete):
     def finish(self):
         super().finish()
         self.state = "idle"
+
+
+class Reducer(Armed):
+    """Averages, in buckets in the order of arrival: after Li et al. (2020)."""
+
+    learning = True
+
+    def finish(self):
+        super().finish()
         if self.learning:
             self.learn()
 
@@ -198,36 +222,22 @@ class Reducer(Complete):
         self.learning = False
 
     def send_zeros(self):
-        """Take part in a backward of the others, with no gradients of one's own."""
+        """Take part in a backward of the others, without gradients."""
         self.arm()
         for p in self.trained:
             p.grad = None
         self.finish()
 
 
-def broadcast_all(tensors, src=0, group=None):
-    """Give all ranks the tensors of rank src of the group, in place; a message for each type."""
-    kinds = {}
-    for t in tensors:
-        kinds.setdefault((t.dtype, t.device), []).append(t.detach())
-    flats = [torch.cat([t.flatten() for t in same]) for same in kinds.values()]
-    works = [dist.broadcast(flat, group_src=src, group=group, async_op=True) for flat in flats]
-    for same, flat, work in zip(kinds.values(), flats, works):
-        work.wait()
-        if dist.get_rank(group) != src:
-            for t, values in zip(same, flat.split([t.numel() for t in same])):
-                t.copy_(values.view_as(t))
-
-
 def demand_equal(module, group=None):
-    """Raise ValueError, on every rank, where a rank's model is not that of rank 0 of the group.
+    """Raise ValueError, on every rank, where a rank's model is not rank 0's.
 
-    Compared are the names, shapes and types of its tensors, their order, and which are trained;
-    one at least must be.
+    Compared are the names, shapes and types of its tensors, their order, and
+    which are trained; one at least must be.
     """
+    tensors = [*module.named_parameters(), *module.named_buffers()]
     mine = [
-        f"{name} {tuple(t.shape)} {t.dtype}" + ", trained" * t.requires_grad
-        for name, t in [*module.named_parameters(), *module.named_buffers()]
+        f"{name} {tuple(t.shape)} {t.dtype}" + ", trained" * t.requires_grad for name, t in tensors
     ]
     of_rank = [None] * dist.get_world_size(group)
     dist.all_gather_object(of_rank, mine, group=group)
@@ -235,22 +245,29 @@ def demand_equal(module, group=None):
         for k, (a, b) in enumerate(zip([*of_rank[0], "missing"], [*theirs, "missing"])):
             if a != b:
                 raise ValueError(
-                    f"The ranks' models differ. Tensor {k} is {a} on rank 0, and {b} on rank {r}. "
-                    "Build the same model on every rank, its layers in the same order."
+                    f"The ranks' models differ. Tensor {k} is {a} on rank 0, "
+                    f"and {b} on rank {r}. Build the same model on every rank, "
+                    "its layers in the same order."
                 )
     if not any(p.requires_grad for p in module.parameters()):
         raise ValueError("No parameter of this model is trained: there is nothing to average.")
 
 
-class OwnDDP(nn.Module):
-    """Data parallelism: a replica of `module` on each rank of a group.
+def broadcast_all(tensors, src=0, group=None):
+    """Give all ranks the tensors of rank src of the group, in place."""
+    kinds = {}
+    for t in tensors:
+        kinds.setdefault((t.dtype, t.device), []).append(t.detach())
+    for same in kinds.values():
+        flat = torch.cat([t.flatten() for t in same])
+        dist.broadcast(flat, group_src=src, group=group)
+        if dist.get_rank(group) != src:
+            for t, values in zip(same, flat.split([t.numel() for t in same])):
+                t.copy_(values.view_as(t))
 
-    All start with rank 0's weights. When the backward() after a forward returns, each
-    .grad is the mean over the ranks (untouched, unless one of them used its parameter)
-    and a view into a bucket: clone it to keep it. all_reduce: called as dist.all_reduce
-    is, with async_op; behind the gradients stands how many ranks have each. Raises
-    ValueError where models differ or nothing is trained.
-    """
+
+class Replicated(nn.Module):
+    """A replica of `module` on each rank, whose backward averages."""
 
     def __init__(
         self,
@@ -261,19 +278,17 @@ class OwnDDP(nn.Module):
         first_bytes=1 << 20,
     ):
         super().__init__()
-        self.module, self.group = module, group
-        self.sync, self.joining, self.ahead, self.buffers_due = True, False, 0, True
+        self.module, self.group, self.sync = module, group, True
         demand_equal(module, group)
         broadcast_all([*module.parameters(), *module.buffers()], 0, group)
-        self.reducer = Reducer(module.parameters(), (bucket_bytes, first_bytes), group, all_reduce)
+        limits = bucket_bytes, first_bytes
+        self.reducer = Reducer(module.parameters(), limits, group, all_reduce)
         weakref.finalize(self, remove_all, self.reducer.hooks)
 
     def forward(self, *inputs, **named):
-        """Call the module. If gradients are wanted, its backward will average them."""
+        """Call the module. Its backward averages, if gradients are wanted."""
         averages = self.sync and torch.is_grad_enabled()
-        if self.joining:
-            self._anyone_goes_on(1 + averages)
-        self._share_buffers(averages)
+        self.before(averages)
         output = self.module(*inputs, **named)
         if averages:
             self.reducer.arm()
@@ -281,33 +296,61 @@ class OwnDDP(nn.Module):
             self.reducer.absent = ()  # whatever comes now is welcome
         return output
 
-    def _share_buffers(self, averages):
-        """Give all the buffers, if the forward before was to average: as PyTorch does."""
+
+def remove_all(hooks):
+    """Hooks go with their wrapper: else they live as long as the model."""
+    for hook in hooks:
+        hook.remove()
+
+
+class Shared(Replicated):
+    """With no_sync(), and with buffers that are rank 0's on all ranks."""
+
+    ahead, buffers_due = 0, True
+
+    def before(self, averages):
+        """Give all the buffers, if the forward before was to average."""
         if self.buffers_due:
             broadcast_all(self.module.buffers(), self.ahead, self.group)
         self.buffers_due = averages
 
     @contextlib.contextmanager
     def no_sync(self):
-        """Forwards in here leave their gradients as they are, to be added to later ones."""
+        """Forwards in here leave their gradients, to be added to later ones."""
         before, self.sync = self.sync, False
         try:
             yield
         finally:
             self.sync = before
 
+
+class OwnDDP(Shared):
+    """Data parallelism: a replica of `module` on each rank of a group.
+
+    All start with rank 0's weights. After backward() each .grad is the mean
+    over the ranks (untouched, unless one used its parameter) and a view into a
+    bucket: clone it to keep it. all_reduce: called as dist.all_reduce is, with
+    async_op; behind the gradients stands how many ranks have each. Raises
+    ValueError where models differ or nothing is trained.
+    """
+
+    joining = False
+
+    def before(self, averages):
+        if self.joining:
+            self._anyone_goes_on(1 + averages)
+        super().before(averages)
+
     @contextlib.contextmanager
     def join(self, throw_on_early_termination=False):
-        """For ranks with different numbers of batches: who is done goes on with zeros.
-
-        In the end all have the weights of one that went on longest. With
-        throw_on_early_termination, all raise RuntimeError as soon as one has no more.
+        """Who has no more batches goes on with zeros; all end with the weights
+        of one that went on longest. Or, to throw, all raise RuntimeError then.
         """
         self.joining, self.throw = True, throw_on_early_termination
         try:
             yield
             while what := self._anyone_goes_on(0):
-                self._share_buffers(what == 2)
+                super().before(what == 2)
                 if what == 2:
                     self.reducer.send_zeros()
             everything = [*self.module.parameters(), *self.module.buffers()]
@@ -316,9 +359,8 @@ class OwnDDP(nn.Module):
             self.joining, self.ahead = False, 0
 
     def _anyone_goes_on(self, mine):
-        """Tell what I do: 2, a step that averages; 1, another forward; 0, nothing more.
-
-        Return what those do who go on. The last of them is `ahead`: its buffers count.
+        """Tell what I do: 2, a step that averages; 1, a forward; 0, no more.
+        Return what those do who go on; the last of them is `ahead`.
         """
         doing = next(self.module.parameters()).new_zeros(self.reducer.n)
         doing[dist.get_rank(self.group)] = mine
@@ -329,12 +371,6 @@ class OwnDDP(nn.Module):
             raise RuntimeError(f"No more batches on ranks {done}, but on {there}.")
         self.ahead = max(there, default=self.ahead)
         return int(max(doing))
-
-
-def remove_all(hooks):
-    """A reducer would live as long as its model: hooks go with their wrapper."""
-    for hook in hooks:
-        hook.remove()
 
 
 class Awkward(nn.Module):
@@ -356,9 +392,9 @@ class Awkward(nn.Module):
 
 
 def ring_of(size, alpha, beta):
-    """Latency (s) and bandwidth (bytes/s) of an all-reduce around a ring of `size` ranks.
+    """Latency and bandwidth of an all-reduce around a ring of `size` ranks.
 
-    alpha, beta: those of a message between two neighbors.
+    alpha (s), beta (bytes/s): those of a message between two neighbors.
     """
     rounds = 2 * (size - 1)
-    return rounds * alpha, (beta * size / rounds if rounds else float("inf"))
+    return rounds * alpha, beta * size / rounds if rounds else float("inf")

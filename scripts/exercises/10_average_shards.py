@@ -1,5 +1,5 @@
 # Generated from book/10_sync_sgd.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 5ecdea050a3b).
+# Once this file is changed, `make forms` leaves it alone (as generated: 0553ed4add2a).
 #
 # === Means over unequal shards ========================================================
 #
@@ -19,8 +19,8 @@ import torch.distributed as dist
 
 
 def average_shards(model, samples):
-    """Replace the gradients of this rank's mean loss by those of the mean over all samples."""
-    # TODO: how many samples are there in all? And what does a rank without any do?
+    """Replace this rank's gradients by those of the mean over all samples."""
+    # TODO: how many samples are there? And what does a rank without any do?
     # YOUR CODE HERE
     raise NotImplementedError()
 

@@ -1,5 +1,5 @@
 # Generated from book/10_sync_sgd.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: fc8de6c7b0fa).
+# Once this file is changed, `make forms` leaves it alone (as generated: 453eabcbd60b).
 #
 # === Mean and variance of everything ==================================================
 #
@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 
 def batch_statistics(x):
-    """Mean and variance of each feature over the rows of all ranks: two tensors (features,)."""
+    """Mean and variance of each feature over all ranks' rows: two tensors."""
     # TODO: what can be added up over the ranks?
     # YOUR CODE HERE
     raise NotImplementedError()

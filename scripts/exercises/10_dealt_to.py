@@ -1,5 +1,5 @@
 # Generated from book/10_sync_sgd.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 4a07a6374db0).
+# Once this file is changed, `make forms` leaves it alone (as generated: 6287b94dc619).
 #
 # === Deal the cards ===================================================================
 #
@@ -15,8 +15,8 @@
 # says what is missing or wrong (in the book's environment: `source .venv/bin/activate`).
 
 def dealt_to(rank, world_size, n, drop_last):
-    """The samples of one rank, a list of ints; as many as any other rank has."""
-    # TODO: how many cards are dealt in all, and which of them are this rank's?
+    """The samples of one rank, a list of ints; as many as any other has."""
+    # TODO: how many cards are dealt in all, and which are this rank's?
     # YOUR CODE HERE
     raise NotImplementedError()
 

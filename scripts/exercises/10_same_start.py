@@ -1,5 +1,5 @@
 # Generated from book/10_sync_sgd.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: ce727cb902a9).
+# Once this file is changed, `make forms` leaves it alone (as generated: d5ea95ba010a).
 #
 # === The same start, from messages ====================================================
 #
@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 
 def same_start(model, src):
-    """Give every rank the parameters and buffers of rank src, in place, by messages."""
+    """Give every rank, in place, rank src's parameters and buffers."""
     # TODO: who sends what to whom?
     # YOUR CODE HERE
     raise NotImplementedError()

@@ -1,5 +1,5 @@
 # Generated from book/10_sync_sgd.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 5a778d8e7b64).
+# Once this file is changed, `make forms` leaves it alone (as generated: f4d1c1b26be0).
 #
 # === One whole step ===================================================================
 #
@@ -23,8 +23,8 @@ from torch import nn
 
 
 def whole_step(model, velocity, inputs, labels, rate, momentum):
-    """Make one step in place on all ranks; return the mean loss of all their samples, a float."""
-    # TODO: the batch's size, this rank's part of the loss, everybody's gradients, the step.
+    """Make one step in place on all ranks; return their mean loss, a float."""
+    # TODO: the batch's size, its part of the loss, all gradients, the step.
     # YOUR CODE HERE
     raise NotImplementedError()
 

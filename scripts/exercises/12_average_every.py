@@ -1,5 +1,5 @@
 # Generated from book/12_own_ddp.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 3bbcf7d89548).
+# Once this file is changed, `make forms` leaves it alone (as generated: e5257070fa0f).
 #
 # === An average now and then ==========================================================
 #
@@ -20,11 +20,11 @@ import torch.distributed as dist
 
 
 def average_every(model, every):
-    """From now on, every `every`-th backward leaves the mean over all ranks in .grad."""
+    """From now on, every `every`-th backward leaves the mean in .grad."""
     counts = {}
 
     def hook(p):
-        """Autograd calls it when the gradient of p is complete, once in a backward."""
+        """Autograd calls it once in a backward: p's gradient is complete."""
         # TODO: is it time to average? then do.
         # YOUR CODE HERE
         raise NotImplementedError()

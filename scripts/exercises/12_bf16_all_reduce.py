@@ -1,5 +1,5 @@
 # Generated from book/12_own_ddp.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: d6e877d353e4).
+# Once this file is changed, `make forms` leaves it alone (as generated: 2ebbe1ebe68a).
 #
 # === Half the bytes ===================================================================
 #
@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 
 def bf16_all_reduce(x, group=None, async_op=True):
-    """Start to replace x by the sum over the group, sent as bfloat16; return a handle."""
+    """Start to sum x over the group, sent as bfloat16; return a handle."""
     # TODO: what is sent, and what is to be done when it has been summed?
     # YOUR CODE HERE
     raise NotImplementedError()

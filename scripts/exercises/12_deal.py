@@ -1,5 +1,5 @@
 # Generated from book/12_own_ddp.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 079d6801d0b9).
+# Once this file is changed, `make forms` leaves it alone (as generated: 5e7c940f19dc).
 #
 # === Into buckets =====================================================================
 #
@@ -15,7 +15,7 @@
 # says what is missing or wrong (in the book's environment: `source .venv/bin/activate`).
 
 def deal(nbytes, first_bytes, bucket_bytes):
-    """Return the buckets, lists of numbers of parameters, in the order in which they are sent."""
+    """Return the buckets, lists of parameters' numbers, as they are sent."""
     buckets, filling = [], []
     # TODO: in which order do the gradients come, and when is a bucket closed?
     # YOUR CODE HERE

@@ -1,5 +1,5 @@
 # Generated from book/12_own_ddp.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: d3b794c71b1e).
+# Once this file is changed, `make forms` leaves it alone (as generated: 402d003fb131).
 #
 # === Data parallel by hand ============================================================
 #
@@ -29,12 +29,14 @@ from torch import nn
 
 
 def own_ddp(model, batches, learning_rate):
-    """Train `model` on all ranks together; return the loss of each step, as floats.
+    """Train `model` on all ranks together; return each step's loss, as floats.
 
-    model: other weights on every rank; those of rank 0 count. It is trained in place.
-    batches: pairs of inputs (samples, features) and labels (samples,), the same on every rank.
+    model: other weights on every rank; those of rank 0 count. It is trained in
+        place.
+    batches: pairs of inputs (samples, features) and labels (samples,), the same
+        on every rank.
     """
-    # TODO: the same start everywhere; for each batch a share, its gradients, everybody's, a step.
+    # TODO: the same start; for each batch a share, its gradients, a step.
     # YOUR CODE HERE
     raise NotImplementedError()
 

@@ -1,5 +1,5 @@
 # Generated from book/12_own_ddp.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: c1cb3139ac6e).
+# Once this file is changed, `make forms` leaves it alone (as generated: bab2d1376ba7).
 #
 # === Batches of unequal number ========================================================
 #
@@ -23,8 +23,8 @@ from torch import nn
 
 
 def train_uneven(model, batches, learning_rate):
-    """Train on all ranks' batches together, until no rank has any. Returns nothing."""
-    # TODO: the same start; then steps in which all take part, and a way to know when to end.
+    """Train on all ranks' batches together, until no rank has any."""
+    # TODO: the same start; then steps in which all take part; and when to end?
     # YOUR CODE HERE
     raise NotImplementedError()
 

@@ -48,10 +48,9 @@ def length(part):
 
 
 def test_the_wrapper_is_short():
-    """With its reducer, built up in five classes, as the page has them."""
-    classes = classes_of_the_page(
-        "InBuckets", "Overlapped", "InOrder", "Complete", "Reducer", "OwnDDP"
-    )
+    """With its reducer, built up in steps, as the page has them."""
+    reducer = "Dealt", "InBuckets", "Overlapped", "InOrder", "Complete", "Armed", "Reducer"
+    classes = classes_of_the_page(*reducer, "Replicated", "Shared", "OwnDDP")
     assert sum(map(length, classes)) <= 220
     methods = [part for each in classes for part in each.body if isinstance(part, ast.FunctionDef)]
     assert max(map(length, methods)) <= 25
@@ -189,6 +188,21 @@ def add_without_averaging(inside):
 def test_what_a_forward_in_no_sync_adds_after_the_averaging_is_welcome(ranks, inside):
     for grad, expected in ranks.run(add_without_averaging, inside):
         torch.testing.assert_close(grad, expected, **CLOSE)
+
+
+def by_autograd_grad():
+    """Gradients that are returned and not accumulated: this rank's, and the whole batch's."""
+    replica, mine, twin = wrap("own", Two()), Two(), Two()
+    (grad,) = torch.autograd.grad(loss(replica), [replica.module.always.weight])
+    loss(mine).backward()
+    gradients_of_all(twin, range(N))
+    return grad, mine.always.weight.grad, twin.always.weight.grad
+
+
+def test_autograd_grad_averages_nothing(ranks):
+    for grad, mine, twins in ranks.run(by_autograd_grad):
+        torch.testing.assert_close(grad, mine, **CLOSE)
+        assert not torch.allclose(grad, twins)
 
 
 # Buckets and messages

@@ -22,6 +22,26 @@ def test_seconds_of_a_step_that_sends_during_backward(buckets, alpha, beta, seco
     assert own.overlapped_seconds(buckets, 1, 4, alpha, beta) == seconds
 
 
+def test_a_message_keeps_the_core_from_its_work():
+    """Of 8 bytes in two messages, each takes 1 s and a second for each 4 bytes."""
+    busy = {"core": (1, 4)}
+    assert own.overlapped_seconds([4, 4], 1, 4, 0.5, 4, **busy) == 1 + 2 + 2 + 2 + 2
+    assert own.overlapped_seconds([4, 4], 1, 4, 5, 4, **busy) == 3 + 6 + 6
+
+
+@pytest.mark.parametrize(
+    ("alpha", "beta"), [(1e-3, 1e9), (1e-4, 1e10), (1e-3, 5e10), (1e-2, 5e10)]
+)
+def test_the_best_number_of_equal_buckets(alpha, beta):
+    """The page's rule: for a backward of 67 ms and 400 MB, beside the best of 400."""
+
+    def seconds(k):
+        return own.overlapped_seconds([400e6 / k] * k, 0, 0.067, alpha, beta)
+
+    by_rule = round(max((0.067 - 400e6 / beta) / alpha, (0.067 / alpha) ** 0.5))
+    assert seconds(by_rule) < 1.02 * min(map(seconds, range(1, 400)))
+
+
 @pytest.mark.parametrize(
     ("size", "expected"), [(1, (0, float("inf"))), (2, (6, 8)), (3, (12, 6)), (5, (24, 5))]
 )

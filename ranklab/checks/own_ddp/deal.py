@@ -2,7 +2,7 @@
 
 from ranklab.exercises import Case, Exercise, Mistake
 
-FULL = "sum(nbytes[j] for j in filling) >= ("
+FULL = "sum(nbytes[j] for j in filling) >= limit"
 LEFT_OVER = "    if filling:\n        buckets.append(filling)\n"
 
 

@@ -13,7 +13,7 @@ SHARE = "mine = slice(rank, None, world_size)"
 RECORDED = "        with torch.no_grad():\n            dist.all_reduce(loss)"
 PART = (
     ', reduction="sum")\n'
-    "        loss = loss / len(labels)  # this rank's part of the mean over the whole batch"
+    "        loss = loss / len(labels)  # its part of the mean over the whole batch"
 )
 STEP = "parameter -= learning_rate * parameter.grad"
 THERE = "if parameter.grad is not None:"

@@ -3,18 +3,19 @@
 # %% check('first_message', first_message)
 
 def first_message():
-    """Which message is sent first? "a": A and B, in the middle of backward. "b": C and D, at the
-    end of it. "c": C and D, in the middle of it. "d": none."""
+    """Which message is sent first? "a": A and B, in the middle of backward.
+    "b": C and D, at the end of it. "c": C and D, in the middle. "d": none."""
     return "b"
 
 # %% check('deal', deal)
 
 def deal(nbytes, first_bytes, bucket_bytes):
-    """Return the buckets, lists of numbers of parameters, in the order in which they are sent."""
+    """Return the buckets, lists of parameters' numbers, as they are sent."""
     buckets, filling = [], []
     for k in reversed(range(len(nbytes))):
         filling.append(k)
-        if sum(nbytes[j] for j in filling) >= (bucket_bytes if buckets else first_bytes):
+        limit = bucket_bytes if buckets else first_bytes
+        if sum(nbytes[j] for j in filling) >= limit:
             buckets.append(filling)
             filling = []
     if filling:
@@ -27,11 +28,11 @@ import torch.distributed as dist
 
 
 def average_every(model, every):
-    """From now on, every `every`-th backward leaves the mean over all ranks in .grad."""
+    """From now on, every `every`-th backward leaves the mean in .grad."""
     counts = {}
 
     def hook(p):
-        """Autograd calls it when the gradient of p is complete, once in a backward."""
+        """Autograd calls it once in a backward: p's gradient is complete."""
         counts[p] = counts.get(p, 0) + 1
         if counts[p] % every == 0:
             p.grad /= dist.get_world_size()
@@ -48,7 +49,7 @@ import torch.distributed as dist
 
 
 def bf16_all_reduce(x, group=None, async_op=True):
-    """Start to replace x by the sum over the group, sent as bfloat16; return a handle."""
+    """Start to sum x over the group, sent as bfloat16; return a handle."""
     wire = x.to(torch.bfloat16)
     work = dist.all_reduce(wire, group=group, async_op=True)
 
@@ -67,13 +68,13 @@ from torch import nn
 
 
 def train_uneven(model, batches, learning_rate):
-    """Train on all ranks' batches together, until no rank has any. Returns nothing."""
+    """Train on all ranks' batches together, until no rank has any."""
     parameters = list(model.parameters())
     for p in parameters:
         dist.broadcast(p.data, src=0)
     mine = iter(batches)
     while True:
-        batch, there = next(mine, None), torch.zeros(1, dtype=parameters[0].dtype)
+        batch, there = next(mine, None), parameters[0].new_zeros(1)
         grads = [torch.zeros_like(p) for p in parameters]
         if batch is not None:
             there += 1
@@ -96,10 +97,12 @@ from torch import nn
 
 
 def own_ddp(model, batches, learning_rate):
-    """Train `model` on all ranks together; return the loss of each step, as floats.
+    """Train `model` on all ranks together; return each step's loss, as floats.
 
-    model: other weights on every rank; those of rank 0 count. It is trained in place.
-    batches: pairs of inputs (samples, features) and labels (samples,), the same on every rank.
+    model: other weights on every rank; those of rank 0 count. It is trained in
+        place.
+    batches: pairs of inputs (samples, features) and labels (samples,), the same
+        on every rank.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     losses = []
@@ -108,8 +111,9 @@ def own_ddp(model, batches, learning_rate):
             dist.broadcast(parameter, src=0)
     for inputs, labels in batches:
         mine = slice(rank, None, world_size)
-        loss = nn.functional.cross_entropy(model(inputs[mine]), labels[mine], reduction="sum")
-        loss = loss / len(labels)  # this rank's part of the mean over the whole batch
+        loss = nn.functional.cross_entropy(
+            model(inputs[mine]), labels[mine], reduction="sum")
+        loss = loss / len(labels)  # its part of the mean over the whole batch
         model.zero_grad()
         loss.backward()
         with torch.no_grad():

@@ -3,13 +3,13 @@
 # %% check('summed_rate', summed_rate)
 
 def summed_rate():
-    """Return "a" (256, 0.1), "b" (256, 0.8), "c" (2048, 0.1) or "d" (32, 0.1)."""
+    """Return "a" (256, 0.1), "b" (256, 0.8), "c" (2048, 0.1), "d" (32, 0.1)."""
     return "b"
 
 # %% check('dealt_to', dealt_to)
 
 def dealt_to(rank, world_size, n, drop_last):
-    """The samples of one rank, a list of ints; as many as any other rank has."""
+    """The samples of one rank, a list of ints; as many as any other has."""
     rounds = n // world_size if drop_last else -(-n // world_size)
     return [place % n for place in range(rank, rounds * world_size, world_size)]
 
@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 
 def average_shards(model, samples):
-    """Replace the gradients of this rank's mean loss by those of the mean over all samples."""
+    """Replace this rank's gradients by those of the mean over all samples."""
     total = torch.tensor(samples)
     dist.all_reduce(total)
     for parameter in model.parameters():
@@ -36,7 +36,7 @@ import torch.distributed as dist
 
 
 def same_start(model, src):
-    """Give every rank the parameters and buffers of rank src, in place, by messages."""
+    """Give every rank, in place, rank src's parameters and buffers."""
     for tensor in [*model.parameters(), *model.buffers()]:
         values = tensor.detach()
         if dist.get_rank() == src:
@@ -55,7 +55,7 @@ import torch.distributed as dist
 
 
 def batch_statistics(x):
-    """Mean and variance of each feature over the rows of all ranks: two tensors (features,)."""
+    """Mean and variance of each feature over all ranks' rows: two tensors."""
     total = torch.cat([x.sum(0), x.new_tensor([len(x)])])
     dist.all_reduce(total)
     mean = total[:-1] / total[-1]
@@ -71,10 +71,11 @@ from torch import nn
 
 
 def whole_step(model, velocity, inputs, labels, rate, momentum):
-    """Make one step in place on all ranks; return the mean loss of all their samples, a float."""
+    """Make one step in place on all ranks; return their mean loss, a float."""
     n = torch.tensor(len(labels))
     dist.all_reduce(n)
-    loss = nn.functional.cross_entropy(model(inputs), labels, reduction="sum") / n
+    loss = nn.functional.cross_entropy(
+        model(inputs), labels, reduction="sum") / n
     model.zero_grad()
     loss.backward()
     with torch.no_grad():
