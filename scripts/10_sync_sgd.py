@@ -1,4 +1,4 @@
-# Generated from book/10_sync_sgd.md by `make forms`: edit the manuscript, not this file.
+# Chapter 10 of Many Ranks, One Model, as one script. Generated from book/10_sync_sgd.md.
 #
 # Run it on 4 ranks, or on another number of them, in one of these ways:
 #     python 10_sync_sgd.py
@@ -147,8 +147,7 @@ def result(name, value, varies=False):
 # Four ranks take a quarter of every batch each. Is what they train together the network
 # that one rank alone would have trained, and to which digit?
 #
-# 30 minutes to read · 30 seconds to run · stands on chapter 03_training and chapter
-# 07_collectives
+# 30 minutes to read · 30 seconds to run · stands on chapter 3 and chapter 7
 #
 # At the end you can share a batch out in any way and get the gradient of the whole,
 # prove it to twelve digits, and say where the last ones went. You know what breaks it,
@@ -164,11 +163,12 @@ if rank == 0:
 
 
 def split(X, y, share=0.1, seed=0):
-    """Return (train X, train y) and (test X, test y): a random share of the samples is for testing.
+    """Return (train X, train y) and (test X, test y): a random share to test.
 
     Every sample is in exactly one of the two.
     """
-    order = torch.randperm(len(X), generator=torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(X), generator=generator)
     test, train = order.tensor_split([round(share * len(X))])
     return (X[train], y[train]), (X[test], y[test])
 
@@ -218,8 +218,8 @@ class DigitsNet(nn.Module):
 
 
 # Every rank loads all of it (it is small), and asks which part of a batch is its own.
-# The order of the samples is that of chapter 03_training: a function of the step's
-# number, the same on every rank.
+# The order of the samples is that of chapter 3: a function of the step's number, the
+# same on every rank.
 
 
 def shard(n, rank, world_size):
@@ -235,24 +235,30 @@ def everyone():
 # From ranklab.taught.training:
 
 
-@functools.lru_cache(maxsize=2)  # it is asked for in every step, and is the same for a whole epoch
+@functools.lru_cache(maxsize=2)  # every step asks; it holds for an epoch
 def order_of_epoch(epoch, n, seed):
-    """Return the numbers of n samples, (n,), int64, in the random order of an epoch."""
-    return torch.randperm(n, generator=torch.Generator().manual_seed(1000003 * seed + epoch))
+    """Return the numbers of n samples, in the random order of an epoch."""
+    generator = torch.Generator().manual_seed(1000003 * seed + epoch)
+    return torch.randperm(n, generator=generator)
 
 
 def samples_of_step(step, n, batch_size, seed=0):
-    """Return which of n samples step number `step` trains on: (batch_size,), int64.
+    """Return which of n samples step number `step` trains on: (batch_size,).
 
-    Every epoch goes through the samples in a new random order, in full batches; what does not
-    fill a batch is left out, other samples in each epoch. The result depends on the arguments
-    alone, so every process can ask, in any order.
+    Every epoch goes through the samples in a new random order, in full
+    batches; what does not fill a batch is left out, other samples in each
+    epoch. The result depends on the arguments alone, so every process can ask,
+    in any order.
     """
     epoch, place = divmod(step, n // batch_size)
-    return order_of_epoch(epoch, n, seed)[place * batch_size : (place + 1) * batch_size]
+    order = order_of_epoch(epoch, n, seed)
+    return order[place * batch_size : (place + 1) * batch_size]
 
 
 everyone()
+if rank == 0:
+    print("\n## A batch, shared out\n")
+
 play("ranks")
 
 (X, y), (X_test, y_test) = digits()
@@ -282,7 +288,9 @@ def file_beside(name):
         number += 1
         name = f"{first}-{number}"
     pictures_.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    print(f"saved beside this script: {path.name}")
+    return path
 
 
 # From ranklab.plots:
@@ -391,6 +399,9 @@ if rank == 0:
 # the whole batch, for equal shards? And for unequal ones, if one takes the plain mean?
 
 everyone()
+if rank == 0:
+    print("\n## Why it can be the same\n")
+
 play("ranks")
 
 # the first k ranks
@@ -547,6 +558,9 @@ def send_parameters(model):
 # 0's?
 
 everyone()
+if rank == 0:
+    print("\n## The same start\n")
+
 play("ranks")
 
 
@@ -591,8 +605,8 @@ if rank == 0:
 # It fell from (drift_at_first) to (drift_after_sending), not to 0. A model has more
 # memory than its parameters: buffers, which no gradient reaches. Batch normalization
 # keeps (still_apart) there, and its forward pass changes them. They belong to the
-# start, too. And one by one, rank 0 sends each tensor $n - 1$ times; chapter
-# 07_collectives has the collective for it.
+# start, too. And one by one, rank 0 sends each tensor $n - 1$ times; chapter 7 has the
+# collective for it.
 
 everyone()
 play("ranks")
@@ -632,8 +646,8 @@ if rank == 0:
 
 # --- One step -------------------------------------------------------------------------
 
-# chapter 03_training kept two lines apart, `loss_and_gradients` and `optimizer.step()`,
-# because "data parallelism will put something between them". Here it is:
+# chapter 3 kept two lines apart, `loss_and_gradients` and `optimizer.step()`, because
+# "data parallelism will put something between them". Here it is:
 
 
 def average_gradients(model, weight=None, group=None):
@@ -653,7 +667,7 @@ def average_gradients(model, weight=None, group=None):
 
 
 def loss_and_gradients(model, x, y):
-    """Return the loss of a batch, and leave its gradients in the parameters' .grad."""
+    """Return a batch's loss; leave its gradients in the parameters' .grad."""
     model.zero_grad()
     loss = nn.functional.cross_entropy(model(x), y)
     loss.backward()
@@ -687,6 +701,9 @@ except ImportError:
 # state of the optimizer, so the same step, on every rank.
 
 everyone()
+if rank == 0:
+    print("\n## One step\n")
+
 play("ranks")
 
 model = DigitsNet()
@@ -707,8 +724,8 @@ if rank == 0:
 # Each rank computes (upper half of its row); then come four all-reduces, one for each
 # weight tensor (lower half), of which the first one waits for the slowest rank; then a
 # short step. While the ranks communicate they compute nothing, and they could: the
-# gradient of the last layer is there before that of the first. chapter 12_own_ddp fills
-# that gap. Here we only want to be right.
+# gradient of the last layer is there before that of the first. chapter 12 fills that
+# gap. Here we only want to be right.
 
 # --- One curve ------------------------------------------------------------------------
 
@@ -742,9 +759,9 @@ def sync_sgd(model, X, y, *, steps, batch_size, learning_rate, momentum=0.9,
 
 @torch.no_grad()
 def evaluate(model, X, y):
-    """Return the mean cross-entropy (a float) over X (n, features) and y (n,), and the share of
-    samples whose class the model finds. Nothing is trained and no graph is kept."""
-    model.eval()  # for layers that work otherwise in training, such as dropout; an MLP has none
+    """Return the mean cross-entropy over X (n, features) and y (n,), a float,
+    and the share of samples whose class is found. Nothing is trained."""
+    model.eval()  # for layers that train otherwise, such as dropout
     outputs = model(X)
     model.train()
     loss = nn.functional.cross_entropy(outputs, y).item()
@@ -771,6 +788,9 @@ def train(make, k, dtype=torch.float32, steps=121, rate=0.2):
 
 
 everyone()
+if rank == 0:
+    print("\n## One curve\n")
+
 play("ranks")
 
 sizes = sorted({1, 2, world_size})
@@ -831,8 +851,8 @@ if rank == 0:
 # One curve. With (numbers_of_ranks) ranks the network finds (percent_found) % of the
 # (n_test) digits that no rank has seen. The losses are at most (apart_float32) apart,
 # in float64 (apart_float64): the difference shrinks with the precision, so by the rule
-# of chapter 03_training it is rounding and not a mistake. And the drift is 0 in all
-# trainings, to the last bit.
+# of chapter 3 it is rounding and not a mistake. And the drift is 0 in all trainings, to
+# the last bit.
 #
 # Do not expect it to stay so small in every training. Each step hands on the difference
 # that the one before left, and a large step can enlarge it. And where a function has a
@@ -893,6 +913,9 @@ if rank == 0:
 # Predict: Which of the four will have the same bits?
 
 everyone()
+if rank == 0:
+    print("\n## The last bits\n")
+
 play("ranks")
 model = DigitsNet()
 inputs, labels = X[batch], y[batch]
@@ -939,8 +962,8 @@ if rank == 0:
 # holds although on one side all ranks computed, and on the other a single one. So the
 # ranks are not to blame. What differs is the order. A matrix product over a whole batch
 # adds its samples up in one order, products over its shards in another. And Gloo's ring
-# begins each part of the tensor at another rank (chapter 08_all_reduce). With two ranks
-# there is only a + b or b + a, and those are equal.
+# begins each part of the tensor at another rank (chapter 8). With two ranks there is
+# only a + b or b + a, and those are equal.
 #
 # The other way to equal bits: sums that never round. Whole numbers up to $2^{24}$ have
 # all their digits in float32, and dividing by a power of two only moves the point. So a
@@ -1007,6 +1030,7 @@ def hands(n, world, epoch=None, **how):
 
 
 if rank == 0:
+    print("\n## Who gets which sample\n")
     nine = 2 * n_ranks + 1
     dealt = hands(nine, n_ranks, shuffle=False)
     fig, ax = plt.subplots(num="dealt", figsize=(5.2, 0.55 * n_ranks + 0.4))
@@ -1119,7 +1143,7 @@ if rank == 0:
     save_figures()
 
 # So one can go from 4 ranks to 2 in the middle of an epoch, and the training goes on
-# (chapter 11_ddp).
+# (chapter 25).
 
 # --- Batch normalization --------------------------------------------------------------
 
@@ -1141,8 +1165,8 @@ if rank == 0:
 # of their squares, and how many there are, since $\sigma^2 = \frac{1}{n}\sum x_j^2 -
 # \mu^2$. One all-reduce for the three. But this all-reduce is part of the forward pass,
 # and the gradient must come back through it. `dist.all_reduce` writes into its tensor
-# and tells autograd nothing. From chapter 07_collectives we know what belongs there:
-# the backward pass of an all-reduce is its adjoint, and that is an all-reduce.
+# and tells autograd nothing. From chapter 7 we know what belongs there: the backward
+# pass of an all-reduce is its adjoint, and that is an all-reduce.
 
 
 class AllReduce(torch.autograd.Function):
@@ -1228,6 +1252,9 @@ def norm_miss(norm, own):
 
 
 everyone()
+if rank == 0:
+    print("\n## Batch normalization\n")
+
 play("ranks")
 inputs, labels = X[batch].double(), y[batch]
 norms = nn.BatchNorm1d, OneWay, SyncedBatchNorm
@@ -1300,6 +1327,9 @@ if rank == 0:
 # can be replaced; the batch is 16 samples for each rank.
 
 everyone()
+if rank == 0:
+    print("\n## Four mistakes\n")
+
 play("ranks")
 
 with_momentum = functools.partial(torch.optim.SGD, momentum=0.9)
@@ -1542,9 +1572,10 @@ def leave_group():
 # Computing takes (h100_seconds) s; sending (nvlink_seconds) s over NVLink and
 # (infiniband_seconds) s over InfiniBand. So (nvlink_share) % and (infiniband_share) %
 # of each step go by in waiting. On this chapter's laptop the same formula holds, with
-# the bandwidth that chapter 06_messages has measured.
+# the bandwidth that chapter 6 has measured.
 
 if rank == 0:
+    print("\n## On real machines\n")
     computing = 6 * 8e9 * 8192 / (0.4 * 989e12)
     sending = {name: 2 * 7 / 8 * 16e9 / bandwidth
                for name, bandwidth in (("nvlink", 450e9), ("infiniband", 50e9))}

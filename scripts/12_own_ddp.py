@@ -1,4 +1,4 @@
-# Generated from book/12_own_ddp.md by `make forms`: edit the manuscript, not this file.
+# Chapter 12 of Many Ranks, One Model, as one script. Generated from book/12_own_ddp.md.
 #
 # Run it on 4 ranks, or on another number of them, in one of these ways:
 #     python 12_own_ddp.py
@@ -145,8 +145,8 @@ def play(part):
 # behind that line, and how much code does it take to write one that you would trust
 # with a training of your own?
 #
-# 30 minutes to read · 40 seconds to run · stands on chapter 08_all_reduce, chapter
-# 10_sync_sgd and chapter 11_ddp
+# 30 minutes to read · 40 seconds to run · stands on chapter 8, chapter 10 and chapter
+# 11
 #
 # The gradient of the whole batch is the mean of the ranks' gradients: chapter 10 has
 # proven it. What is left is when to send what. You write four versions, each of which
@@ -242,6 +242,9 @@ def one_a_parameter(model):
     return step
 
 
+if rank == 0:
+    print("\n## One message for each parameter\n")
+
 play("ranks")
 
 error_1, t_1 = wrong_by(one_a_parameter), traced(one_a_parameter)
@@ -278,7 +281,9 @@ def file_beside(name):
         number += 1
         name = f"{first}-{number}"
     pictures.append(name)
-    return SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    print(f"saved beside this script: {path.name}")
+    return path
 
 
 def show(value, on_rank=None):
@@ -335,6 +340,9 @@ def one_for_all(model):
 
 
 everyone()
+if rank == 0:
+    print("\n## One message for all\n")
+
 play("ranks")
 
 error_2, t_2 = wrong_by(one_for_all), traced(one_for_all)
@@ -396,9 +404,9 @@ class Bucket:
 # ranks have a gradient. It lies in the same tensor, so it travels for nothing.
 #
 # Into which bucket does a parameter go? The first bucket should be the one that is full
-# first. chapter 02_graphs has shown that backward goes through the layers from the last
-# to the first, and modules are mostly registered in the order in which they are used.
-# So go through the parameters in reverse, and close a bucket when it is large enough.
+# first. chapter 2 has shown that backward goes through the layers from the last to the
+# first, and modules are mostly registered in the order in which they are used. So go
+# through the parameters in reverse, and close a bucket when it is large enough.
 
 
 def in_buckets(parameters, bucket_bytes, first_bytes=None):
@@ -421,6 +429,9 @@ def in_buckets(parameters, bucket_bytes, first_bytes=None):
 # layers' gradients are in the first one?
 
 everyone()
+if rank == 0:
+    print("\n## Buckets\n")
+
 play("ranks")
 some_model = deep()
 parameter_names = [f"{int(name.split('.')[0]) // 2 + 1}.{name.split('.')[1]}"
@@ -612,6 +623,8 @@ def during_backward(model, bucket_bytes=512 << 10, **how):
 
 
 everyone()
+if rank == 0:
+    print("\n## While backward computes\n")
 
 error_4 = wrong_by(lambda model: during_backward(model, 1000))
 t_4 = traced(during_backward)
@@ -652,6 +665,9 @@ def turns(steps, x, repeats=5, group=None):
 
 
 everyone()
+if rank == 0:
+    print("\n## What overlap gains\n")
+
 play("ranks")
 
 versions = one_a_parameter, one_for_all, in_several, during_backward
@@ -821,6 +837,9 @@ def core_seconds(nbytes, messages=50):
 
 
 everyone()
+if rank == 0:
+    print("\n## How large a bucket?\n")
+
 play("ranks")
 
 fit_sizes = [4 << 10, 32 << 10, 128 << 10, 512 << 10, 1 << 20]
@@ -839,9 +858,10 @@ by_bucket = turns(
 
 
 def latency_bandwidth(sizes, seconds):
-    """Fit T(n) = alpha + n / beta to measured times; return alpha (s) and beta (bytes/s).
+    """Fit T(n) = alpha + n / beta to measured times.
 
-    Least squares of the relative error, so that every size has the same weight.
+    Return alpha (s) and beta (bytes/s). Least squares of the relative error,
+    so that every size has the same weight.
     """
     n, t = np.asarray(sizes, dtype=float), np.asarray(seconds, dtype=float)
     equations = np.stack([1 / t, n / t], axis=1)
@@ -917,7 +937,7 @@ if rank == 0:
 # by more than a factor of (fit_off).
 #
 # PyTorch's choice is 25 MB [li2020], after a first bucket of 1 MB, so that something is
-# under way early (chapter 11_ddp reads both off its wrapper).
+# under way early (chapter 11 reads both off its wrapper).
 #
 # Where is the optimum in general? Take k equal buckets of a gradient of S bytes, T
 # seconds of backward, and a link that sends by itself. While it keeps up, only the last
@@ -939,6 +959,9 @@ if rank == 0:
 # before it has called `finish`. What is in it?
 
 everyone()
+if rank == 0:
+    print("\n## Three ways to get it wrong\n")
+
 play("ranks")
 model = deep(2, 4, torch.float64)
 average = Overlapped(model.parameters())
@@ -1048,7 +1071,7 @@ if rank == 0:
 
 # Rank 1 has gone on to the next step and waits in its barrier. The others wait in
 # `finish`, for the sum of a bucket that rank 1 never filled. With PyTorch's wrapper the
-# others wait, too, and rank 1 is told at its next forward pass (chapter 11_ddp), unless
+# others wait, too, and rank 1 is told at its next forward pass (chapter 11), unless
 # `find_unused_parameters=True` lets the wrapper look for such parameters.
 
 # The remedy: at the end of backward, fill what is missing with zeros, and send it. For
@@ -1138,6 +1161,9 @@ class Armed(Complete):
 
 
 everyone()
+if rank == 0:
+    print("\n## The reducer\n")
+
 play("ranks")
 model, x = deep(2, 4), torch.ones(3, 4)
 reducer = Armed(model.parameters())
@@ -1490,6 +1516,9 @@ def may_fail():
 # shape. What would happen without the comparison, and what happens with it?
 
 everyone()
+if rank == 0:
+    print("\n## The wrapper\n")
+
 play("ranks")
 with may_fail():
     # in another order on rank 0, as a loop over a set may do
@@ -1551,6 +1580,8 @@ def train(wrap=None):
 
 
 everyone()
+if rank == 0:
+    print("\n## The same weights\n")
 
 small = {"bucket_bytes": 600, "first_bytes": 100}
 owns = train(lambda model: OwnDDP(model, **small))
@@ -1637,6 +1668,7 @@ def ring_of(size, alpha, beta):
 
 
 if rank == 0:
+    print("\n## What do more ranks bring?\n")
     BUCKETS, FLOPS = [25e6] * 80, 0.4 * 989e12
     NETWORKS = {"Ethernet": (50e-6, 1.25e9), "InfiniBand": (5e-6, 50e9),
                 "NVLink": (5e-6, 450e9)}

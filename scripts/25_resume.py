@@ -179,15 +179,16 @@ def split(X, y, share=0.1, seed=0):
 
 
 def digits(seed=0):
-    """Return (X, y) for training and (X, y) for testing: scikit-learn's 1797 handwritten digits.
+    """Return (X, y) to train on and (X, y) to test: 1797 handwritten digits.
 
-    X (n, 64), float32: 8 x 8 pixels, 0 to 1. y (n,), int64: the digit. A random fifth, drawn with
-    `seed`, is for testing.
+    X (n, 64), float32: 8 x 8 pixels, 0 to 1. y (n,), int64: the digit. A random
+    fifth, drawn with `seed`, is for testing.
     """
-    from sklearn.datasets import load_digits  # slow to import: only when it is wanted
+    from sklearn.datasets import load_digits  # slow to import: only if wanted
 
     X, y = load_digits(return_X_y=True)
-    return split(torch.tensor(X / 16, dtype=torch.float32), torch.tensor(y), share=0.2, seed=seed)
+    X = torch.tensor(X / 16, dtype=torch.float32)
+    return split(X, torch.tensor(y), share=0.2, seed=seed)
 
 
 # === Checkpoint and resume: killed at any moment, the same bits =======================
@@ -1326,7 +1327,7 @@ if rank == 0:
 
 @torch.no_grad()
 def broadcast_parameters(model, src=0, group=None):
-    """Give every rank the parameters and buffers of rank src of the group, in place."""
+    """Give every rank, in place, the parameters and buffers of rank src."""
     for tensor in [*model.parameters(), *model.buffers()]:
         dist.broadcast(tensor, group_src=src, group=group)
 
