@@ -29,9 +29,7 @@ def test_a_message_keeps_the_core_from_its_work():
     assert own.overlapped_seconds([4, 4], 1, 4, 5, 4, **busy) == 3 + 6 + 6
 
 
-@pytest.mark.parametrize(
-    ("alpha", "beta"), [(1e-3, 1e9), (1e-4, 1e10), (1e-3, 5e10), (1e-2, 5e10)]
-)
+@pytest.mark.parametrize(("alpha", "beta"), [(1e-3, 1e9), (1e-4, 1e10), (1e-3, 5e10), (1e-2, 5e10)])
 def test_the_best_number_of_equal_buckets(alpha, beta):
     """The page's rule: for a backward of 67 ms and 400 MB, beside the best of 400."""
 
