@@ -958,7 +958,7 @@ save_figures()
 
 
 def drift(to, steps=10):
-    """How far the weights are apart after each step, relative to the largest."""
+    """How far weights are apart after each step, relative to the largest."""
     nets, found = [MLP(sizes).to(to) for _ in range(2)], []
     for step in range(steps):
         chosen = samples_of_step(step, len(train_set[0]), size)

@@ -729,7 +729,7 @@ if on_gpu:
     pinned = pageable.pin_memory()
     for kind, x in (("pageable", pageable), ("pinned", pinned)):
         asked, done = copy_ms(x)
-        print(f"{kind}: asked for after {asked:.2f} ms, done after {done:.2f} ms")
+        print(f"{kind}: asked after {asked:.2f} ms, done after {done:.2f} ms")
 else:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

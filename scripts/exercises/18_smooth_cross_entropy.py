@@ -1,5 +1,5 @@
 # Generated from book/18_tensor.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 25de61527be7).
+# Once this file is changed, `make forms` leaves it alone (as generated: e88a6bc8026c).
 #
 # === Smooth labels ====================================================================
 #
@@ -23,7 +23,7 @@ from ranklab.taught.tensor import summed
 
 
 def smooth_cross_entropy(logits, targets, first, vocabulary, epsilon):
-    """Mean cross-entropy, labels smoothed; the logits' columns are dealt out."""
+    """Mean cross-entropy, labels smoothed; logits' columns are dealt out."""
     # TODO: the largest logit of each place; what is added up over the ranks?
     # YOUR CODE HERE
     raise NotImplementedError()

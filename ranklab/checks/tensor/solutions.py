@@ -63,7 +63,7 @@ from ranklab.taught.tensor import summed
 
 
 def smooth_cross_entropy(logits, targets, first, vocabulary, epsilon):
-    """Mean cross-entropy, labels smoothed; the logits' columns are dealt out."""
+    """Mean cross-entropy, labels smoothed; logits' columns are dealt out."""
     largest = logits.detach().amax(-1)
     dist.all_reduce(largest, dist.ReduceOp.MAX)
     shifted = logits - largest[:, None]
