@@ -217,9 +217,9 @@ class DigitsNet(nn.Module):
         return self.last(torch.tanh(self.hidden(x.flatten(1))))
 
 
-# Every rank loads all of it (it is small), and asks which part of a batch is its own.
-# The order of the samples is that of chapter 3: a function of the step's number, the
-# same on every rank.
+# It is so little that every rank loads all of it, and asks which part of a batch is its
+# own. The order of the samples is that of chapter 3: a function of the step's number,
+# the same on every rank.
 
 
 def shard(n, rank, world_size):
@@ -605,8 +605,8 @@ if rank == 0:
 # It fell from (drift_at_first) to (drift_after_sending), not to 0. A model has more
 # memory than its parameters: buffers, which no gradient reaches. Batch normalization
 # keeps (still_apart) there, and its forward pass changes them. They belong to the
-# start, too. And one by one, rank 0 sends each tensor $n - 1$ times; chapter 7 has the
-# collective for it.
+# start, too. And rank 0 sends each tensor $n - 1$ times, to one rank after the other;
+# chapter 7 has the collective for it.
 
 everyone()
 play("ranks")
@@ -857,8 +857,8 @@ if rank == 0:
 # Do not expect it to stay so small in every training. Each step hands on the difference
 # that the one before left, and a large step can enlarge it. And where a function has a
 # kink (ReLU) or chooses (max pooling takes one of four numbers), a last bit can decide
-# which way a part of the gradient goes: the difference jumps. The same training five
-# times as fast, and one with kinks:
+# which way a part of the gradient goes: the difference jumps. Here are the same
+# training at five times the rate, and one with kinks:
 
 
 class WithKinks(DigitsNet):
@@ -958,7 +958,7 @@ if rank == 0:
     assert places_of_0["Gloo's order and the whole batch at once"] > 0
     assert n_ranks > 2 or places_of_0["Gloo's order and the order of ranks"] == 0
 
-# Same numbers in the same order, same bits, wherever they are added: the last line
+# Same numbers in the same order, same bits, whichever rank adds them: the last line
 # holds although on one side all ranks computed, and on the other a single one. So the
 # ranks are not to blame. What differs is the order. A matrix product over a whole batch
 # adds its samples up in one order, products over its shards in another. And Gloo's ring
@@ -1075,9 +1075,9 @@ if rank == 0:
 
 # --- The line that everybody forgets --------------------------------------------------
 
-# The sampler shuffles with a seed that is the same on all ranks, or one sample would
-# come to two of them, and with the number of the epoch. But nobody tells it which epoch
-# it is, except you: `sampler.set_epoch(epoch)`.
+# The sampler shuffles by a seed and the number of the epoch. Both must be the same on
+# all ranks, or one sample would come to two of them. But nobody tells the sampler which
+# epoch it is, except you: `sampler.set_epoch(epoch)`.
 #
 # Predict: What happens if the line is missing? An error, another order on every rank,
 # or what?
@@ -1142,8 +1142,9 @@ if rank == 0:
         assert len(set(batches[0])) == size
     save_figures()
 
-# So one can go from 4 ranks to 2 in the middle of an epoch, and the training goes on
-# (chapter 25).
+# So one can go from 4 ranks to 2 in the middle of an epoch, if the size of the whole
+# batch and the place in the epoch are kept: chapter 25 takes a training up on another
+# number of ranks.
 
 # --- Batch normalization --------------------------------------------------------------
 
@@ -1158,7 +1159,7 @@ if rank == 0:
 #
 # A rank sees its shard, so it has a $\mu$ and a $\sigma$ of its own.
 #
-# Predict: Equal shards, 16 samples on each rank, weights as they should be. Is the
+# Predict: Equal shards, 16 samples on each rank, each weighted as it should be. Is the
 # averaged gradient now nearly right, or as wrong as with the plain mean above?
 #
 # The repair is to add up over all ranks before dividing: the sum of the $x_j$, the sum
@@ -1283,11 +1284,11 @@ if rank == 0:
     save_figures()
 
 # With PyTorch's batch normalization on every rank, the averaged gradient is wrong by
-# (batch_norm_miss) %: each shard was normalized in its own way. With ours, outputs,
-# gradient and running variance are those of the whole batch, the gradient to
-# (synced_miss), and with unequal shards as well. The one in the middle is the dangerous
-# one. Its outputs are right, so its loss is right, and a look at the loss says that all
-# is well. Its gradient is wrong by (one_way_miss) %.
+# (batch_norm_miss) %, and so not nearly right: each shard was normalized in its own
+# way. With ours, outputs, gradient and running variance are those of the whole batch,
+# the gradient to (synced_miss), and with unequal shards as well. The one in the middle
+# is the dangerous one. Its outputs are right, so its loss is right, and a look at the
+# loss says that all is well. Its gradient is wrong by (one_way_miss) %.
 #
 # PyTorch has a synchronized batch normalization, `nn.SyncBatchNorm`, and its
 # `convert_sync_batchnorm(model)` puts it in the place of every `BatchNorm` of a model.
@@ -1354,9 +1355,9 @@ def short_training(model, *, start=broadcast_parameters, share=shard,
     return losses.tolist(), drift(model), accuracy, weights
 
 
-# Summed, not averaged. An old and much copied loop has
-# `dist.all_reduce(param.grad.data, op=dist.reduce_op.SUM)`, and nothing after it. Today
-# the name is `dist.ReduceOp`.
+# Summed, not averaged. A loop of an old tutorial, much copied, has two lines:
+# `dist.all_reduce(param.grad.data, op=dist.reduce_op.SUM)`, and then `param.grad.data
+# /= size`. There are copies without the second line. Today the name is `dist.ReduceOp`.
 #
 # Another start on every rank. Nobody called `broadcast_parameters`.
 #
@@ -1430,9 +1431,9 @@ if rank == 0:
 
 # Summed is the right training at (n_ranks) times the learning rate, and ends with that
 # one's weights. It need not look bad: here its last loss is (summed_loss), and the
-# right training's is (right_loss), for 0.05 was a cautious rate. Had it been as large
-# as it may be, it would be too large now. In any case the rate that was tuned is not
-# the rate that is used, and it changes with the number of ranks. Adam divides each
+# right training's is (right_loss), for 0.05 was a cautious rate. Had it been nearly too
+# large, the sum would have made it too large. In any case the rate that was tuned is
+# not the rate that is used, and it changes with the number of ranks. Adam divides each
 # gradient by what has been its size, so for Adam a factor is nearly nothing: the
 # weights differ by (summed_by_adam), and with SGD by (summed_by_sgd). There the mistake
 # sleeps until somebody changes the optimizer, or clips gradients.
@@ -1495,11 +1496,12 @@ if rank == 0:
 
 # Rank 0 has left the batch out and is done with the cell, and all others wait for it,
 # in the all-reduce of the first weight tensor. In a loop it is worse: rank 0 goes on to
-# its next step, whose all-reduce the others take for this one's. Nothing hangs: the
-# last cell of this section shows that the sums are of two different steps. So a rank
-# must not decide by itself, from its own data, whether it calls a collective. All ranks
-# must know first, and then decide alike. `reset` gives the same processes a fresh
-# group; the groups in `teams` are gone with the old one.
+# its next step, whose all-reduce the others take for this one's. Nothing hangs until
+# the loop ends, where rank 0 has made one call too few. The last cell of this section
+# shows that the sums are of two different steps. So a rank must not decide by itself,
+# from its own data, whether it calls a collective. All ranks must know first, and then
+# decide alike. `reset` gives the same processes a fresh group; the groups in `teams`
+# are gone with the old one.
 
 everyone()
 play("ranks")
@@ -1521,10 +1523,12 @@ if rank == 0:
 
 # One more all-reduce in each step, of one number. Cheaper is to decide after the
 # gradients are averaged: a NaN of one rank is in every rank's sum, so all see it and
-# decide alike. Gradients are clipped after the all-reduce, too.
+# decide alike. Gradients are clipped after the all-reduce, too: only then have all
+# ranks the same norm to clip by.
 #
 # And this is what a loop without that all-reduce does. Rank 0 leaves out its first
-# batch, the others their last:
+# batch. The others leave out their last, so that the number of calls is the same and
+# nobody hangs:
 
 everyone()
 play("ranks")
@@ -1566,13 +1570,14 @@ def leave_group():
 # over NVLink 4 with 450 GB/s [hopper] or InfiniBand with 50 GB/s [connectx7]?
 #
 # Worked problem: A model of 8 · 10⁹ parameters in bfloat16, 8 GPUs, 8,192 tokens on
-# each. Computing: 6 FLOP for each parameter and token, at 40 % of the peak. Sending: 2
-# · 7/8 · 16 GB over the link, after computing, as in this chapter.
+# each. Computing: 6 FLOP for each parameter and token, at an assumed 40 % of the peak.
+# Sending: 2 · 7/8 · 16 GB over the link, after computing, as in this chapter.
 #
 # Computing takes (h100_seconds) s; sending (nvlink_seconds) s over NVLink and
 # (infiniband_seconds) s over InfiniBand. So (nvlink_share) % and (infiniband_share) %
-# of each step go by in waiting. On this chapter's laptop the same formula holds, with
-# the bandwidth that chapter 6 has measured.
+# of each step go by in waiting, latencies not counted. For your own machine, put the
+# bandwidth that chapter 6 measures there into the same formula. How such a model and
+# its optimizer's state fit into a GPU is the question of chapter 19.
 
 if rank == 0:
     print("\n## On real machines\n")

@@ -197,9 +197,10 @@ def digits(seed=0):
 # 25 minutes to read · 30 seconds to run · stands on chapter 10
 #
 # At the end you can turn a training loop into a data-parallel one, prove that it is the
-# same training, and say which messages DDP sends at what moment. You divide the loss
-# rightly when ranks have different numbers of samples, accumulate gradients with one
-# all-reduce, and choose batch, learning rate, workers and seeds when ranks are added.
+# same training, and say which messages DDP sends at what moment. You can divide the
+# loss correctly when ranks have different numbers of samples, accumulate gradients with
+# one all-reduce, and choose batch, learning rate, workers and seeds when ranks are
+# added.
 
 if rank == 0:
     BATCH = 16 * world_size
@@ -255,7 +256,9 @@ class MLP(nn.Module):
 # --- Three lines ----------------------------------------------------------------------
 
 # Here is chapter 3's network, on chapter 10's digits, trained by all ranks together.
-# Three lines are not those of a loop for one process. They are marked.
+# Three lines differ from a loop for one process, and they are marked. The batch is
+# written differently, too: each rank takes 16 samples a step, so the batch of all ranks
+# together is 16 times their number.
 
 
 def network(seed=0):
@@ -347,7 +350,8 @@ def save_figures():
 
 # Predict: Every rank starts with weights of its own and sees other samples. One process
 # trains as well, with the whole batches. After three epochs, are the weights of the
-# ranks equal? Are they those of the one process? And the losses?
+# ranks equal? Are they those of the one process? And are the losses that the ranks note
+# equal?
 
 everyone()
 if rank == 0:
@@ -425,7 +429,7 @@ def average_gradients(model, weight=None, group=None):
 
 # The ranks have equal weights, to the last bit. Those of the one process differ by
 # (weights_apart) after (steps) steps, which is rounding. The losses differ from rank to
-# rank, since each rank prints the loss of its own samples. Only their mean is the loss
+# rank, since each rank notes the loss of its own samples. Only their mean is the loss
 # of the batch.
 
 # --- What the line replaces -----------------------------------------------------------
@@ -494,8 +498,9 @@ except ImportError:
 # `DDP(model)` takes the place of three things: `broadcast_parameters`,
 # `average_gradients`, and the care to call the second one after every `backward`.
 #
-# On GPUs there is one more argument. The names in the environment are in capitals, as
-# in chapter 5:
+# On GPUs there is one more argument. The launcher sets `LOCAL_RANK`, as in chapter 5. A
+# script of your own calls `init_process_group` before these lines, which `Ranks` has
+# done for this page:
 #
 # ```python
 # local_rank = int(os.environ["LOCAL_RANK"])   # which of this host's GPUs
@@ -503,13 +508,15 @@ except ImportError:
 # model = DDP(model.to(local_rank), device_ids=[local_rank])
 # ```
 #
-# `device_ids` is a list of one number, the GPU on which the model already is. On a CPU
-# there is nothing to name, and DDP refuses the argument.
+# `device_ids` is a list of one number, the GPU on which the model already is. Inputs
+# and labels go to that GPU, too. On a CPU there is nothing to name, and DDP refuses the
+# argument.
 
 # --- When it wraps --------------------------------------------------------------------
 
 # Predict: The ranks come with different weights. Which collectives must `DDP(model)`
-# call, before any data has been seen? And how often, for a model of three parameters?
+# call, before any data has been seen? And how many messages carry the weights of a
+# model of three parameters?
 
 everyone()
 if rank == 0:
@@ -537,13 +544,13 @@ if rank == 0:
 # 10's broadcast, packed: the three parameters are one message of (bytes_of_the_model)
 # bytes.
 #
-# That equality is made once and never again. Whoever changes `model` on one rank
-# afterwards, by loading a checkpoint on rank 0 alone for instance, has ranks that
-# differ for good, and no error.
+# That equality is made once and never again. If `model` is changed on one rank
+# afterwards, by loading a checkpoint on rank 0 alone for instance, the ranks differ for
+# good, and there is no error.
 #
 # Buffers, such as the running means of batch normalization, are another matter. They
-# are sent from rank 0 again before a forward pass, if the one before it was one of
-# training:
+# are sent from rank 0 before the first forward pass, and again before each one that
+# follows a forward pass with gradients:
 
 everyone()
 play("ranks")
@@ -554,18 +561,19 @@ for training in (True, True, False, False):
         replica(X[mine])
     sent.append([event.name for event in t.communication].count("broadcast"))
 
-# So the first evaluation after a training step still communicates. Whoever evaluates on
-# rank 0 alone calls `replica.module`, the model inside: with `replica`, rank 0 may wait
-# for ranks that do not come.
+# So the first evaluation after a training step still communicates. To evaluate on rank
+# 0 alone, call `replica.module`, the model inside: with `replica`, rank 0 may wait for
+# ranks that do not come.
 
 # --- During backward ------------------------------------------------------------------
 
 # Predict: The last layer's gradient is ready first, the first layer's last. When can
-# its all-reduce begin? And when does it begin, in the very first step and in the second
-# one?
+# the all-reduce of the last layer's gradient begin? And when does it begin, in the very
+# first step and in the second one?
 #
-# A communication hook is called for each bucket in place of DDP's own all-reduce. Ours
-# notes what the bucket holds and calls PyTorch's.
+# DDP packs gradients into buffers, called buckets, and sends one all-reduce for each. A
+# communication hook is called for each bucket in place of DDP's own all-reduce. Ours
+# notes what the bucket holds, and then calls PyTorch's hook that sends it.
 
 
 def watched(model, **options):
@@ -645,18 +653,18 @@ if rank == 0:
     assert all(of_rank == [in_first, in_second] for of_rank in buckets_by_rank)
     result("buckets_in_the_second_step", in_second)
 
-# Upper half of a row: computing, the forward pass lighter. Lower half: all-reduces. In
-# the first step the lower half begins where the upper one ends. In the second it begins
-# under it.
+# The upper half of a row is computing, with the forward pass lighter. The lower half is
+# all-reduces. In the first step a rank's all-reduce begins where its computing ends. In
+# the second it begins while the rank still computes.
 #
 # In the first step DDP does not know yet in which order the gradients will come. It
 # puts all parameters into one bucket, and watches. Then it makes the buckets anew, in
 # the order in which the gradients arrived: (buckets_in_the_second_step). From then on
 # each bucket leaves as soon as it is full, while the backward pass goes on, and
-# `backward()` returns when all have arrived. With NCCL it returns when all stand in the
-# GPU's queue. This is what chapter 6 promised: communication hidden behind computation
-# [li2020]. The order is rank 0's, sent to all, since all ranks must make the same calls
-# in the same order.
+# `backward()` returns when all have arrived. With NCCL it returns when all have been
+# put into the GPU's queue. This is what chapter 6 promised: communication hidden behind
+# computation [li2020]. The order is rank 0's, which DDP sends to all, since all ranks
+# must make the same calls in the same order.
 #
 # How large is a bucket if one does not ask for `bucket_cap_mb=1`? A layer has 2.25 MiB.
 
@@ -677,9 +685,9 @@ if rank == 0:
     result("default_bucket_mib", cap_by_rank[0] / 2**20)
 
 # The first bucket holds c alone, the second one the rest: (usual_buckets). A bucket
-# closes at (default_bucket_mib) MiB, but the one that is ready first closes at 1 MiB,
-# so that the sending begins early [ddpdocs]. Chapter 12 measures why neither tiny nor
-# huge buckets are good.
+# closes at (default_bucket_mib) MiB [ddpdocs], but the one that is ready first closes
+# at 1 MiB, so that the sending begins early [pytorchreducer]. Chapter 12 measures why
+# neither tiny nor huge buckets are good.
 
 # --- Gradient accumulation: no_sync ---------------------------------------------------
 
@@ -748,10 +756,10 @@ if rank == 0:
     assert micro_batch * accumulation * n_ranks == BATCH
     result("global_batch", f"{micro_batch} × {accumulation} × {n_ranks} = {BATCH}")
 
-# Four, one, and four again: `no_sync` around `backward()` alone changes nothing,
-# without a word. DDP decides in the forward pass whether the backward pass to come will
+# Four, one, and four again: `no_sync` around `backward()` alone changes nothing, and no
+# error says so. DDP decides in the forward pass whether the backward pass to come will
 # communicate, so the forward pass has to be inside. All three give the same gradient,
-# that of the global batch (global_batch). They differ only in the bill, and only a
+# that of the global batch (global_batch). They differ only in what is sent, and only a
 # count can show this mistake. `traffic` counts for any program. Here it has counted the
 # last of the three ways:
 
@@ -763,8 +771,7 @@ if rank == 0:
 # are not equally long.
 #
 # Predict: Rank 0 has 8 samples, rank 1 has 16, rank 2 has 24, and so on. All take the
-# mean of their own losses, as everybody does. Which samples count too much, and by how
-# much?
+# mean of their own losses, as usual. Which samples count too much, and by how much?
 
 everyone()
 if rank == 0:
@@ -782,9 +789,9 @@ cross_entropy(whole(X[:n_total]), y[:n_total]).backward()
 plain = DDP(network())
 show(cross_entropy(plain(X[own]), y[own]).backward(), rank)  # a mean on each rank
 
-# The repair goes around what DDP does. Let every rank take the sum of its losses, ask
-# all ranks how many samples there are, divide by that, and multiply by the number of
-# ranks, because DDP will divide by it.
+# The repair takes into account that DDP divides by the number of ranks. Let every rank
+# take the sum of its losses, ask all ranks how many samples there are, divide by that,
+# and multiply by the number of ranks, which DDP will divide out again.
 
 
 def backward_of_mean(loss_sum, count, group=None):
@@ -846,8 +853,8 @@ if rank == 0:
     for r, counts_as in enumerate(counts_for):
         ax.barh(r, counts_as, 0.7, color=f"C{r}")
         label = {"ha": "right", "va": "center", "color": "white"}
-        ax.text(counts_as, r, f"{counts_as:.2g} ", **label)
-    ax.axvline(1, color="C7", linestyle="--")
+        ax.text(counts_as, r, f"{counts_as:.3g} ", **label)
+    ax.axvline(1, color="C7", linestyle="--", zorder=0)
     ax.set(yticks=range(n_ranks), xlim=(0, 1.2 * max(counts_for)))
     ax.set_yticklabels([f"rank {r}, {8 * (r + 1)} samples" for r in range(n_ranks)])
     ax.set_xlabel("weight of one sample in the plain mean, 1 is right")
@@ -897,8 +904,8 @@ if rank == 0:
 # Of (n_test) test samples, (padded) are dealt twice, and the accuracy is
 # (padded_accuracy) % in place of (true_accuracy) %. With another number of ranks it is
 # another number. To evaluate, let the shards be unequal, add up hits and counts over
-# the ranks, and divide once. If some ranks have more steps than others, see `join` in
-# chapter 12.
+# the ranks, and divide once. `drop_last=True` is no way out: it leaves the last samples
+# out. If some ranks have more steps than others, see `join` in chapter 12.
 
 # --- A parameter that takes no part ---------------------------------------------------
 
@@ -953,9 +960,9 @@ if rank == 0:
     result("steps_before_the_error", steps_done_by_rank[0])
 
 # An error, in the second forward pass. In the first step the bucket was never full, so
-# nothing was sent: after it, each rank holds the gradients of its own samples alone.
-# Whoever calls `optimizer.step()` there has replicas that differ. The message counts
-# parameters from 0, in order of registration: 4 and 5 are those of `parity`. With
+# nothing was sent: after it, each rank holds the gradients of its own samples alone. An
+# `optimizer.step()` there makes the replicas differ. The message counts parameters from
+# 0, in order of registration: 4 and 5 are those of `parity`. With
 # `TORCH_DISTRIBUTED_DEBUG=INFO` in the environment it has their names.
 #
 # `find_unused_parameters=True` lets DDP look at the graph after each forward pass and
@@ -988,11 +995,11 @@ if rank == 0:
     norms = [gradient.norm().item() for gradient in used_on_rank_0_by_rank]
     assert len(set(norms)) == 1 and norms[0] > 0
 
-# Now the steps go on. In the third one rank 0 alone used the second head, and all ranks
-# got its gradient: a mean in which the others count as zero. Where a parameter was used
-# nowhere, its gradient stays `None` on all ranks. To know which of the two it is, the
-# ranks must ask each other: one more all-reduce in every step, and a walk through the
-# graph. So it is off by default.
+# Now there is no error. In the third step rank 0 alone used the second head, and all
+# ranks got its gradient: a mean in which the others count as zero. Where a parameter
+# was used nowhere, its gradient stays `None` on all ranks. To know which of the two it
+# is, the ranks must ask each other: one more all-reduce in every step, and a walk
+# through the graph. So the option is off by default.
 #
 # It has a second price. What if the order of use is not that of registration?
 
@@ -1048,7 +1055,7 @@ def may_fail():
 
 
 # There is no error, and (static_all_reduces) all-reduce a step. And if a head is never
-# trained, `requires_grad_(False)`, before DDP wraps, is the plain way to say so.
+# trained, say so plainly: call `requires_grad_(False)` on it before DDP wraps.
 
 # --- Names with a prefix --------------------------------------------------------------
 
@@ -1100,10 +1107,11 @@ if rank == 0:
     assert torch.allclose(data_parallel(few_images), layer(few_images), atol=1e-5)
     result("gpus_of_data_parallel", len(data_parallel.device_ids), varies=True)
 
-# So let us build what it does: two replicas in two threads of rank 0. Against it, the
-# same two replicas in two processes, ranks 0 and 1. The unit is one thread that does
-# both, one after the other. There are two models: one of many small layers, where a
-# step is mostly Python, and one of a few large products.
+# So let us build the core of what it does: two replicas in two threads of rank 0.
+# Beside it, the same two replicas run in two processes, ranks 0 and 1. Both are
+# compared with one thread that does the work of both replicas, one after the other.
+# There are two models: one of many small layers, whose products are tiny, and one of a
+# few large products.
 
 
 def chain(layers, width):
@@ -1144,7 +1152,7 @@ play("ranks")
 small, large = in_three_ways(150, 8, 8), in_three_ways(3, 512, 256)
 
 # Predict: With two free cores, two processes need about half the time. And two threads,
-# for the small layers and for the large ones? Chapter 5 has what you need.
+# for the small layers and for the large ones? Think of the lock in chapter 5.
 
 
 def speedups(seconds_of_ranks):
@@ -1180,15 +1188,15 @@ if rank == 0:
     ax.grid(axis="y", visible=False)
     save_figures()
 
-# For small layers most of the time is Python, and the GIL lets only one thread at a
+# For small layers much of the time is Python, and the GIL lets only one thread at a
 # time run Python: two threads reach (small_layers_threads), two processes
 # (small_layers_processes). PyTorch lets go of the lock while it multiplies, as chapter
 # 5 shows, so for large products threads can gain as well. In this run they reached
-# (large_layers_threads), and the processes (large_layers_processes). Two processes can
-# be at most twice as fast. Where a number says otherwise, something else was busy here.
-# And `DataParallel` has costs that ours has not: it copies the model from the first GPU
-# to all others in every forward pass, and gathers all outputs there. Where this page
-# finds two GPUs, it measures both wrappers.
+# (large_layers_threads), and the processes (large_layers_processes). Two free cores
+# make the work at most twice as fast. A larger number means that other programs
+# disturbed the measurement. `DataParallel` has further costs: it copies the model from
+# the first GPU to all others in every forward pass, and gathers all outputs on the
+# first. If this page finds two GPUs, it measures both wrappers.
 
 
 def seconds_a_step(replica, inputs, repeats=20):
@@ -1324,20 +1332,22 @@ if rank == 0:
     ax.legend()
     save_figures()
 
-# With the global batch kept, the last of 24 losses is (last_losses_same_batch): only
-# the time changes. That is the thing to do first. With the batch of each rank kept, the
-# same samples are seen in (steps_grown) steps in place of (steps_alone). At the same
-# learning rate the loss ends at (last_loss_grown) and not at (last_loss_alone), for
-# fewer steps of the same length do not come as far. The linear scaling rule makes the
-# steps longer, as many times as the batch is larger [goyal2017]: (last_loss_scaled). It
-# is a rule of thumb, which has a limit and wants a warm-up at the start. DDP averages
-# whatever it is given, and changes no learning rate.
+# With the global batch kept, the last of 24 losses is (last_losses_same_batch): it is
+# the same training on 1, 2 and all ranks, for this model without dropout and batch
+# normalization. Begin with that. With the batch of each rank kept, it is another
+# training: the same samples are seen in (steps_grown) steps in place of (steps_alone).
+# At the same learning rate the loss, averaged over the last twelfth of the steps, ends
+# at (last_loss_grown) and not at (last_loss_alone), for fewer steps of the same length
+# do not come as far. The linear scaling rule makes the steps longer, as many times as
+# the batch is larger [goyal2017]: (last_loss_scaled). It is a rule of thumb, found with
+# SGD. It holds up to a limit, and needs a warm-up at the start. DDP averages whatever
+# it is given, and changes no learning rate.
 #
 # Three numbers change by themselves when you add ranks, and are worth a line in every
 # log: the global batch, the steps of an epoch, with every schedule that counts in them,
 # and the workers of the loaders. With `num_workers=8` on each of 8 ranks, one host runs
-# 64 processes. Divide them by the ranks of this host, rounded up; and the batch by all
-# ranks, rounded down:
+# 64 workers. Divide the workers that a host can run by the ranks of this host, and
+# round up. Divide the batch by all ranks, and round down:
 
 
 def share_of_a_rank(batch, workers, world_size, local_world_size):
@@ -1353,13 +1363,13 @@ if rank == 0:
 
 # The rounding is not free: of a batch of 100, eight ranks take (global_batch_left).
 #
-# Worked problem: From how many tokens a rank on does the backward pass hide the
-# all-reduce? A model has $N$ parameters, and gradients of 2 bytes. In a ring each rank
-# sends $2\frac{n-1}{n} \cdot 2N$ bytes over a link of $B$ bytes/s. Backward takes $4N$
-# operations a token, at $F$ per second. Both last equally long at $T =
-# \frac{n-1}{n}\cdot\frac{F}{B}$ tokens: $N$ has canceled. An H100 does 989 TFLOP/s
-# [h100], say 40 % of it in practice; it sends 450 GB/s over NVLink [hopper], or 50 GB/s
-# over 400 Gbit/s InfiniBand [connectx7].
+# Worked problem: How many tokens must each rank have, so that its backward pass hides
+# the all-reduce? A model has $N$ parameters, and gradients of 2 bytes. In a ring of $n
+# = 64$ ranks each rank sends $2\frac{n-1}{n} \cdot 2N$ bytes over a link of $B$
+# bytes/s. Backward takes $4N$ operations a token, at $F$ per second. Both last equally
+# long at $T = \frac{n-1}{n}\cdot\frac{F}{B}$ tokens: $N$ has canceled. An H100 does 989
+# TFLOP/s [h100], say 40 % of it in practice; it sends 450 GB/s over NVLink [hopper], or
+# 50 GB/s over 400 Gbit/s InfiniBand [connectx7].
 
 
 def tokens_to_hide(bandwidth, n=64, flops=0.4 * 989e12):
@@ -1370,15 +1380,17 @@ if rank == 0:
     result("tokens_nvlink", round(tokens_to_hide(450e9)))
     result("tokens_infiniband", round(tokens_to_hide(50e9)))
 
-# (tokens_nvlink) tokens over NVLink, (tokens_infiniband) over InfiniBand. With fewer,
-# the ranks wait for the network, whatever the size of the model. Then accumulate: the
-# tokens of all parts count, for one all-reduce. On this machine's four processes the
-# numbers are others, and chapter 12 measures them.
+# (tokens_nvlink) tokens over NVLink, (tokens_infiniband) over InfiniBand, if both links
+# reach the full rate. With fewer, the ranks wait for the network, whatever the size of
+# the model. Then accumulate. The all-reduce still hides behind the backward pass of the
+# last part alone, but it comes once for all parts, so the wait is a smaller share of
+# the step. On this machine's four processes the numbers are others, and chapter 12
+# measures them.
 
 # --- Seeds: what differs, what is equal -----------------------------------------------
 
-# Predict: Every program begins with `manual_seed(0)`, on every rank the same. What is
-# wrong with it? And if the seed is the rank, that of the sampler as well?
+# Predict: A program calls `manual_seed(0)` on every rank. What is wrong with that? And
+# what goes wrong if the rank is the seed, for the sampler as well?
 
 
 def draws(seed):
@@ -1421,11 +1433,11 @@ if rank == 0:
     result("never_dealt_own_seed", left_out(own_hands))
 
 # With the same seed there is (different_masks_same_seed) dropout mask: all ranks drop
-# the same activations. It works, and has less noise in it than it pretends. With a seed
-# of its own, each rank has a mask of its own. But a sampler needs the same seed on all
-# ranks. Each rank shuffles the whole list, and takes its places. If the lists differ,
-# two ranks can take the same sample, and nobody takes another: (never_dealt_own_seed)
-# of 96 are left out.
+# the same activations. It works, but there is less noise in a step than there should
+# be. With a seed of its own, each rank has a mask of its own. But a sampler needs the
+# same seed on all ranks. Each rank shuffles the whole list, and takes its places in it.
+# If the lists differ, two ranks can take the same sample, and another sample is taken
+# by no rank: (never_dealt_own_seed) of 96 are left out.
 #
 # | | on the ranks | who sees to it |
 # | --- | --- | --- |
@@ -1440,8 +1452,8 @@ if rank == 0:
 
 # --- Determinism, and what it costs ---------------------------------------------------
 
-# A seed makes a run repeatable only if the operations are. Some GPU kernels add in
-# whatever order their threads finish. These lines ask for others:
+# A seed makes a run repeatable only if the operations are repeatable. Some GPU kernels
+# add in whatever order their threads finish. These lines ask for kernels that do not:
 #
 # ```python
 # os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # before CUDA is used
@@ -1454,12 +1466,14 @@ if rank == 0:
 # written is filled, so that a forgotten initialization shows. `torch.empty` then is not
 # what it says:
 
-# It is filled with NaN, and takes many times as long. If that hurts, switch
-# `torch.utils.deterministic.fill_uninitialized_memory` off. What the kernels cost
-# depends on the model: measure a step of your own. PyTorch's notes promise only that
-# deterministic operations are often slower, and no setting brings equal bits on another
-# kind of GPU or with another version [reproducibility]. Nor does any of this make a
-# restarted run go on with the same bits. That takes chapter 25.
+# It is filled with NaN, and that takes longer. The factor is large because
+# `torch.empty` usually writes nothing at all, so the factor says nothing about a whole
+# step. If it hurts, switch `torch.utils.deterministic.fill_uninitialized_memory` off.
+# What the kernels cost depends on the model: measure a step of your own. PyTorch's
+# notes promise only that deterministic operations are often slower, and no setting
+# brings equal bits on another kind of GPU or with another version [reproducibility].
+# Nor does any of this make a restarted run go on with the same bits. That takes chapter
+# 25.
 
 # --- Extra: options that you may meet -------------------------------------------------
 
@@ -1471,7 +1485,10 @@ if rank == 0:
 # | `process_group=` | average over some of the ranks |
 # | `register_comm_hook` | another all-reduce, a compressed one for instance |
 #
-# The first can be seen:
+# From PyTorch 2.13 on, `broadcast_buffers` is deprecated. `forward_sync_buffers=False`
+# takes its place, but with it the buffers are still sent once, when DDP wraps.
+#
+# The first option can be seen:
 
 
 def memories_of_gradients(**options):

@@ -156,8 +156,8 @@ def play(part):
 
 # --- One message for each parameter ---------------------------------------------------
 
-# Something to train: many small layers, all alike, and as loss the mean of the squared
-# outputs.
+# Something to train: a deep network of small layers that are all alike. Its loss is the
+# mean of its squared outputs.
 
 
 def deep(layers=16, width=224, dtype=torch.float32):
@@ -695,8 +695,9 @@ if rank == 0:
 # The first version takes (first_over_second) times as long as the second. And overlap?
 # The fourth takes (fourth_over_third) times as long as the third, on (cores) cores. So
 # this is how much, or how little, overlap gains where the cores carry the bytes
-# themselves: a core that sends does not compute. What a message costs them is measured
-# below. Overlap hides waiting, and moves no work away.
+# themselves: a core that sends does not compute. With as many cores as ranks none is
+# left over to send, and with fewer the ranks already share them. What a message costs
+# the cores is measured below. Overlap hides waiting, and moves no work away.
 #
 # In a cluster a network card sends by itself, and it is slower than memory. So let two
 # of the ranks have the machine to themselves, and give them such a network. Their
@@ -789,11 +790,11 @@ if rank == 0:
     result("link_gain", during / after, varies=True)
     save_figures()
 
-# Rank 0, the fastest of nine steps of each kind. The light bar is forward, the full one
-# backward; the hatched bars are messages under way, and the gray line is where the step
-# ends. In the lower row messages hide behind backward, and the step takes (link_gain)
-# of the time. They cannot begin earlier: forward comes first, and then a bucket has to
-# be filled.
+# Drawn is rank 0, and of each kind the fastest of nine steps. The light bar is forward,
+# the full one backward; the hatched bars are messages under way, and the gray line is
+# where the step ends. In the lower row messages hide behind backward, and the step
+# takes (link_gain) of the time. They cannot begin earlier: forward comes first, and
+# then a bucket has to be filled.
 
 # --- How large a bucket? --------------------------------------------------------------
 
@@ -936,16 +937,16 @@ if rank == 0:
 # line by more than a factor of (fit_off).
 #
 # PyTorch's choice is 25 MB [li2020], after a first bucket of 1 MB, so that something is
-# under way early (chapter 11 reads both off its wrapper).
+# under way early, as chapter 11 has said.
 #
 # Where is the optimum in general? Take k equal buckets of a gradient of S bytes, T
-# seconds of backward, and a link that sends by itself. While it keeps up, only the last
-# bucket is left when backward ends, α + S/(kβ): more buckets are better, by less and
-# less. It keeps up with at most (T − S/β)/α of them. Beyond that it begins after T/k,
-# when the first bucket is full, and is done kα + S/β later, which is least for k =
-# √(T/α). The best number is the larger of the two:
-# `tests/chapters/test_seconds_predicted.py` holds it against the best of 400, for four
-# networks.
+# seconds of backward, and a link that sends by itself. As long as it has sent each
+# bucket before the next one is full, it keeps up. Then only the last bucket is left
+# when backward ends, α + S/(kβ): more buckets are better, by less and less. The link
+# keeps up with at most (T − S/β)/α of them. Beyond that it begins after T/k, when the
+# first bucket is full, and is done kα + S/β later, which is least for k = √(T/α). The
+# best number is the larger of the two: `tests/chapters/test_seconds_predicted.py` holds
+# it against the best of 400, for four networks.
 
 # --- Three ways to get it wrong -------------------------------------------------------
 
@@ -1496,14 +1497,15 @@ def may_fail():
         print(f"rank {rank} failed, as it may here: {type(error).__name__}: {first_line}")
 
 
-# Five decisions are worth a second look. `tests/chapters/test_wrappers_survive.py` runs
-# each with PyTorch's wrapper, too.
+# Five decisions are worth a second look. The tests, `test_wrappers.py` and
+# `test_wrappers_survive.py` in `tests/chapters/`, run all but the third with PyTorch's
+# wrapper, too.
 # - The forward decides. Not backward: `no_sync` is about the forwards in it, and the
 #   backward of such a forward leaves its gradients to be added to the next one's.
 # - One forward, one averaging. After two forwards, one backward of both losses together
 #   is right. Two backwards are not: the first one uses up the averaging, and what the
-#   second one adds stays the rank's own. Neither wrapper notices; chapter 10's
-#   comparison of weights does.
+#   second one adds stays the rank's own. Neither wrapper notices; chapter 10's `drift`
+#   does, after the step.
 # - A backward that fails is final. A retry is refused, and never writes into a buffer
 #   that is under way.
 # - Buffers (the running means of a batch norm) are given to all by rank 0, before a
@@ -1630,20 +1632,26 @@ if rank == 0:
 # --- Extra: Ranks with fewer batches --------------------------------------------------
 
 # A rank that has one batch less than the others leaves its loop, and the others wait
-# for its gradients forever. Inside of `with replica.join():` it answers with zeros
+# for its gradients forever. Inside `with replica.join():` it answers with zeros
 # instead, until all are done. All end with the same weights: those of a rank that went
 # on longest, which the wrapper calls `ahead`. The mean still divides by the world size,
-# so the late steps are shorter ones. And only the weights are equal: a rank that
-# stopped early has missed updates of its optimizer's momentum, so with momentum the
-# ranks differ after the next ordinary step, with PyTorch's `join`, too, and nobody says
-# so (`tests/chapters/test_wrappers_join.py` holds both wrappers to that). Whoever needs
-# that must broadcast the optimizer's state as well. With
-# `join(throw_on_early_termination=True)` every rank gets an error as soon as one has no
-# more data. Which is better? If the data are cut into equal parts anyway, an error.
+# so the late steps are shorter ones. And only the model is equal: a rank that stopped
+# early has missed updates of its optimizer's momentum. So with momentum the ranks
+# differ after the next ordinary step, with PyTorch's `join`, too, and nobody says so.
+# Whoever goes on training with momentum must broadcast the optimizer's state as well.
+# With `join(throw_on_early_termination=True)` every rank gets an error as soon as one
+# has no more data. Which is better? If the data are cut into equal parts anyway, an
+# error.
 
 # --- What do more ranks bring? --------------------------------------------------------
 
-# The model can predict machines whose links send by themselves. A message over them:
+# Two questions go by the name of scaling. Strong scaling: the batch stays as it is, and
+# the more ranks there are, the smaller is the part of each. Weak scaling: every rank
+# keeps as many samples as before, so that all together have a larger batch. Perfect is
+# a step in which nobody waits for gradients.
+#
+# The model can answer both for machines whose links send by themselves. These are its
+# links:
 #
 # | link | one direction | latency, assumed |
 # | --- | --- | --- |
@@ -1654,7 +1662,10 @@ if rank == 0:
 # An H100 does at most 989 TFLOP/s with bfloat16 [h100]; we assume that it reaches 40 %
 # of that. A model of 10⁹ parameters takes 6 · 10⁹ FLOP for each token, a third of them
 # forward. Its gradients are 2 GB in bfloat16, in buckets of 25 MB, and each GPU has
-# 16,384 tokens a step.
+# 16,384 tokens a step, however many GPUs there are: weak scaling. All GPUs are on one
+# ring over one kind of link, and sending takes nothing of their processors. A real
+# cluster has NVLink within a machine and InfiniBand between machines, and NCCL's sums
+# keep a part of each GPU busy. So take the shapes of the curves, not their digits.
 
 
 def ring_of(size, alpha, beta):
@@ -1718,18 +1729,20 @@ def leave_group():
     dist.destroy_process_group()
 
 
-# On Ethernet (ethernet_8) of perfect scaling is left with 8 GPUs: sending takes several
-# times as long as computing, and little can be hidden behind what is so short. Then
-# only less communication helps (chapter 14). On InfiniBand overlap lifts
-# (infiniband_8_after) to (infiniband_8). Go from 8 GPUs to 64: in the weak question it
-# stays at (weak_64); in the strong one, with an eighth of the tokens on each, it falls
-# to (strong_64).
+# On Ethernet (ethernet_8) of perfect scaling is left with 8 GPUs: sending takes more
+# than ten times as long as computing, and little can be hidden behind what is so short.
+# Then only less communication helps (chapter 14). On InfiniBand overlap lifts
+# (infiniband_8_after) to (infiniband_8); NVLink is above 0.9 there even without. Go
+# from 8 GPUs to 64 on InfiniBand: in the weak question the share is (weak_64). In the
+# strong one, with an eighth of the tokens on each, it is (strong_64). The gradients are
+# as large as before, and there is less computing to hide them behind: a part that does
+# not shrink, as in Amdahl's law (chapter 1).
 #
-# On 1024 GPUs it is (infiniband_1024): a ring's latency grows with the ranks, 2 · 1023
-# rounds, and each of the buckets pays it. With four buckets of 500 MB it is
-# (in_four_1024), though on 8 GPUs the small buckets are better. Where even one ring's
-# latency is too much, libraries change to trees, whose rounds grow with the logarithm
-# [nccltuning].
+# On 1024 GPUs InfiniBand is at (infiniband_1024): a ring's latency grows with the
+# ranks, 2 · 1023 rounds, and each of the buckets pays it. With four buckets of 500 MB
+# it is (in_four_1024), though on 8 GPUs the small buckets are better. Where even one
+# ring's latency is too much, libraries change to trees, whose rounds grow with the
+# logarithm [nccltuning].
 
 
 def tokens_to_hide(size, network):
@@ -1750,7 +1763,7 @@ if rank == 0:
 #
 # $$\text{tokens} \ge \frac{n-1}{n} \cdot \frac{F}{\beta}.$$
 #
-# With 8 H100s at 40 % and InfiniBand: 7/8 · 396 · 10¹² / 50 · 10⁹ =
+# With 8 H100s at 40 % and InfiniBand: 7/8 · 396 · 10¹² / (50 · 10⁹) =
 # (tokens_infiniband). With NVLink: (tokens_nvlink). Whether the model is large or small
 # does not matter.
 
@@ -1779,9 +1792,9 @@ if rank == 0:
 # gradients are accumulated: `torch.autograd.grad` accumulates none, so nothing is
 # averaged. A reentrant checkpoint is refused. `create_graph=True` and `torch.compile`
 # are untested; PyTorch's has a DDPOptimizer that cuts a compiled graph where its
-# buckets end. And it sums in the gradients' own type, where trainings in bfloat16 often
-# sum in float32. For a training that matters, take PyTorch's. You know now what it
-# does.
+# buckets end. And `OwnDDP` sums in the gradients' own type, where trainings in bfloat16
+# often sum in float32. For a training that matters, take PyTorch's. You know now what
+# it does.
 
 # --- Where to read on -----------------------------------------------------------------
 

@@ -152,7 +152,7 @@ def play(part):
 # between two layers. You first cut a small network by hand, then a GPT, at any place
 # and between any number of ranks. The result is the model that one rank would have
 # trained. You measure what it saves and what it does not, and why the next chapter is
-# needed. (PyTorch's own stages come with a schedule, so they come there, too.)
+# needed. PyTorch's own stages come with a schedule, and so in that chapter, too.
 
 # --- A cut, by hand -------------------------------------------------------------------
 
@@ -211,8 +211,8 @@ loss = y.square().mean() if rank == world_size - 1 else None
 # Autograd's graph ends where the process ends. The last rank's backward computes the
 # gradients of its own layer, and that of x, which came as a message: for autograd, x is
 # a leaf, and `requires_grad_()` asks for its gradient. Now x is the y of the rank
-# before. With $h_k$ for what rank k sends, and $W_k$ for its weights, the chain rule
-# says
+# before. With $h_k$ for the output of rank k, which it sends on, and $W_k$ for its
+# weights, the chain rule says
 #
 # $$
 # \frac{\partial L}{\partial W_k} = \frac{\partial L}{\partial h_k} \frac{\partial h_k}{\partial W_k},
@@ -245,8 +245,8 @@ mine.zero_grad()
 backward_by_hand(x, y, loss)
 by_hand = [p.grad.clone() for p in mine.parameters()]
 
-# (To run this cell again, first run the one with the forward pass: a graph is good for
-# one backward.)
+# To run this cell again, first run the one with the forward pass: a graph is good for
+# one backward.
 
 everyone()
 whole.zero_grad()
@@ -381,8 +381,8 @@ if rank == 0:
     ))
     save_figures()
 
-# To the right go the activations, and back come their gradients. What follows makes it
-# convenient, then carries it over to a real model, and then asks what it costs.
+# To the right go the activations, and back come their gradients. The next sections make
+# this convenient, carry it over to a real model, and ask what it costs.
 
 # --- Messages that autograd knows -----------------------------------------------------
 
@@ -391,8 +391,8 @@ if rank == 0:
 # such a pair adjoint: the adjoint of "send to rank 1" is "receive from rank 1".
 # Autograd can do the remembering, if both are written as functions with a backward of
 # their own: `forward` may note in `ctx` what `backward` will need, and `backward` is
-# given the gradient of what `forward` has returned, and returns one for each of its
-# arguments.
+# given the gradient of what `forward` has returned, and returns one for each argument
+# of `forward`. One calls such a function by its `apply`.
 
 
 class Send(torch.autograd.Function):
@@ -440,7 +440,7 @@ class Receive(torch.autograd.Function):
 # the cut, and `stand_in.backward()` reads like `loss.backward()`.
 #
 # A stage is what one rank owns: some consecutive layers. Its forward receives, computes
-# and sends, but for the first one and the last one:
+# and sends. The first stage has nothing to receive, and the last one nothing to send:
 
 
 def through(layers, inputs, received, group=None):
@@ -460,10 +460,10 @@ def through(layers, inputs, received, group=None):
 
 
 # `through` believes the shape that it is told, and takes the type from the stage's own
-# weights (so a stage needs one). Neither travels with the message: what comes in
-# another type, or is smaller, is taken for what was expected, and nobody says so
-# (chapter 6). Such a mistake is made easily, with mixed precision on one side of the
-# cut, say.
+# weights, so a stage needs at least one. Neither shape nor type travels with the
+# message: what comes in another type, or is smaller, is taken for what was expected,
+# and nobody says so (chapter 6). With mixed precision on one side of the cut, say, such
+# a mistake is easily made.
 
 
 def mlp_backward():
@@ -501,11 +501,11 @@ if rank == 0:
 
 # Nobody gets an error, and the lab names a circle. The last rank is in its second step
 # already, in forward, and waits for an activation. The rank before it is still in
-# backward of the first, and waits for a gradient that has never been sent; the others
-# wait for that rank. Why was it not sent? Autograd calls the backward of a function
-# only where one of its inputs requires a gradient. `like` is the only tensor that
-# `Receive` is given. So its output is a constant, the graph ends there, and the last
-# rank's backward, which has its own layer's gradient, is content.
+# backward of the first, and waits for a gradient that has never been sent; each of the
+# others waits for the rank behind it. Why was it not sent? Autograd calls the backward
+# of a function only where one of its inputs requires a gradient. `like` is the only
+# tensor that `Receive` is given. So its output is a constant, the graph ends there, and
+# the last rank's backward, which has its own layer's gradient, is content.
 #
 # That is how to find it: of two neighbors, one waits for a gradient, and the other is
 # past its backward. Then ask which tensor between them requires none: one that was made
@@ -514,8 +514,8 @@ if rank == 0:
 # `like`, and all stages use it: `through`.
 #
 # `ranks.reset()` gives the ranks a new process group, and their variables stay. But
-# groups made before it (such as `first_ranks` and `ends`, further down) are gone: run
-# the cells that make them again.
+# groups made before it are gone. So if you come back to this section later, also run
+# the cells further down again that make the groups `first_ranks` and `ends`.
 
 # --- A GPT ----------------------------------------------------------------------------
 
@@ -615,12 +615,13 @@ class Embed(nn.Module):
 
 
 # Then come the blocks, all alike. Each has two parts, and what a part computes is added
-# to what came in. In front of each part a LayerNorm brings the features of every token
-# to mean 0 and variance 1. In the first part tokens look at each other, by attention:
-# from its features each token makes a query, a key and a value; it compares its query
-# with the keys of all tokens up to itself, and gets a mixture of their values, most of
-# those whose keys fit best. It is causal: a token that saw a later one would read what
-# it is to guess. Several attention heads look for several things at once.
+# to what came in: a residual connection. In front of each part a LayerNorm brings the
+# features of every token to mean 0 and variance 1. In the first part tokens look at
+# each other, by attention: from its features each token makes a query, a key and a
+# value; it compares its query with the keys of all tokens up to itself, and gets a
+# mixture of their values, most of those whose keys fit best. It is causal: a token that
+# saw a later one would read what it is to guess. Several attention heads look for
+# several things at once.
 
 
 def attend(query, key, value):
@@ -700,9 +701,9 @@ class Head(nn.Module):
         return self.logits(self.norm(x))
 
 
-# What the place of a cut, a seam, needs to know is the shape: every block takes (batch,
-# time, width) and returns the same. So the model is a chain, and whichever two layers
-# the cut runs between, the message is the same.
+# The place of a cut is called a seam. All that it needs to know is the shape: every
+# block takes (batch, time, width) and returns the same. So the model is a chain, and
+# whichever two layers the cut runs between, the message has the same shape.
 
 # --- The same weights on every rank ---------------------------------------------------
 
@@ -714,8 +715,8 @@ class Head(nn.Module):
 #
 # Only the first rank's do. Layer 5 depends on how many numbers were drawn before it,
 # and a rank that makes only layer 5 has drawn none. Here every parameter has a
-# generator of its own, seeded with its name. And the layers keep their names in
-# whatever slice they stand.
+# generator of its own, seeded with its name. And a layer keeps its name, whatever slice
+# of the model it stands in.
 
 
 def drawn(name, sizes, seed=0):
@@ -764,8 +765,8 @@ slice_names_by_rank = to_rank_0(slice_names)
 if rank == 0:
     print(*slice_names_by_rank[0][:4], "...")
 
-# (Layer 3 is `block2`, because layer 0 is the embedding.) What the model is to do: give
-# the next character a high probability, at every place of the window.
+# Layer 3 is `block2`, because layer 0 is the embedding. What is the model to do? It is
+# to give the next character a high probability, at every place of the window.
 
 
 def language_loss(logits, targets):
@@ -776,8 +777,8 @@ def language_loss(logits, targets):
 # --- Any cut --------------------------------------------------------------------------
 
 # A cut is a list of bounds: `[0, 2, 5, 8]` means that rank 0 owns layers 0 and 1, rank
-# 1 layers 2 to 4, and rank 2 the rest. The parts need not be equal. (E is the
-# embedding, H the head.)
+# 1 layers 2 to 4, and rank 2 the rest. The parts need not be equal. Below, E is the
+# embedding, and H the head.
 
 if rank == 0:
     print("\n## Any cut\n")
@@ -931,15 +932,15 @@ except ImportError:
 # The largest difference is (largest_gap). Nothing is averaged here, and nothing is
 # added up in another order: every layer gets the same numbers and does the same with
 # them, wherever it is. In data parallelism the order of additions changes, and the
-# weights differ in their last digits (chapter 10). (`tests/chapters/test_layers.py`
-# does 50 steps for every cut of a smaller GPT over 1 to 4 ranks.)
+# weights differ in their last digits (chapter 10). `tests/chapters/test_layers.py` does
+# 50 steps for every cut of a smaller GPT over 1 to 4 ranks.
 #
 # Three conditions are hidden in that. The optimizer must treat each parameter by
 # itself, as SGD and Adam do. What looks at all of them together, such as clipping by
-# the norm of the whole gradient, needs an all-reduce (one of the exercises). Random
-# numbers, of dropout say, must not depend on the layout. And the ranks must compute
-# alike: on another kind of processor, or with another number of threads, a matrix
-# product may add in another order. (So the assertion allows the last digits.)
+# the norm of the whole gradient, needs an all-reduce: that is one of the exercises.
+# Random numbers, of dropout say, must not depend on the layout. And the ranks must
+# compute alike: on another kind of processor, or with another number of threads, a
+# matrix product may add in another order. So the assertion allows the last digits.
 
 # --- What it saves, and what it does not ----------------------------------------------
 
@@ -1077,16 +1078,16 @@ if rank == 0:
     result("owners", int(owners[-1]))
     result("largest_share", round(held.sum(2).max(0)[-1] / whole_held, 2))
 
-# Both kinds are divided: the parameters and their state exactly, without anything held
-# twice, and the activations as well, for each rank keeps those of its own layers only.
-# With (owners) owners the fullest rank holds (largest_share) of what one rank would. It
-# is not always 1/n: embedding and head hold less than a block here, and six blocks
-# cannot be divided evenly by every n. (The last stage saves something for the loss,
-# too: batch × time × vocabulary numbers. That is little for 96 characters.)
+# Both kinds are divided: parameters and their state exactly, without anything held
+# twice, and activations as well, for each rank keeps those of its own layers only. With
+# (owners) owners the fullest rank holds (largest_share) of what one rank would. It is
+# not always 1/n: embedding and head hold less than a block here, and six blocks cannot
+# be divided evenly by every n. The last stage saves something for the loss, too: batch
+# × time × vocabulary numbers. That is little for 96 characters.
 #
-# Now the time, of forward and backward. (The optimizer's steps are left out. They take
-# little, and they overlap: a rank makes its own while the ranks before it are still in
-# backward.)
+# Now the time, of forward and backward. The optimizer's steps are left out: most of
+# them overlap, for a rank makes its own while the ranks before it are still in
+# backward.
 
 
 def timed(passes, repeats):
@@ -1219,18 +1220,22 @@ if rank == 0:
     alone = np.array(team_seconds_by_rank)[:, 0, :, 0].max(0)  # by repeat
     result("alone_spread", np.median(alone) / alone.min(), varies=True)
 
+if rank == 0:
+    if owners[-1] > 2:
+        least = min(clock[-1] / clock[0], work[-1] / work[0])
+        assert least > 1.5 / owners[-1]
+
 # With (owners) owners it takes (clock_ratio) times as long as with one, where the model
-# says (predicted_ratio). The model leaves out the processor time of sending and
-# receiving. And each point is the least of four repeats; for one owner their median is
-# (alone_spread) times the least, so finer differences mean nothing. The crosses, what
-# all ranks compute, added up, are less disturbed by a busy machine. So n ranks have
-# about the speed of one.
+# says (predicted_ratio). Each point is the least of four repeats; for one owner their
+# median is (alone_spread) times the least, so finer differences mean nothing. The
+# crosses are the processor time of all ranks, added up, which a busy machine disturbs
+# less. Memory is divided by n, and time is not.
 #
 # And the messages? Data parallelism sends the gradients of all parameters in each step;
 # this sends an activation and its gradient over each seam, however many parameters lie
 # behind it. A rank in the middle sends two such messages a step (an activation on, a
-# gradient back), and a rank of a ring about two times the gradients (chapter 8). So
-# compare one with one.
+# gradient back), and a rank of a ring about two times the gradients (chapter 8). So it
+# is enough to compare one activation with all gradients, once.
 #
 # Predict: An activation grows with the batch, and the gradients do not. From how many
 # windows a step on is the activation at one seam as large as all gradients of our
@@ -1250,10 +1255,10 @@ if rank == 0:
 
 # --- Who owns how many layers? --------------------------------------------------------
 
-# So far every rank owned as many layers as the others. Is that fair? Layers are not
-# equally expensive. Our head is cheap because there are so few characters. Give it a
-# vocabulary more like a tokenizer's, 2048 here (GPT-2's has 50,257 [radford2019]), and
-# measure.
+# In the measurements every rank owned as many layers as the others. Is that fair?
+# Layers are not equally expensive. Our head is cheap because there are so few
+# characters. Give it a vocabulary more like a tokenizer's, 2048 here (GPT-2's has
+# 50,257 [radford2019]), and measure.
 
 
 def layer_seconds(layers, tokens, targets, repeats=6):
@@ -1402,12 +1407,12 @@ if rank == 0:
     result("work_ratio", balanced_work / equal_work, varies=True)
     assert 0.7 < balanced_work / equal_work < 1.4
 
-# It does not. It takes (balanced_over_equal) times as long, and (work_ratio) times the
-# processor time. How unsure is that? The equal cut was measured a second time, in turns
-# with the others, and took (equal_over_equal) times its own time. The ranks work one
-# after the other, so a step takes the sum of the stages, and the sum is the same for
-# every cut. It is another matter where several batches are under way, each in another
-# stage:
+# It does not. With it a step takes (balanced_over_equal) times as long, and
+# (work_ratio) times the processor time. How unsure is that? The equal cut was measured
+# a second time, in turns with the others, and took (equal_over_equal) times its own
+# time. The ranks work one after the other, so a step takes the sum of the stages, and
+# the sum is the same for every cut. It is another matter where several batches are
+# under way, each in another stage:
 
 
 def seconds_with(batches, stages):
@@ -1611,9 +1616,9 @@ def generate(next_logits, prompt, length, seed=0):
 # one in several, a window goes through all stages, and the last one has a number for
 # each character. It broadcasts them to all ranks; then everybody draws the next
 # character, with the same generator, and so the same one. There is no backward, so
-# nothing is kept for it. (For each character the whole window is computed anew. Real
+# nothing is kept for it. For each character the whole window is computed anew. Real
 # systems keep the keys and values of earlier tokens, the KV cache, and send one token
-# over each seam.)
+# over each seam.
 
 
 def next_logits_of(layers, shape, group=None):
@@ -1639,10 +1644,10 @@ def next_logits_of(layers, shape, group=None):
 # Now the same model on fewer ranks. The parts have the names that they have in the
 # whole. So a layout is changed by collecting the parts, and taking out what the new
 # stage asks for: a checkpoint of one layout opens in every other, as far as weights are
-# concerned. (An optimizer numbers its state by position, so before its parts are joined
+# concerned. An optimizer numbers its state by position, so before its parts are joined
 # they must be given names. And here every rank collects the whole model, which is fine
 # for a small one; a large one goes through files, of which each rank reads what it
-# needs.)
+# needs.
 
 everyone()
 play("ranks")
@@ -1667,7 +1672,7 @@ def sentence(n, seed=0, length=40):
     )
 
 
-# (Twice the logits make likely characters more likely: a temperature of 1/2.)
+# Twice the logits make likely characters more likely: a temperature of 1/2.
 
 everyone()
 sentences = [sentence(n) for n in teams]
@@ -1754,13 +1759,14 @@ if rank == 0:
 # computes? Between hosts a link of 400 Gbit/s carries 50 GB/s [connectx7], and an H100
 # computes at most 989 · 10¹² operations a second in bfloat16 [h100]. A step takes 6
 # operations for each parameter and token. Answer: the seam, there and back,
-# (seam_seconds) s; a stage's share of the operations, (stage_seconds) s.
+# (seam_seconds) s; a stage's share of the operations, (stage_seconds) s. So the
+# messages are no obstacle; the idle stages are.
 #
 # The rule: if the model fits, divide the batch. If it does not, first ask whether it
 # can be made to fit (a smaller batch, activations computed twice [chen2016], state that
-# is sharded, chapter 19). If not, divide the model; between layers where the links are
-# slow. And never one batch at a time: how the ranks are kept busy is the next chapter,
-# chapter 17.
+# is sharded, chapter 19). If not, divide the model, and cut it between layers where the
+# links are slow. And never pass one batch at a time: the next chapter, chapter 17,
+# keeps the ranks busy.
 
 # --- What you can do now --------------------------------------------------------------
 
@@ -1792,6 +1798,6 @@ if rank == 0:
 # - [press2017]: why the embedding and the head may share a weight.
 # - [narayanan2021]: cuts between layers, in layers and of the batch, together, on
 #   thousands of GPUs, and which of them belongs on which links.
-# - [huang2019]: GPipe, which fills the bubble: the next chapter.
+# - [huang2019]: GPipe, which makes the bubble small: the next chapter.
 
 leave_group()

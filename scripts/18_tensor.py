@@ -149,8 +149,8 @@ def play(part):
 # multiplies by a whole matrix. That is tensor parallelism. At the end you have split
 # all of a GPT in this way, from the embedding to the loss, and it trains to the weights
 # of the whole model. You can say how many bytes a step sends before you run it. And you
-# can say, from the width of a layer and the bandwidth of a link alone, whether the
-# messages take longer than the products.
+# can say whether the messages take longer than the products, from the width of a layer,
+# the number of ranks, and the speeds of a rank and a link.
 
 if rank == 0:
     n_ranks = world_size
@@ -166,9 +166,8 @@ def everyone():
 # A layer is a product of matrices, X A. There are two ways to share A.
 #
 # By columns. A = [A₀ A₁ …], side by side. Then X A = [X A₀, X A₁, …]: every rank needs
-# all of X and computes some columns of the product. No message. A function of each
-# number by itself, such as the tanh below, can be applied to the columns where they
-# are.
+# all of X and computes some columns of the product. No message. An elementwise
+# function, such as the tanh below, can be applied to the columns where they are.
 #
 # By rows. A₀ above A₁ above …, and X cut by columns to match. Then X A = X₀ A₀ + X₁ A₁
 # + …: every rank needs only the columns of X that meet its rows. What it computes has
@@ -595,12 +594,12 @@ if rank == 0:
 
 # At width 768, on (cores) cores, two ranks are (wide_speedup) times as fast as one,
 # where (wide_silent) is what the cores give when nothing is sent. At width 96 it is
-# (narrow_speedup). The messages take (narrow_sent) % of the narrow layer's time, and
-# (wide_sent) % of the wide one's: twice the width is twice the bytes, but four times
-# the operations. Below, that becomes a formula. Where the messages take longer than
-# what is saved, two ranks are slower than one. More ranks than cores would gain
-# nothing, so the rest of this chapter asks whether four ranks compute the right thing,
-# and what they send, and not how fast they are.
+# (narrow_speedup). The messages, and the waiting for each other in them, take
+# (narrow_sent) % of the narrow layer's time, and (wide_sent) % of the wide one's. Twice
+# the width is twice the bytes, but four times the operations: below, that becomes a
+# formula. Where the messages take longer than what is saved, two ranks are slower than
+# one. More ranks than cores would gain nothing, so the rest of this chapter asks what
+# four ranks compute and send, and not how fast.
 
 # --- Layers that know their part ------------------------------------------------------
 
@@ -608,8 +607,8 @@ if rank == 0:
 # number of ranks. Chapter 16's `drawn(name, shape)` gives the whole matrix of that
 # name, always the same one; a rank keeps its piece, drops the rest, and goes on to the
 # next. So one whole matrix must fit on a rank for a moment, in float64: for GPT-3's
-# embedding [brown2020] that is (embedding_gb) GB. Where even that is too much, a
-# library draws each row from a seed of its own.
+# embedding [brown2020] that is (embedding_gb) GB. Where even that is too much, one can
+# draw each row from a seed of its own.
 
 
 class Piece(nn.Parameter):
@@ -769,8 +768,9 @@ class MLP(nn.Module):
         return self.down(nn.functional.gelu(self.up(x)))
 
 
-# Is it right? A twin says so: the whole layer, with all outputs and all gradients,
-# piece by piece, and a number of hidden features that the ranks do not divide.
+# Is it right? We compare it with its twin, the whole layer: all outputs and all
+# gradients, piece by piece, with a number of hidden features that the ranks do not
+# divide.
 
 
 def errors(split, whole, x):
@@ -1072,16 +1072,16 @@ class Block(nn.Module):
         return x + self.mlp(self.norm_2(x))
 
 
-# Three numbers for each place, in place of as many as there are tokens [shoeybi2019].
-# The gradient is free: in backward g sends nothing, and each rank has the gradient of
-# its own logits. And m? It is in both terms and cancels: the loss does not depend on
-# it, so it may be a constant to autograd.
+# Three numbers for each place, in place of one for each token of the vocabulary
+# [shoeybi2019]. The gradient is free: in backward g sends nothing, and each rank has
+# the gradient of its own logits. And m? It is in both terms and cancels: the loss does
+# not depend on it, so it may be a constant to autograd.
 
 # --- A GPT that no rank holds ---------------------------------------------------------
 
-# A block is two such pairs, each between an f and a g. What lies between the pairs, the
-# LayerNorms and the residual additions, every rank computes alike, on the whole width:
-# those are replicas.
+# A block is two pairs, a column and a row layer each, between an f and a g. What lies
+# between the pairs, the LayerNorms and the residual additions, every rank computes
+# alike, on the whole width: those are replicas.
 
 
 class SplitBlock(Block):
@@ -1412,16 +1412,18 @@ if rank == 0:
     result("bytes_handed_over", n_bytes)
     result("all_reduces", 4 * blocks + 4)  # two are the loss's
 
-# Each rank hands over (bytes_handed_over) bytes, in (all_reduces) all-reduces. So with
-# twice as many ranks each one sends nearly the same, and never more than twice what it
-# hands over. With twice the batch it sends twice as much, for these are activations.
-# Data parallelism sends weights: there it does not change with the batch.
+# Each rank hands over (bytes_handed_over) bytes, in (all_reduces) all-reduces. If 4
+# ranks share the model, each one sends 1.5 times that; if 8 do, 1.75 times, and never
+# more than twice. With twice the batch it sends twice as much, for these are
+# activations. Data parallelism sends the gradients of weights: there it does not change
+# with the batch.
 #
 # A block makes four all-reduces, two in forward and two in backward, and the next
 # product needs each sum. In chapter 12 messages hide behind backward. As written here,
-# these cannot. In forward there is nothing else to do with the same batch. In backward
-# there is: the gradient of a layer's weights does not need f's sum, and can be computed
-# while it is under way. Megatron-LM's code does that.
+# these cannot. In forward there is nothing else to do with the same batch, unless a
+# product is cut into pieces. In backward there is: the gradient of a layer's weights
+# does not need f's sum, and can be computed while it is under way. Megatron-LM's code
+# does that.
 
 # --- How wide must a layer be? --------------------------------------------------------
 
@@ -1479,11 +1481,11 @@ if rank == 0:
     assert 3 < of_width[0] / flops <= 4
 
 # The batch is not in the formula, nor is the length of a sequence: more tokens are more
-# products, and as many more bytes. A roofline without the batch: the width decides, the
-# link, and the number of ranks. Now with real numbers. An H100 computes 989 · 10¹²
-# operations a second in bfloat16, two bytes a number, at most [h100]. Within a host
-# NVLink carries 450 GB/s each way [hopper]; between hosts, InfiniBand of 400 Gbit/s
-# carries 50 GB/s [connectx7].
+# products, and as many more bytes. It is a roofline without the batch: what decides is
+# the width, the link, and the number of ranks. Now with real numbers. An H100 computes
+# 989 · 10¹² operations a second in bfloat16, two bytes a number, at most [h100]. Within
+# a host NVLink carries 450 GB/s each way [hopper]; between hosts, InfiniBand of 400
+# Gbit/s carries 50 GB/s [connectx7].
 
 
 def messages_over_products(width, n, beta, flops=989e12, nbytes=2):
@@ -1506,7 +1508,7 @@ if rank == 0:
     for label, (n, beta, style, color) in lines.items():
         ratio = messages_over_products(widths, n, beta)
         ax.loglog(widths, ratio, style, color=color)
-        ax.text(1050, ratio[0] * 0.52, label, color=color, fontsize=9)
+        ax.text(1050, ratio[0] * 1.05, label, color=color, fontsize=9)
     ax.axhline(1, color="#595959", linewidth=1)
     ax.axvline(12_288, color="#595959", linewidth=1, linestyle=":")
     ax.text(12_800, 20, "GPT-3", fontsize=9, color="#595959")
@@ -1518,14 +1520,15 @@ if rank == 0:
 # Below the line at 1 the products take longer. With 8 ranks on NVLink a layer must be
 # (nvlink_width) wide for that, on InfiniBand (infiniband_width). GPT-3, with a width of
 # 12,288 [brown2020], has (nvlink_ratio) on NVLink and (infiniband_ratio) between hosts.
-# So tensor parallelism stays within a host. At half of the peak, which is nearer to
-# what programs reach, each ratio is half as large.
+# So tensor parallelism stays within a host. At half of a rank's peak, which is nearer
+# to what programs reach, each ratio is half as large, if the link still reaches its
+# own.
 
 # --- Between the layers: sequence parallelism -----------------------------------------
 
 # After g every rank has all activations, and computes LayerNorms and residual additions
 # on all of them, the same numbers n times. And it keeps them, all of them, for
-# backward. Sequence parallelism [korthikanti2023] does not. An all-reduce is a
+# backward. Sequence parallelism [korthikanti2023] avoids both. An all-reduce is a
 # reduce-scatter and an all-gather (chapter 7). So put something between the two: after
 # the reduce-scatter every rank has a part of the time, and computes the LayerNorms for
 # that part; before the next split layer, an all-gather.
@@ -1588,7 +1591,7 @@ def all_gather(boxes, x, group=None):
 # A block, left to right; in each box time runs to the right, and features run down.
 # What is split by features stays so. What was gray, on every rank, is now split by
 # time. g becomes a reduce-scatter, f an all-gather, and each is again the other's
-# adjoint. (That paper writes f for our f, f̄ for g, and g and ḡ for the new pair.) Both
+# adjoint. That paper writes f for our f, f̄ for g, and g and ḡ for the new pair. Both
 # are chapter 7's, made of messages, since Gloo's own reduce-scatter is an all-reduce in
 # disguise.
 
@@ -1660,8 +1663,8 @@ def scattered(x, group=None):
 # Predict: How many bytes does it send, compared with before? And what about the
 # gradient of a norm's weights, which every rank computes from its own part of the time?
 #
-# The second one is the trap. The LayerNorms' weights, the row layers' biases and the
-# places are on all ranks, and each rank's gradient is of its part of the time only.
+# The norms' gradient is the trap. The LayerNorms' weights, the row layers' biases and
+# the places are on all ranks, and each rank's gradient is of its part of the time only.
 # Without a sum there is again no error, only replicas whose gradients differ from rank
 # to rank. They must be added up, in one message before the optimizer's step:
 
@@ -1760,9 +1763,9 @@ if rank == 0:
 #
 # The last line is how it is used [korthikanti2023]: a rank keeps its part of what it
 # gathers, and gathers once more where backward needs it. Then everything that a block
-# keeps is divided by n, as in a pipeline. The price is one gather more at each of the
-# two split layers: ten halves of an all-reduce in a block in place of eight, so 5/4 of
-# the ratio above, unless the gather hides behind other products.
+# keeps is divided by n, as in a pipeline. The price is one gather more for each of the
+# two pairs: ten halves of an all-reduce in a block in place of eight, so 5/4 of the
+# ratio above, unless the gather hides behind other products.
 
 # --- The norm of the gradient ---------------------------------------------------------
 
@@ -1980,27 +1983,29 @@ def leave_group():
     dist.destroy_process_group()
 
 
-# Equal. Ours takes (own_over_pytorch) of the time: a DTensor asks at every operation
-# how its result is dealt out. `benchmarks/model_parallel.py` has larger models, too.
-# What a DTensor gives in return: the model is written once, without a word about ranks,
-# the plan can change without it, and a checkpoint knows what is whose.
-# `SequenceParallel` in the plan splits the norms by time. For a model of your own,
-# begin there; now you know what the plan must say.
+# Equal. On this small model ours takes (own_over_pytorch) of the time: a DTensor asks
+# at every operation how its result is dealt out. `benchmarks/model_parallel.py` has
+# larger models, too. What a DTensor gives in return: the model is written once, without
+# a word about ranks, the plan can change without it, and a checkpoint knows what is
+# whose. `SequenceParallel` in the plan splits the norms by time. For a model of your
+# own, begin there; now you know what the plan must say.
 
 # --- When to use which ----------------------------------------------------------------
 
-# What does tensor parallelism have that the two other ways have not? It divides a
-# single sequence. Data parallelism deals out sequences, and every rank holds all
-# weights. A pipeline needs many micro-batches to hide its bubble. Where the batch is
-# given, and the ranks are many, neither has enough sequences.
+# What can tensor parallelism do that the two other ways cannot? It divides the work of
+# a single sequence. Data parallelism deals out sequences, and every rank holds all
+# weights, unless they are sharded (chapter 19). A pipeline needs many micro-batches to
+# hide its bubble. Where the batch is given, and the ranks are many, neither has enough
+# sequences.
 #
-# Worked problem: GPT-3 has 96 blocks of width 12,288 [brown2020]. It is trained on
+# Worked problem: GPT-3 has 96 blocks of width 12,288 [brown2020]. Let it be trained on
 # 1,536 H100, in hosts of 8, with 1,536 sequences a step. Its state needs more than one
 # GPU, so 96 GPUs hold one model, and 16 such models share the sequences: 96 for each,
 # one sequence a micro-batch. Is it better to cut the model into 96 stages of one block,
 # or into 12 stages of 8 blocks, each shared by the 8 GPUs of a host? The bubble of p
-# stages and m micro-batches adds (p − 1)/m to a step (chapter 17), and the messages of
-# tensor parallelism add the ratio from above.
+# stages and m micro-batches makes a step 1 + (p − 1)/m times as long (chapter 17), and
+# the messages of tensor parallelism make every stage 1 + the ratio from above times as
+# long.
 
 if rank == 0:
     print("\n## When to use which\n")
@@ -2008,26 +2013,27 @@ if rank == 0:
     only_stages = 1 + (96 - 1) / m
     for name, beta in {"nvlink": NVLINK, "infiniband": INFINIBAND}.items():
         sums = messages_over_products(12_288, 8, beta)
-        result(f"{name}_step", 1 + (12 - 1) / m + 5 / 4 * sums)
+        result(f"{name}_step", (1 + (12 - 1) / m) * (1 + 5 / 4 * sums))
     result("stages_step", only_stages)
     result("state_gb", 16 * 12 * 96 * 12_288**2 / 96 / 1e9)  # of each GPU
     within_hosts = messages_over_products(12_288, 8, NVLINK)
-    assert 1 + (12 - 1) / m + 5 / 4 * within_hosts < only_stages
+    assert (1 + (12 - 1) / m) * (1 + 5 / 4 * within_hosts) < only_stages
     save_figures()
 
 # Answer: 96 stages take (stages_step) times the ideal step, and no interleaving can
 # help, for a stage has one block only. 12 stages of shared blocks take (nvlink_step),
 # the second gather included. Both hold (state_gb) GB of state on a GPU, at 16 bytes a
-# weight [rajbhandari2020], and both keep an nth of the activations. The same with
-# InfiniBand in the place of NVLink: (infiniband_step). So tensor parallelism within a
-# host, and the pipeline between hosts, is what large trainings use [narayanan2021]. In
-# rules:
+# weight [rajbhandari2020]. Of one micro-batch's activations both keep a 96th, but in
+# 1F1B the first of 96 stages holds up to 96 micro-batches, and the first of 12 only 12.
+# The same with InfiniBand in the place of NVLink: (infiniband_step). So tensor
+# parallelism within a host, and the pipeline between hosts, is what large trainings use
+# [narayanan2021]. In rules:
 # - Does everything fit on one rank, and are there sequences enough? Data: a message for
 #   each bucket, hidden behind backward.
 # - Is one layer too large for a rank? Tensor: of the three, only it cuts a layer.
 # - Are there too few sequences for the ranks? Tensor, as many ranks as a host has,
 #   where the layer is wide enough for the link, and not more than there are heads. With
-#   one sequence, as in writing a sentence, nothing else shares the work.
+#   one sequence, as in writing a sentence, neither of the two others shares the work.
 # - Across slow links: pipeline, which sends least, or data.
 #
 # How many ranks to give to each, for a model and a machine, memory and overlap

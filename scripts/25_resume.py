@@ -193,15 +193,15 @@ def digits(seed=0):
 
 # === Checkpoint and resume: killed at any moment, the same bits =======================
 
-# A rank is killed in the middle of a training. What must have been on the disk so that
-# the run goes on, and ends with the same bits as one that nobody stopped?
+# A rank is killed in the middle of a training. What must be on the disk so that the run
+# can go on, and end with the same bits as one that nobody stopped?
 #
 # 30 minutes to read · 1 minute to run · stands on chapter 11
 #
 # At the end you can write a training that survives a kill at any moment, on any rank.
-# You can say what belongs into a checkpoint and what each part of it is for, prove that
-# a resumed run is the run, move it to another number of ranks, and choose how often to
-# save.
+# You can say what belongs in a checkpoint and what each part of it is for, prove that a
+# resumed run is the same run, move it to another number of ranks, and choose how often
+# to save.
 
 if rank == 0:
     workshop = tempfile.TemporaryDirectory(prefix="checkpoints-")  # gone at the end
@@ -220,9 +220,9 @@ if rank == 0:
 
 # --- Killed, and continued ------------------------------------------------------------
 
-# A training for two ranks, in a file. Every fourth step it saves what it is at that
-# moment: the weights, the optimizer, the number of the step, and where the random
-# generator of each rank stands.
+# The program is a training for two ranks, in a file. Every fourth step it saves four
+# things: the weights, the optimizer, the number of the step, and the state of each
+# rank's random generator.
 
 if rank == 0:
     print("\n## Killed, and continued\n")
@@ -237,8 +237,9 @@ def save(step):
     dist.barrier()
 '''
 
-# When it starts, it looks for that file. If there is none, rank 1 sends itself a
-# SIGKILL before step 14, which no process can catch.
+# When it starts, it looks for that file. If there is none, and the environment has
+# `KILL`, rank 1 sends itself a SIGKILL before step 14. No process can catch this
+# signal.
 
 if rank == 0:
     loop = '''
@@ -438,8 +439,8 @@ if rank == 0:
 
 # Steps (computed_twice) are computed twice, and the weights do not differ in a single
 # bit. The program does not know that it was killed. It looks for a file whenever it
-# starts, so the launcher need do no more than start it again. On a cluster the
-# scheduler does the same when a host has died.
+# starts, so the launcher need do no more than start it again. On a cluster the job
+# scheduler can do the same when a host has died.
 #
 # These lines are the idea, and they hold on a good day. What can go wrong with them is
 # the rest of the chapter:
@@ -447,7 +448,7 @@ if rank == 0:
 # 2. Somebody reads before it has written, or two write at once.
 # 3. The run has more state than these four things.
 # 4. With more than two ranks, the same state gives other bits.
-# 5. Another number of ranks takes the run up.
+# 5. The run is continued on another number of ranks.
 
 # --- A file that is whole or not there ------------------------------------------------
 
@@ -477,8 +478,8 @@ def everyone():
     dist.barrier(group=driver)
 
 
-# A process of its own tries it, and a plain `open`. It writes one half, kills itself,
-# and never comes to the second.
+# A process of its own tries `write_whole`, and a second one a plain `open`. Each writes
+# one half, kills itself, and never comes to the second.
 
 everyone()
 if rank == 0:
@@ -545,8 +546,8 @@ if rank == 0:
 # Predict: Ranks 0 and 1 both write to the same name, with a plain `open`, both the same
 # number of bytes. What can be in the file?
 #
-# The barriers make happen what otherwise happens only now and then: rank 1 opens the
-# file when rank 0 is halfway.
+# Without barriers this goes wrong only now and then. Here they force the bad case: rank
+# 1 opens the file when rank 0 is halfway.
 
 everyone()
 if rank == 0:
@@ -616,11 +617,12 @@ if rank == 0:
 # The file has the right size, and its first half is zeros. A look at the folder shows
 # nothing wrong. Nor does the error: it speaks of a legacy format, and advises to load
 # with `weights_only=False`. Do not follow it. That option runs whatever code the author
-# of a file put there, and a checkpoint that worked yesterday and asks for it today is a
-# broken file. If rank 1 then writes as well, the file is whole again, and nobody ever
-# learns how close it was.
+# of a file put there. A checkpoint that loaded yesterday, and asks for this option
+# today under the same PyTorch, is a broken file. If rank 1 then writes as well, the
+# file is whole again, and nobody ever learns how close it was.
 #
-# So one rank writes. Two checkpoints are kept, as disks fail, too.
+# So one rank writes. Two checkpoints are kept: if the newest cannot be read, there is
+# the one before it.
 
 
 def checkpoints(folder):
@@ -643,8 +645,8 @@ def write_checkpoint(folder, state, keep=2):
 
 
 # The random states of all ranks go into the one file, since rank 0's would be wrong for
-# the others. And nobody goes on before rank 0 has written: if it could not, all hear of
-# it.
+# the others. And nobody goes on before rank 0 has written. If it could not write, all
+# ranks raise the same error.
 
 
 def save_checkpoint(folder, step, shared, own, group=None):
@@ -698,11 +700,11 @@ if rank == 0:
     assert hasty_steps[0] == 2 and set(hasty_steps[1:]) == {1}
     result("resumed_from_step", hasty_steps)
 
-# There is none. The ranks go on from steps (resumed_from_step). If a rank loads after
-# DDP has wrapped, its weights are those of its own checkpoint, and they stay different:
-# DDP compares shapes, and that at its start. If it loads before, DDP gives all ranks
-# the weights of rank 0, and the optimizers, schedules and positions are still those of
-# two steps. Here are both:
+# There is no error. The ranks go on from steps (resumed_from_step). If a rank loads
+# after DDP has wrapped, its weights are those of its own checkpoint, and they stay
+# different: DDP compares only shapes, and only when it wraps. If it loads before, DDP
+# gives all ranks the weights of rank 0, and the optimizers, schedules and positions are
+# still those of two steps. Here are both:
 
 
 def weights_when(loaded):
@@ -730,10 +732,11 @@ if rank == 0:
     assert len({weights for weights, _ in before_wrapping}) == 1
     assert len({step for _, step in before_wrapping}) == 2
 
-# So one rank looks for the newest, and sends what it has read to the others, who need
-# not even see the folder. If the newest cannot be read, the one before it is taken,
-# with a warning. If none can, that is an error: a training that silently began anew
-# would soon delete what was left.
+# So one rank looks for the newest, and sends what it has read to the others, which need
+# not even see the folder. A small model can be sent like this; for large ones there is
+# DCP, below. If the newest cannot be read, the one before it is taken, with a warning.
+# If none can, that is an error: a training that silently began anew would in time
+# delete what was left.
 
 
 def newest_readable(folder):
@@ -951,16 +954,16 @@ if rank == 0:
     assert world_size > 2 or largest_gap == 0
     result("gap_without_warm_up", largest_gap, varies=True)
 
-# The weights differ by (gap_without_warm_up). Nothing is missing in the checkpoint. In
-# its first step DDP has the parameters in its bucket in the order of registration,
-# afterwards in that of arrival. Where a number lies in the buffer decides at which rank
-# the sum of it begins. The resumed run makes step 12 with the first layout, the twin
+# The weights differ by (gap_without_warm_up). Nothing is missing from the checkpoint.
+# In its first step DDP has the parameters in its bucket in the order of registration,
+# afterwards in that of arrival. The place of a number in the buffer decides at which
+# rank its sum begins. The resumed run makes step 12 with the first layout, the twin
 # with the second. With two ranks there is only one order, and nobody would notice.
 #
 # A gap of this size harms no training. It harms the test: "equal, bit for bit" is
 # easily checked, while "nearly equal" hides every bug that is small at first. The
-# repair is one backward pass for nothing, whose gradients are thrown away. From then on
-# every start has the buckets that it will keep.
+# repair is one extra backward pass before the training, whose gradients are thrown
+# away. After it, every start has the buckets that it will keep.
 
 
 def warm_up(run):
@@ -999,7 +1002,7 @@ if rank == 0:
     result("same_bits", bits)
 
 # Now they are equal. One trap is left, for those who use a `DataLoader`. Its iterator
-# draws from the generator when it is made:
+# draws from PyTorch's generator when it is made:
 
 if rank == 0:
     loader = torch.utils.data.DataLoader(range(10))
@@ -1015,7 +1018,7 @@ if rank == 0:
 
 # --- What each part is for ------------------------------------------------------------
 
-# The same checkpoint, taken up again and again, each time with one thing left out. To
+# The same checkpoint is restored again and again, each time with one thing left out. To
 # see what that costs, all runs are measured on the same data at the end: all images,
 # without noise. And to know which differences mean something, five more runs go on from
 # the checkpoint with other noise.
@@ -1074,18 +1077,20 @@ if rank == 0:
 
 # Without the model the training starts anew, and ends at (final_without_model) in place
 # of (final_without_nothing): nobody can overlook that. Without the optimizer the
-# momentum must gather again ((final_without_optimizer)). Without the schedule the loss
-# is lower than the twin's ((final_without_schedule)): the rate falls as slowly as at
-# the beginning, so the steps stay long. It is not the training that was planned, and
+# momentum must gather again, and the learning rate, which the optimizer holds, begins
+# at that of step 0: the loss is (final_without_optimizer). Without the schedule the
+# loss is lower than the twin's, (final_without_schedule): the rate falls as slowly as
+# at the beginning, so the steps stay long. It is not the training that was planned, and
 # the better number hides it.
 #
 # Without the position the batches of the epoch's beginning come twice, and others
 # never. Without the random states the noise is another one. Both losses,
 # (final_without_position) and (final_without_random_states), cannot be told from
-# chance, which is the band (chance). What these two omissions cost is the proof: only a
+# chance, which is the band (chance). What is lost with these two is the proof: only a
 # run that can be repeated to the last bit tells a harmless difference from a bug.
 #
-# What happens to the learning rate can be seen without any training:
+# What happens to the learning rate can be seen without any training. Here the
+# optimizer, the schedule, both or neither are restored:
 
 
 def rates(*restored):
@@ -1128,11 +1133,12 @@ if rank == 0:
 # With the optimizer alone the rate goes on from where it was, for the optimizer's state
 # holds it. But the schedule counts from 0, and the rate falls as slowly as at the
 # beginning. With the schedule alone the rate is twice what it should be, to the end.
-# With neither it is that of step 0.
+# This is what the run without its optimizer had above. With neither, the rate begins
+# again at that of step 0.
 
 # --- Three launchers, one kill --------------------------------------------------------
 
-# Does it depend on how the ranks were started? Here is the whole loop:
+# Does the result depend on how the ranks were started? Here is the whole loop:
 
 
 def train(run, steps, folder, every, before_step=None):
@@ -1265,20 +1271,22 @@ if rank == 0:
     save_figures()
 
 # One: (launchers_with_the_same_bits) have the same losses and the same weights, bit for
-# bit. The tests of the book do this many times, with ranks and steps drawn at random,
-# and in the middle of writing.
+# bit. The `engines` are the ranks of this notebook. The tests of the book do this many
+# times, with ranks and steps drawn at random, and in the middle of writing.
 #
 # One line of `environment`, folded above, is there because restarts failed without it.
 # `torchrun` keeps one store for all lives of the ranks, and after a restart a rank may
 # find in it the address that a dead one has left [rdzvstore]. Then the restart fails
 # with `Gloo connectFullMesh failed … Connection refused`. With
-# `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` each life has a store of its own. Whoever tries
-# a restart for the first time when a host has failed meets this then: a resume that was
-# never tried does not work.
+# `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` each life has a store of its own. An error like
+# this one shows itself only in a restart: try a restart before you need one.
 #
-# Schedulers usually send a SIGTERM some time before the SIGKILL: catch it, and save.
-# And a training with mixed precision, averaged weights or early stopping has more state
-# than this one: the scaler, the averages, the best score.
+# Job schedulers usually send a SIGTERM some time before the SIGKILL. Let its handler do
+# no more than set a flag. After each step the ranks agree by an all-reduce whether any
+# flag is set, and then all of them save: to save is a collective, and the signal does
+# not reach all ranks in the same step. And a training with mixed precision, averaged
+# weights or early stopping has more state than this one: the scaler, the averages, the
+# best score.
 
 # --- How often to save ----------------------------------------------------------------
 
@@ -1291,8 +1299,9 @@ if rank == 0:
 # Worked problem: Llama 3 was trained on 16,384 H100s, with 419 unexpected interruptions
 # in 54 days [llama3]. It has 405 billion parameters; weights in bf16 with the
 # optimizer's state and weights in float32 take 14 bytes for each. One rank may write
-# them all through its 400 Gbit/s card, 50 GB/s [connectx7], or all ranks write parts,
-# into storage that takes 2 TB/s [llama3]. How often should it save, and what is lost?
+# them all, part after part, through its 400 Gbit/s card, 50 GB/s [connectx7], or all
+# ranks write parts, into storage that takes 2 TB/s [llama3]. How often should it save,
+# and what is lost?
 
 if rank == 0:
     print("\n## How often to save\n")
@@ -1337,14 +1346,14 @@ def broadcast_parameters(model, src=0, group=None):
 # (minutes_one_rank) minutes, and (lost_one_rank) % of the time is lost. If all write,
 # it takes (seconds_all_ranks) s: every (minutes_all_ranks) minutes, and
 # (lost_all_ranks) %. The formula counts neither the time to notice a failure nor the
-# restart. Both come on top, and so does a cheaper way: to copy the state to memory, go
-# on, and write behind the training's back [mohan2021checkfreq].
+# restart. Both come on top. And the saving itself can be made cheaper: copy the state
+# to memory, go on with the training, and write in the background [mohan2021checkfreq].
 
 # --- PyTorch's own checkpoint ---------------------------------------------------------
 
 # `torch.distributed.checkpoint`, DCP, is made for this: every rank writes a part, all
-# at once, into one folder [dcp]. A name that differs between the ranks is how each adds
-# something of its own.
+# at once, into one folder [dcp]. What a rank has for itself it adds under a name that
+# no other rank uses.
 
 everyone()
 if rank == 0:
@@ -1432,15 +1441,16 @@ if rank == 0:
 # for: any number of ranks may ask.
 #
 # For a model this small it takes (dcp_time_over_ours) times as long as the file of
-# ours. It pays when the state is large: ours has one rank write everything, while the
-# others wait, and all must fit into its memory. What DCP leaves to you is the same as
-# before: what belongs into the state, the random states of each rank, the position,
-# which folder is the newest, and which are deleted. Take a new folder each time, for
-# into an old one the new parts are written over the old.
+# ours. It is made for large states: with ours, one rank writes everything while the
+# others wait, and the whole state must fit into that rank's memory. `dcp.async_save`
+# also writes in the background. What DCP leaves to you is the same as before: what
+# belongs in the state, the random states of each rank, the position, which folder is
+# the newest, and which are deleted. Take a new folder each time: in an old one, the new
+# parts are written over the old ones.
 
 # --- Four ranks stop, two go on -------------------------------------------------------
 
-# Predict: A checkpoint of all ranks is taken up by half as many, with the same global
+# Predict: A checkpoint of all ranks is continued by half as many, with the same global
 # batch. What is the same, what is close, and what is gone?
 
 everyone()
@@ -1481,18 +1491,19 @@ if rank == 0:
     assert np.abs(noisy_losses - noisy_twin).max() > 1e-3
     result("largest_difference", float(difference), varies=True)
 
-# The batches are the same, since the sampler deals one shuffled list, however many
-# there are. So the losses agree to (largest_difference), which is rounding. That
-# training had no noise. With noise there is no right answer: the random states of some
-# ranks have nowhere to go. `restore` then sets none, the ranks draw on from those of
-# step 0, and the losses agree as two seeds do. Noise that is drawn for each sample,
-# from a seed, the epoch and the sample's number, would not depend on the ranks at all.
+# The batches are the same, since the sampler deals one shuffled list, whatever the
+# number of ranks. So the losses of a training without noise are close: they agree to
+# (largest_difference), which is rounding. With noise there is no right answer: the
+# random states of some ranks have nowhere to go. `restore` then sets none, the ranks
+# draw on from those of step 0, and the losses differ as those of two seeds do. Noise
+# that is drawn for each sample, from a seed, the epoch and the sample's number, would
+# not depend on the ranks at all.
 
 # --- What you can do now --------------------------------------------------------------
 
 # - Write a file so that a kill at any moment leaves the old one or the new one.
 # - Save on one rank, load on all, and let nobody go on before the checkpoint is there.
-# - Say what a run is: parts, position, random states of each rank, and prove it, bit
+# - Say what a run is: parts, position and the random states of each rank. Prove it, bit
 #   for bit.
 # - Tell from a learning rate what was not restored.
 # - Choose how often to save from what a checkpoint costs and how often something fails.

@@ -1,5 +1,5 @@
 # Generated from book/10_sync_sgd.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 6287b94dc619).
+# Once this file is changed, `make forms` leaves it alone (as generated: c3aa5c41c53c).
 #
 # === Deal the cards ===================================================================
 #
@@ -7,8 +7,8 @@
 # of samples, of 0 to n − 1, that `DistributedSampler` deals to a rank without
 # shuffling. Without `drop_last` it goes on from the start of the list until all hands
 # are equal, more than once around if it must; with it, it leaves out the last ones. For
-# rank 1 of 4 and n = 9 it is [1, 5, 0], and with `drop_last` [1, 5]. (PyTorch's own
-# sampler would pass the check; do without.)
+# rank 1 of 4 and n = 9 it is [1, 5, 0], and with `drop_last` [1, 5]. PyTorch's own
+# sampler would pass the check; do without it.
 #
 #     python scripts/exercises/10_dealt_to.py
 #

@@ -1,5 +1,5 @@
 # Generated from book/11_ddp.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 56b01c029dc6).
+# Once this file is changed, `make forms` leaves it alone (as generated: fc0f83b571b4).
 #
 # === One number, many seeds ===========================================================
 #
@@ -8,7 +8,7 @@
 # makes, with first weights equal on all ranks, although nobody sends them; the list of
 # the samples of this rank in this epoch, from `DistributedSampler` for n samples, with
 # `seed` as its seed; and twelve numbers of noise, `torch.randn(12)`, other ones on each
-# rank. (`build` draws from PyTorch's own generator, and so shall the noise.) The same
+# rank. `build` draws from PyTorch's own generator, and so shall the noise. The same
 # seed gives the same everything; another seed gives another model, and noise that no
 # rank has with the seeds nearby. Another epoch changes the samples alone.
 #

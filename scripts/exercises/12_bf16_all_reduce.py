@@ -1,12 +1,12 @@
 # Generated from book/12_own_ddp.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 2ebbe1ebe68a).
+# Once this file is changed, `make forms` leaves it alone (as generated: 0c8805d4bbc4).
 #
 # === Half the bytes ===================================================================
 #
 # Build, about 15 minutes. `OwnDDP` takes any `all_reduce` that is called as PyTorch's
 # is. Write one that sends bfloat16: half the bytes, and 8 significant bits.
 # `bf16_all_reduce(x, group=None, async_op=True)` starts the sum over the group and
-# returns at once, with a handle (`OwnDDP` always asks for one). When the handle's
+# returns at once, with a handle, as `OwnDDP` always asks for one. When the handle's
 # `wait()` returns, x holds the sums, in its own type. In a training, one rounding is up
 # to 1/256 of each gradient, and the sums are rounded again on their way; who needs more
 # than that keeps what was lost and adds it to the next gradient (chapter 14). With x =

@@ -1,11 +1,11 @@
 # Generated from book/16_layers.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: f10fa2a33e60).
+# Once this file is changed, `make forms` leaves it alone (as generated: 0490c66cf876).
 #
 # === Clip what nobody holds ===========================================================
 #
 # Build, about 12 minutes. `torch.nn.utils.clip_grad_norm_` multiplies all gradients by
-# max_norm / norm where their norm is larger than `max_norm`. (PyTorch adds 1e-6 to the
-# norm.) Of a cut model no rank has all of them. Write `clip_stages(parameters, shared,
+# max_norm / norm where their norm is larger than `max_norm`; PyTorch adds 1e-6 to the
+# norm. Of a cut model no rank has all of them. Write `clip_stages(parameters, shared,
 # max_norm)`, which every rank calls:
 # - `parameters` is a list of the parameters of its own stage. One may have no gradient.
 # - `shared` is the one of them that the first and the last rank both own. Its gradient
