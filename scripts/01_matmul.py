@@ -136,7 +136,7 @@ def play(part):
 # many operations it takes, which of them wait for which, and how fast one machine can
 # do them. At the end of this chapter you can count the operations of an algorithm by
 # running it, say how far a program is from what its machine can do, on a laptop or on
-# an H100, and predict what more processes will bring.
+# an H100, a GPU of data centers, and predict what more processes will bring.
 
 if rank == 0:
     rng = np.random.default_rng(0)
@@ -301,17 +301,17 @@ if rank == 0:
     assert 5 < loops_seconds[-1] / loops_seconds[-2] < 12
     assert 5 < blas_seconds[-1] / blas_seconds[-2] < 12
 
-# The library is (loops_over_blas) times as fast. Yet the lines are parallel: when $n$
-# doubles, the loops take (loops_doubled) times as long and the library (blas_doubled)
-# times, both near $2^3 = 8$. In the notebook such a sentence has names in place of
-# numbers; their values stand below the cells. So there are three questions. Where do
-# the eight come from? Where does the factor come from? And since the fastest library
-# has the slope too: can several processors share the work?
+# The library is (loops_over_blas) times as fast. Yet the lines are nearly parallel:
+# when $n$ doubles, the loops take (loops_doubled) times as long and the library
+# (blas_doubled) times, around $2^3 = 8$. In the notebook such a sentence has names in
+# place of numbers; their values stand below the cells. So there are three questions.
+# Where does the eight come from? Where does the factor come from? And since the fastest
+# library has the slope too: can several processors share the work?
 
 # --- Count it by running it -----------------------------------------------------------
 
-# How many operations is a product? The code need not be read for that. Python lets us
-# replace the numbers by numbers that keep a tally.
+# How many operations does a product take? We need not read the code to find out. Python
+# lets us replace the numbers by numbers that keep a tally.
 
 
 class Counted:
@@ -372,9 +372,10 @@ if rank == 0:
         assert tally["mul"] == n**3
         assert tally["add"] == n**2 * (n - 1)
 
-# A sum of three products has two plus signs, so it is nine times three and nine times
-# two: (multiplications) and (additions). For any $n$, each of the $n^2$ entries takes
-# $n$ multiplications and $n-1$ additions. That makes $n^3$ and $n^2(n-1)$.
+# A sum of three products has two plus signs. So there are nine times three
+# multiplications and nine times two additions: (multiplications) and (additions). For
+# any $n$, each of the $n^2$ entries takes $n$ multiplications and $n-1$ additions. That
+# makes $n^3$ and $n^2(n-1)$.
 #
 # The field counts more coarsely. A flop is one floating-point operation, and a product
 # of two $n \times n$ matrices is said to take $2n^3$ of them. That is what the hardware
@@ -386,8 +387,8 @@ if rank == 0:
 # Big-O notation says how a cost grows, without constant factors: $2n^3 - n^2$
 # operations are $O(n^3)$. The package `big_o` [bigo] goes the other way. Given costs
 # for several $n$, it fits classes of growth, from constant to exponential, and names
-# the best. We ask it twice: for exact counts, and for the CPU time of the loops. The
-# input must grow with $n$.
+# the best. We ask it twice: for exact counts, and for the CPU time of the loops. For
+# each $n$ we give it matrices of that size.
 #
 # Predict: Which class does it find in the counts? And in the seconds, which are not
 # exact: how much more does the second best class leave unexplained?
@@ -442,7 +443,9 @@ if rank == 0:
 
 # Counts and seconds say `Cubic`. In the seconds the next class, `Polynomial` aside,
 # leaves (second_over_first) times as much unexplained. `Polynomial` fits $a\,n^b$ with
-# a free exponent and found $b$ = (fitted_exponent).
+# a free exponent and found $b$ = (fitted_exponent). We set it aside because it contains
+# the cubic. It may still leave more unexplained: it is fitted to the logarithms, and
+# has no constant term for what every call costs.
 
 # --- Cubic is not exponential ---------------------------------------------------------
 
@@ -461,7 +464,7 @@ if rank == 0:
 
 # With $n^3$ it takes (seconds_if_cubic) seconds. With $2^n$ it takes
 # (million_years_if_exponential) million years. Mind also what $n$ is: the number of
-# rows. A matrix has $N = n^2$ elements, and counted in elements the product costs
+# rows. A matrix has $N = n^2$ elements, and as a function of $N$ the cost grows like
 # $N^{3/2}$.
 
 # --- Extra: A fit finds growth where there is none ------------------------------------
@@ -635,9 +638,9 @@ if rank == 0:
     result("parallelism_4096", f"{work / span:.1e}")
 
 # For 4096 × 4096, work divided by span is (parallelism_4096): that many workers could
-# be kept busy on average. No machine has so many. A matrix product never lacks work
-# that can be done at once. What it lacks, as we see next, is operands that arrive in
-# time.
+# be kept busy on average. No machine has so many. A large matrix product never lacks
+# work that can be done at once. What it can lack, as we see next, is operands that
+# arrive in time.
 
 # --- The ladder -----------------------------------------------------------------------
 
@@ -681,7 +684,7 @@ if rank == 0:
 
 # A number with gaps takes (gaps_over_neighbors) times as long. The same code with the
 # same gaps, on an array that fits into the cache, is (gaps_far_over_near) times as
-# fast: it is the memory that takes the time. A cache is the small fast memory beside
+# fast: what it saves is the wait for memory. A cache is the small fast memory beside
 # each core. It gets memory in lines of mostly 64 bytes, eight numbers, and with gaps
 # only one of the eight is used.
 #
@@ -771,9 +774,10 @@ if rank == 0:
     result("core_peak", core_peak, varies=True)
     result("operations_a_tick", core_peak / 7, varies=True)  # under 7 GHz
 
-# If there is a GPU, it gets a rung for float32 and one for bfloat16. Newer NVIDIA GPUs
-# can multiply float32 numbers in TF32, a format that keeps 10 bits of a number behind
-# the point, of float32's 23. For products, PyTorch does not let them unless asked, by
+# If there is a GPU, it gets a rung for float32 and one for bfloat16, a format of 2
+# bytes in which most large models are trained. Newer NVIDIA GPUs can multiply float32
+# numbers in TF32, a format that keeps 10 bits of a number behind the point, of
+# float32's 23. For products, PyTorch does not let them unless asked, by
 # `torch.set_float32_matmul_precision("high")` [cudasemantics]. So our rung is float32
 # proper.
 
@@ -822,12 +826,14 @@ if rank == 0:
 # Every rung does the same $2n^3$ operations; only the time differs. One thread of BLAS
 # is (blas_over_loops) times as fast as the loops, at (core_peak) GFLOP/s. No processor
 # is sold with a clock of seven billion ticks a second, so one core did at least
-# (operations_a_tick) operations in a tick. That a machine with 64 cores does 64
-# operations at a time is therefore wrong: an instruction works on several numbers at
-# once, and a core can begin several instructions in a tick. Of numbers half as long, an
-# instruction takes twice as many. So float32 can gain a factor of two, here
+# (operations_a_tick) operations in a tick, on average. That a machine with 64 cores
+# does 64 operations at a time is therefore wrong: an instruction works on several
+# numbers at once, and a core can begin several instructions in a tick. Of numbers half
+# as long, an instruction takes twice as many. So float32 can gain a factor of two, here
 # (float32_gain). All (cores) cores brought a factor of (cores_over_thread) over one
 # thread. Where other programs want the cores too, that is the first number to suffer.
+# It suffers, too, where the operating system counts hardware threads: two of them share
+# the arithmetic of one core.
 
 # --- The roof -------------------------------------------------------------------------
 
@@ -938,8 +944,10 @@ if rank == 0:
 
 # --- The roof of an accelerator -------------------------------------------------------
 
-# A GPU has the same two limits, only higher. Peaks are of dense products, with inputs
-# in the 2-byte format bfloat16 [a100, h100]; the first line is what this page measured.
+# A GPU has the same two limits, only higher. Its peaks are told in TFLOP/s, thousands
+# of GFLOP/s. Here they are those of dense products, with inputs in bfloat16 [a100,
+# h100]; the first line is what this page measured. SXM is the form in which these GPUs
+# are built into servers.
 #
 # | | peak | memory | ridge point |
 # | --- | --- | --- | --- |
@@ -947,12 +955,11 @@ if rank == 0:
 # | A100 80 GB SXM | 312 TFLOP/s | 2.04 TB/s | (ridge_a100) flop/byte |
 # | H100 SXM | 989 TFLOP/s | 3.35 TB/s | (ridge_h100) flop/byte |
 #
-# Read a data sheet with care. The A100's has "624 TFLOPS" for this format too, and
-# "2496 TOPS" for 4-bit whole numbers. Both are with sparsity: half of one matrix is
-# zero, in a fixed pattern, and not multiplied. Training multiplies dense matrices; for
-# them it is half, 312 and 1248. The H100's sheet prints 1979 where a dense product gets
-# at most 989. In TF32 it is half of that again, and in float32 proper 67 TFLOP/s: a
-# rung without its format says little.
+# Read a data sheet with care. The A100's has "624 TFLOPS" for this format too. That is
+# with sparsity: half of one matrix is zero, in a fixed pattern, and not multiplied.
+# Training multiplies dense matrices; for them it is half, 312. The H100's sheet prints
+# only 1979, where a dense product gets at most 989. In TF32 it is half of that again,
+# and in float32 proper 67 TFLOP/s: a rung without its format says little.
 #
 # Worked problem: From which batch on does a linear layer with 4096 inputs and 4096
 # outputs use an H100's processor and not only its memory? A batch of $m$ rows times a
@@ -972,10 +979,10 @@ if rank == 0:
     one_row = 3.35e12 * d / (d + 2)  # the slope's flop/s for m = 1
     result("one_row_percent", round(100 * one_row / 989e12, 2))
 
-# From (rows_needed) rows on. With a single row, a matrix times a vector, the same layer
-# gets at most (one_row_percent) % of the peak, however good the code is. That is why an
-# accelerator wants large batches, and why a batch that is cut among many ranks must not
-# be cut too small.
+# From (rows_needed) rows on. In a language model every token is a row. With a single
+# row, a matrix times a vector, the same layer gets at most (one_row_percent) % of the
+# peak, however good the code is. That is why an accelerator wants large batches, and
+# why a batch that is cut among many ranks must not be cut too small.
 
 # --- Rows over two processes ----------------------------------------------------------
 
@@ -984,8 +991,10 @@ if rank == 0:
 # for each other: whoever has the rows of $A$ that belong to them, and all of $B$, can
 # compute them alone. We start a few processes and give each its share. In chapter 5 you
 # learn what they are and how they come about. Here it is enough to know that each has
-# its own memory, a number `rank`, and a `world_size`, which says how many they are. A
-# cell that begins with `%%px` runs on all of them.
+# its own memory, a number `rank`, and a `world_size`, which says how many they are. The
+# processes themselves are called ranks, too. A cell that begins with `%%px` runs on all
+# of them. `ranks["A"] = A` puts a copy of `A` on each, and reading `ranks["my_rows"]`
+# brings back a list, with the `my_rows` of every rank in turn.
 
 
 def from_rank_0(make):
@@ -1105,7 +1114,8 @@ def least(work, *args, repeat=7):
 
 
 # All of it in CPU time: what it takes if each rank has a core to itself. Rank 0 also
-# does the whole product, while the others wait at a barrier.
+# does the whole product, while the others wait at a barrier, which lets nobody through
+# until all are there.
 
 
 def timings(A, B):
@@ -1162,7 +1172,7 @@ if rank == 0:
         scaled = (serial + p * whole) / (serial + each)
         found[n] = {"s": s, "speed-up": speed_up, "scaled": scaled,
                     "product": whole / part, "whole": whole}
-        print(f"n = {n:4}: {s:4.0%} serial; at most {amdahl(s, p):.2f}, "
+        print(f"n = {n:4}: {s:4.0%} serial; Amdahl's law {amdahl(s, p):.2f}, "
               f"measured {speed_up:.2f}, efficiency {speed_up / p:.0%}")
 
 if rank == 0:
@@ -1182,7 +1192,9 @@ if rank == 0:
 # For the product alone, 1612 rows, the speed-up was (product_speedup). With the chain
 # it was (speedup_1612) at 1612 rows, where the chain is (serial_1612) of the time of
 # one, and (speedup_403) at 403 rows, where it is (serial_403). In the small case no
-# number of ranks gets beyond (limit_403).
+# number of ranks gets beyond (limit_403). A measurement can come out a little above the
+# law. The times of one and of many were not taken at the same moment, and the law
+# assumes that a rank works as fast on a part as on the whole.
 #
 # Amdahl asks how much faster the same problem becomes. Gustafson [gustafson1988] turned
 # it around: with $p$ ranks we take a problem $p$ times as large, and ask how long one
@@ -1258,25 +1270,28 @@ if rank == 0:
 
 # Moving took (moving_over_403) times as long as the whole product at 403 rows, and
 # (moving_over_1612) times at 1612. Bytes grow with $n^2$, here 16 times, and operations
-# with $n^3$, 64 times. So the larger the matrices, the less the moving weighs. At 403
-# rows one process alone would have been faster than all ranks together.
+# with $n^3$, 64 times. So the larger the matrices, the less the moving weighs. Wherever
+# moving takes longer than the product, one process alone is faster than all ranks
+# together. At 403 rows it is.
 #
 # How large must a product be on real machines? Let two H100s share one in bfloat16,
-# each with half of the rows. To each come half of $A$ and all of $B$, $3n^2$ bytes, and
-# each does $n^3$ flops. Both take equally long at $n = 3 \cdot 989\,\text{TFLOP/s} /
-# \beta$.
+# each with half of the rows, and let the rows of $C$ stay where they are made. To each
+# come half of $A$ and all of $B$, $3n^2$ bytes, and each does $n^3$ flops. With a link
+# of $\beta$ bytes a second, moving and computing take equally long at $n = 3 \cdot
+# 989\,\text{TFLOP/s} / \beta$.
 
 if rank == 0:
     for link, bytes_a_second in (("nvlink", 450e9), ("infiniband", 50e9)):
         n = 3 * 989e12 / bytes_a_second
         result(f"rows_over_{link}", round(n))
 
-# Over NVLink, 450 GB/s each way [h100], that is (rows_over_nvlink) rows; over a link of
-# 400 Gbit/s InfiniBand, 50 GB/s [connectx7], it is (rows_over_infiniband). Below that,
-# the GPUs wait for the link. So there are two reasons why two processes are not twice
-# as fast as one: a part that cannot be shared, and what it costs to bring the operands.
-# How to move less, faster, and while the product is running, is what the rest of this
-# book is about.
+# Over NVLink, which connects the GPUs of one machine with 450 GB/s each way [h100],
+# that is (rows_over_nvlink) rows; over InfiniBand, a network between machines, with 400
+# Gbit/s or 50 GB/s [connectx7], it is (rows_over_infiniband). Below that, the GPUs wait
+# for the link. So there are two reasons why two processes are not twice as fast as one:
+# a part that cannot be shared, and what it costs to bring the operands. The rest of
+# this book is about moving less, moving it faster, and moving it while the product is
+# running.
 
 # --- Extra: Strassen's algorithm ------------------------------------------------------
 
@@ -1326,10 +1341,11 @@ if rank == 0:
     result("crossover_all_the_way", deep[0])
     result("crossover_one_level", once[0])
 
-# It takes (strassen_2x2) of them. Cut all the way down to single numbers, it needs
-# fewer operations only when $n$ reaches (crossover_all_the_way). Cut once, with plain
-# products below, it needs fewer from (crossover_one_level) on. Operations are not
-# seconds, so we time one level against the plain product, over the loops and over BLAS.
+# Multiplications and additions are now (strassen_2x2). Cut all the way down to single
+# numbers, it needs fewer operations only when $n$ reaches (crossover_all_the_way). Cut
+# once, with plain products below, it needs fewer from (crossover_one_level) on.
+# Operations are not seconds, so we time one level against the plain product, over the
+# loops and over BLAS.
 
 
 def one_level(multiply, n):
@@ -1405,9 +1421,9 @@ if rank == 0:
 # torchrun --standalone --nproc-per-node 2 scripts/01_matmul.py
 # ```
 #
-# All but the last section runs on rank 0 alone. On two machines, start the same line on
-# each with `--nnodes 2 --rdzv-backend c10d --rdzv-endpoint FIRST_HOST:29400` instead of
-# `--standalone`; then the matrices move over the network.
+# All but Rows over two processes runs on rank 0 alone. On two machines, start the same
+# line on each with `--nnodes 2 --rdzv-backend c10d --rdzv-endpoint FIRST_HOST:29400`
+# instead of `--standalone`; then the matrices move over the network.
 
 # --- Where to read on -----------------------------------------------------------------
 

@@ -257,11 +257,11 @@ def result(name, value, varies=False):
     print(f"{name} = {plain(value)}")
 
 
-# The function makes a schedule. With unlimited workers its steps are the levels of the
-# graph, the rows of the drawing. The two products $z = xy$ and $k = ab$ share the first
-# level: no path leads from one to the other. Both $u$ and $t$ wait. The gray arrow
-# skips a row: $k$ is done early and must be kept until $t$ can use it. Remember it for
-# later.
+# Three steps. The function makes a schedule. With unlimited workers its steps are the
+# levels of the graph, the rows of the drawing. The two products $z = xy$ and $k = ab$
+# share the first level: no path leads from one to the other. Both $u$ and $t$ wait. The
+# gray arrow skips a row: $k$ is done early and must be kept until $t$ can use it.
+# Remember it for later.
 #
 # To get a value out of the graph, go through the schedule and apply each function. Its
 # order is a topological one: every operation comes after those that it needs.
@@ -304,11 +304,11 @@ def save_figures():
         plt.close(figure)
 
 
-# Only the value does: (t_of_the_slip) where (t) was right. The edges are the same, so
-# every level and every arrow is the same. A graph says when an operation may run. It
-# cannot say whether it is the right one. For that you need a second computation that
-# does not share the mistake. In this book every parallel program is checked against
-# such a twin.
+# Only the value does: (t_of_the_slip) where (t) was right. The box of `t` would now say
+# `mul`, but the edges are the same, so every level and every arrow is the same. A graph
+# says when an operation may run. It cannot say whether it is the right one. For that
+# you need a second computation that does not share the mistake. In this book every
+# parallel program is checked against such a twin.
 
 # --- What a second worker is worth ----------------------------------------------------
 
@@ -345,8 +345,8 @@ result("steps_needed", steps_needed)
 # - the span $S$: the number of operations on the longest chain, here 3. Each waits for
 #   the one before, so no number of workers is faster than $S$.
 #
-# The longest chain is the critical path. Only a shorter critical path makes the whole
-# faster once there are workers enough.
+# The longest chain is the critical path. Once there are workers enough, only a shorter
+# critical path makes the whole faster.
 
 
 def critical_path(graph):
@@ -367,11 +367,11 @@ assert len(critical_path(formula)) == len(schedule(formula)) == 3
 # $$\max\left(\frac{W}{p},\; S\right) \;\le\; T_p \;\le\; S + \frac{W - S}{p}$$
 #
 # The upper bound is Brent's [brent1974]. A schedule that leaves no worker idle while an
-# operation is ready, a greedy one like ours, always meets it [graham1969]. In each
-# step, either all $p$ workers are busy, or every ready operation is running, and then
-# the longest remaining chain gets one shorter. The second kind of step can happen at
-# most $S$ times. If it happens $k \le S$ times, it does at least $k$ operations, so at
-# most $W - k$ are left for the full steps: $T_p \le k + (W-k)/p \le S + (W-S)/p$.
+# operation is ready, a greedy one like ours, always stays within it [graham1969]. In
+# each step, either all $p$ workers are busy, or every ready operation is running, and
+# then the longest remaining chain gets one shorter. The second kind of step can happen
+# at most $S$ times. If it happens $k \le S$ times, it does at least $k$ operations, so
+# at most $W - k$ are left for the full steps: $T_p \le k + (W-k)/p \le S + (W-S)/p$.
 #
 # To see both bounds we need a larger graph: one entry of a matrix product, its $n$
 # products at once and its sums as a tree.
@@ -852,10 +852,10 @@ save_figures()
 
 # `F2` must run before `dW1`: the gradient of layer 1 comes through the loss, and the
 # loss comes through layer 2. There is no way around. Forward is a chain, and so is the
-# flow of gradients back. Every independent pair includes a weight gradient. In the
-# backward pass of a linear layer, the weight gradient and the input gradient need the
-# same incoming gradient, and neither needs the other. But only the input gradient is
-# waited for: no arrow leaves `dW3`.
+# flow of gradients back. Six pairs are independent, and each of them includes a weight
+# gradient. In the backward pass of a linear layer, the weight gradient and the input
+# gradient need the same incoming gradient, and neither needs the other. But only the
+# input gradient is waited for: no arrow leaves `dW3`.
 #
 # How much is that worth? With $L$ layers the work is $3L$ and the span $2L + 1$.
 
@@ -879,8 +879,10 @@ for layers in range(2, 13):
 # --- Two workers, for real ------------------------------------------------------------
 
 # Let two threads run the step. Each takes the next operation of the schedule and waits
-# for its inputs. Threads will do here, because PyTorch computes outside Python's global
-# interpreter lock. chapter 5 shows what that lock does otherwise.
+# for its inputs. `pool.submit` hands an operation to a thread and returns a future at
+# once; the future's `result()` waits for the value. Threads will do here, because
+# PyTorch computes outside Python's global interpreter lock. chapter 5 shows what that
+# lock does otherwise.
 
 
 def run_on_threads(graph, inputs, workers):
@@ -968,10 +970,10 @@ save_figures()
 # In steps, two workers are (speed_up_in_steps) times as fast as one. In seconds they
 # can be at most (speed_up_in_seconds_at_most) times as fast: operations are not equally
 # long, the longest here (longest_over_shortest) times as long as the shortest, and what
-# counts is the time along the critical path. In this run it was
+# counts is the time along the critical path. On the clock the speed-up was
 # (speed_up_on_the_clock), the shortest run of one against the shortest of two. A
-# machine that does other things at the same time gives less. Workers also share memory
-# and cache, which stand in no graph.
+# machine that does other things at the same time gives less, and two workers can even
+# be slower than one. Workers also share memory and cache, which stand in no graph.
 
 # --- The same in a trace --------------------------------------------------------------
 
@@ -998,8 +1000,8 @@ def trace_of(output):
 events = trace_of(network(values["x"]).sum())
 
 # Each linear layer's backward node is an `AddmmBackward0`, and inside it the products
-# are called `aten::mm`. Their shapes tell them apart: the gradient of the input has
-# `n_batch` rows.
+# are called `aten::mm`. Their shapes tell them apart: in the product for the input's
+# gradient, the first matrix has `n_batch` rows.
 
 nodes = [e for e in events if e.name == "AddmmBackward0"]
 mm = [e for e in events if e.name == "aten::mm"]
@@ -1028,7 +1030,7 @@ for i, number in enumerate((3, 2, 1)):
         ax.text(left + width / 2, row, f"{name}{number}", **style)
     left, width = (ready[i] - begin) / 1e3, (end - ready[i]) / 1e3
     ax.barh(2 + i, width, left=left, color="white", edgecolor="C1", hatch="///")
-labels = ["input gradient", "weight gradient", "W3 is ready", "W2 is ready"]
+labels = ["input gradient", "weight gradient", "dW3 is ready", "dW2 is ready"]
 ax.set(yticks=range(4), yticklabels=labels, ylim=(3.6, -0.6))
 ax.set(xlabel="time in the backward pass (ms)")
 save_figures()
@@ -1074,9 +1076,10 @@ assert callers == [threading.get_ident()]
 # side by side. It is sometimes said that a framework maps out the dependencies and then
 # runs all that is independent in parallel. The first half is true. On a GPU the
 # engine's thread puts the work of a backward node into the stream in which the forward
-# operation ran, and one stream runs its work in order [cudasemantics]. What runs in
-# parallel is inside a product. To overlap two operations takes a second stream, and
-# somebody who asks for it. Communication has one.
+# operation ran. A stream is a queue of work for the GPU, and what is in one stream runs
+# in order [cudasemantics]. So what runs in parallel is above all inside a product. To
+# overlap two operations takes a second stream, and somebody who asks for it. PyTorch's
+# data parallelism has one for its communication.
 #
 # The hatched bars matter most for this book. The gradient of the last layer's weight is
 # final while (products_to_come) of the (products_in_backward) products are still to
@@ -1108,8 +1111,10 @@ for link, bytes_a_second in (("nvlink", 450e9), ("infiniband", 50e9)):
 # In the graph of a training step the gray arrows run from the forward operations far
 # down to the gradients. What they carry has to wait, and while it waits it takes
 # memory. Our rules remember it: `matmul` its inputs, `relu` its output, `add` nothing.
-# PyTorch's do the same; those are the orange boxes. PyTorch lets us watch:
-# `saved_tensors_hooks` calls a function for every tensor that is saved.
+# PyTorch's do the same; those are the orange boxes. Our `Tensor` is more wasteful than
+# its rules, since `sources` keeps every result. PyTorch's nodes point to nodes and not
+# to tensors. PyTorch lets us watch: `saved_tensors_hooks` calls a function for every
+# tensor that is saved.
 #
 # Predict: Batch 32, float32, widths 784, 128, 64, 10. How many bytes do the 8 orange
 # boxes of the whole network hold?
@@ -1170,7 +1175,9 @@ result("parameter_bytes", parameter_bytes)
 # For a batch of 32 that is (activations_of_32) bytes, and not the (bytes_of_all_boxes)
 # of the boxes. The formula is exact to the byte. Parameters take (parameter_bytes)
 # bytes whatever the batch is. For a short time a step holds more, such as a linear
-# layer's output until the ReLU has read it. What is saved is what stays.
+# layer's output until the ReLU has read it. What is saved is what stays. The formula is
+# that of ReLU, whose output the next layer keeps anyway. A function whose rule needs
+# its input, such as GELU, keeps one more matrix for each layer.
 #
 # Predict: From which batch size on do activations outweigh the parameters? And as the
 # network gets deeper, which of the two grows faster?
@@ -1219,8 +1226,8 @@ save_figures()
 # (crossover). With depth both grow in a straight line. A layer of width $d$ adds $4(d^2
 # + d)$ bytes of parameters and $4 \cdot \text{batch} \cdot d$ of activations, so what
 # decides is whether the batch is larger than $d + 1$. Three answers to this memory come
-# later: keep less and compute again [chen2016], which is called activation
-# checkpointing, give each rank a part of the batch, or a part of the layers.
+# later: keep less and compute it again, which is called activation checkpointing
+# [chen2016]; give each rank a part of the batch; or give it a part of the layers.
 #
 # Backward also ends the keeping: as soon as a node has run, its saved tensors are
 # dropped. So the graph can be used once.

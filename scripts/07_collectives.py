@@ -487,8 +487,9 @@ if rank == 0:
 # Every rank but the root must get the $N$ bytes once, so $n - 1$ messages of $N$ bytes
 # is the least. Both versions send just that. What the tree saves are rounds: $\lceil
 # \log_2 n \rceil$ for $n - 1$. For long tensors it is not the best. Its root sends all
-# of the tensor in every round. Scatter and then all-gather it, and nobody sends or
-# receives more than two tensors [thakur2005]: an exercise.
+# of the tensor in every round. Scatter its parts and then all-gather them, by the next
+# two sections, and nobody sends or receives more than two tensors [thakur2005]. The
+# last exercise builds that.
 #
 # Used for: the same initial parameters on every rank.
 
@@ -566,13 +567,15 @@ before_by_rank = to_rank_0(before)
 if rank == 0:
     show(holdings(before_by_rank, boxes_held, name="gather"))
 
+# In the pictures, 2b is rank 2's number b, the second of its four.
+#
 # If the whole has $N$ bytes, the root sends or receives $\frac{n-1}{n} N$ of them, in
 # $n - 1$ rounds. With a tree it is the same number: $\frac{1}{2} + \frac{1}{4} + \dots
 # + \frac{1}{n}$ of the whole, which is $\frac{n-1}{n}$. The ranks that pass parts on do
 # so at the same time as the root goes on. So the tree is better in rounds and no worse
 # in the root's bytes, and MPICH scatters along it for short and for long messages
-# [mpichscatter]. What it costs are boxes for other ranks' parts, and traffic: added up
-# over all ranks, a part is sent up to $\log_2 n$ times. Ours, straight to the owner, is
+# [mpichscatter]. Its price is room for other ranks' parts, and traffic: added up over
+# all ranks, a part is sent up to $\log_2 n$ times. Ours, straight to the owner, is
 # shorter.
 #
 # Used for: sharing out data that one rank has read; collecting losses or samples in one
@@ -687,11 +690,11 @@ if rank == 0:
     changed = [r + 1 for r, (_, by_theirs) in enumerate(kept) if not by_theirs]
     result("changed_by_pytorchs_reduce", changed, varies=True)
 
-# A cell with stripes is a sum; its stripes are the ranks that are in it. Ours leaves
-# the others' tensors alone. PyTorch's own has changed those of the ranks
-# (changed_by_pytorchs_reduce): nothing is promised about the tensor of a rank that is
-# not the root, and Gloo uses it as scratch paper. To read it afterwards is a mistake
-# that works on one backend and not on another.
+# A cell with stripes is a sum; its stripes are the ranks that are in it, and Σb is the
+# sum of their numbers b. Ours leaves the others' tensors alone. PyTorch's own has
+# changed those of the ranks (changed_by_pytorchs_reduce): nothing is promised about the
+# tensor of a rank that is not the root, and Gloo uses it as scratch paper. To read it
+# afterwards is a mistake that works on one backend and not on another.
 #
 # The costs are the broadcast's: $n - 1$ messages of $N$ bytes, $\lceil \log_2 n \rceil$
 # rounds.
@@ -792,7 +795,8 @@ if rank == 0:
 #
 # Used for: gradients (chapter 10), and whatever everybody must agree on. A sum is the
 # default. PyTorch's reductions also take `op=dist.ReduceOp.MAX`, `MIN`, `PRODUCT` and
-# others; `AVG` divides the sum by $n$, on NCCL only.
+# others. `AVG` divides the sum by $n$; NCCL has it, Gloo only in newer versions of
+# PyTorch.
 
 # --- All-to-all -----------------------------------------------------------------------
 
@@ -930,8 +934,8 @@ if rank == 0:
 
 # Nine collectives, and for each a claim about bytes and rounds. Are they true? And what
 # does PyTorch's own send? Our own messages are in a trace, where `traffic` counts them.
-# Inside of Gloo the profiler cannot see; but the operating system counts what every
-# connection has received, and on Linux a process may ask.
+# The messages inside one of Gloo's calls are in no trace. But the operating system
+# counts what every connection has received, and on Linux a process may ask.
 #
 # Predict: An all-reduce through a root, gather and then broadcast in turn, sends
 # $2(n-1)N$ bytes in all. How many does the ring send in all? Which number tells the two
@@ -1013,8 +1017,10 @@ bytes_and_times = {name: rest for name, (t, *rest) in bill.items()}
 # The bytes of all ranks together cannot tell a good algorithm from a bad one: through a
 # root and around a ring it is $2(n-1)N$. What decides is the busiest rank, the most
 # bytes that any rank sends or receives. With it, chapter 6's model of a message becomes
-# one of a collective: T = rounds · α + bytes of the busiest / β. What must come out, as
-# multiples of the whole tensor's $N$ bytes:
+# one of a collective: T = rounds · α + bytes of the busiest / β. It holds where the
+# busiest rank sends and receives at the same time, or does only one of the two. A root
+# that must receive everything before it sends anything needs the time of both. What
+# must come out, as multiples of the whole tensor's $N$ bytes:
 
 everyone()
 if rank == 0:
@@ -1067,12 +1073,12 @@ if rank == 0:
 
 # Ours sent to the byte what the formulas say. In the all-reduce the busiest rank sends
 # (all_reduce_bytes_a_rank) times its tensor; through a root it would be $n - 1$ times.
-# Gloo mostly sends the same, for there is nothing less to send. Its rounds cannot be
-# seen from outside. Two lines stand out.
+# Gloo mostly sends the same, as less is not possible. Its rounds cannot be seen from
+# outside. Two lines stand out.
 #
 # Gloo's reduce-scatter moves as much as its all-reduce: (gloo_reduce_scatter) times the
-# tensor against (gloo_all_reduce), where half is enough. What it is inside, the
-# profiler can tell:
+# tensor against (gloo_all_reduce), where half is enough. Which of Gloo's routines ran
+# inside, the profiler does show:
 
 everyone()
 play("ranks")
@@ -1113,8 +1119,9 @@ if rank == 0:
 # one [nccl]. Whoever measures chapter 19 on a laptop should remember it.
 #
 # Its reduce moves (gloo_reduce) times the tensor: a reduce-scatter, then a gather to
-# the root. That is more than our tree in all, but its root receives $2\frac{n-1}{n} N$,
-# and the root of our tree $\lceil \log_2 n \rceil N$: with many ranks, the more.
+# the root. That is more than our tree in all. But its root receives $2\frac{n-1}{n} N$,
+# never more than two tensors, and the root of our tree $\lceil \log_2 n \rceil N$,
+# which grows with the ranks.
 #
 # The last column is about one size and five calls, on a machine whose ranks share its
 # cores: conclude nothing from a single line. The median of the nine is (median_ratio).
@@ -1133,7 +1140,7 @@ def seconds(name, n, nbytes, alpha=3.4e-6, beta=450e9):
         "broadcast, parts": (2 * (n - 1), 2 * share),
         "all_gather": (n - 1, share),
         "all_reduce": (2 * (n - 1), 2 * share),
-        "all_reduce, root": (2 * (n - 1), n - 1),
+        "all_reduce, root": (2 * (n - 1), 2 * (n - 1)),  # all in, then out
     }[name]
     return rounds_of * alpha + busiest * nbytes / beta
 
@@ -1152,8 +1159,8 @@ if rank == 0:
 
 # --- The forms that libraries use -----------------------------------------------------
 
-# Lists of boxes are good to look at. FSDP and its like keep one flat tensor, and call
-# forms that fill it in one piece: no copies into boxes and out of them.
+# Lists of boxes are good to look at. FSDP and its like gather into one flat tensor, and
+# call forms that fill it in one piece: no copies from separate boxes.
 #
 # Predict: `all_to_all_single` takes one tensor of world-size equal parts. Rank r's part
 # s is 10r + s. What does rank 1 get?
@@ -1377,9 +1384,11 @@ def push(name, make):
     play(before)
 
 
-# The broadcast's ones are the first column, the reduce's the first row. All five pairs
-# are a matrix and its transpose. The linear map that belongs to the transpose is called
-# the adjoint; it is the one map $A^T$ with
+# A column stands for a number before, a row for a number after, and a colored square
+# for a one. The broadcast's ones are the first column, the reduce's the first row. Each
+# of the five pairs is a matrix and its transpose; all-reduce and all-to-all are their
+# own. The linear map that belongs to the transpose is called the adjoint; it is the one
+# map $A^T$ with
 #
 # $$\langle A x,\, y \rangle = \langle x,\, A^T y \rangle \quad \text{for all } x \text{ and } y.$$
 #
@@ -1473,8 +1482,9 @@ if rank == 0:
     result("right_gradient", by_hand_by_rank[0].item())
 
 # It should be (right_gradient), and it is (gradient), without an error: autograd saw no
-# other rank. Chapters 16 and 18 wrap collectives in autograd functions whose backward
-# is the adjoint.
+# other rank. Without `no_grad` it is (gradient), too; newer versions of PyTorch then at
+# least warn in the backward pass that it may be wrong. Chapters 16 and 18 wrap
+# collectives in autograd functions whose backward is the adjoint.
 #
 # An adjoint need not be an inverse. Gather undoes scatter, and all-to-all undoes
 # itself. What does a reduce after a broadcast give?
@@ -1528,10 +1538,10 @@ if rank == 0:
 # Rank 1 holds the sum over the odd ranks. A rank has a number in each of its groups:
 # (rank_and_rank_in_group) are the pairs of rank in all and rank in its group. Our
 # functions count within the group. PyTorch's `src` and `dst` are numbers in all, also
-# with a group; who wants to count within it says `group_src` and `group_dst` instead.
-# The first of `odds` is `src=0` for our broadcast, and `src=1` or `group_src=0` for
-# PyTorch's. To mix the two up is a classic. Grids of groups, a row and a column for
-# each rank, are what chapters 18 to 22 are built on.
+# with a group; whoever wants to count within it says `group_src` and `group_dst`
+# instead. The first of `odds` is `src=0` for our broadcast, and `src=1` or
+# `group_src=0` for PyTorch's. To mix the two up is a classic. Grids of groups, a row
+# and a column for each rank, are what chapters 18 to 22 are built on.
 
 # --- Start now, wait later ------------------------------------------------------------
 
@@ -1569,13 +1579,14 @@ done_at_once_by_rank = to_rank_0(done_at_once)
 if rank == 0:
     result("done_at_once", done_at_once_by_rank[0])
 
-# When rank 0 looked, complete was (done_at_once). Its all-reduce was still under way,
-# and rank 0 had gone on: it even sent a message, without which that all-reduce could
-# never have ended. Between the call and `wait()` the tensor belongs to the collective,
-# just as in chapter 6. Several may be under way at once, and all ranks must start them
-# in the same order. Chapter 12 hides the gradients' all-reduce behind the backward pass
-# in this way. With NCCL `wait()` returns at once, and only the GPU's later work waits
-# [pytorchdistributed]. So before you read a clock, call `torch.cuda.synchronize()`.
+# When rank 0 looked, `is_completed()` said (done_at_once). Its all-reduce was still
+# under way, and rank 0 had gone on: it even sent a message, without which that
+# all-reduce could never have ended. Between the call and `wait()` the tensor belongs to
+# the collective, just as in chapter 6. Several may be under way at once, and all ranks
+# must start them in the same order. Chapter 12 hides the gradients' all-reduce behind
+# the backward pass in this way. With NCCL `wait()` returns at once, and only the GPU's
+# later work waits [pytorchdistributed]. So before you read a clock, call
+# `torch.cuda.synchronize()`.
 
 # --- Objects --------------------------------------------------------------------------
 
@@ -1617,7 +1628,9 @@ if rank == 0:
 # object of its own. And since nobody knows how long the others' bytes are, a collective
 # of lengths goes first: two instead of one. Unpickling also runs whatever code the
 # bytes ask for, so do it only among ranks that you trust. Objects are for names,
-# settings and reports, once in a while; tensors for everything in a loop.
+# settings and reports, once in a while; tensors for everything in a loop. With NCCL the
+# bytes travel through the rank's GPU, so every rank must have chosen its own with
+# `torch.cuda.set_device`.
 
 # --- When the calls do not match ------------------------------------------------------
 
@@ -1662,9 +1675,10 @@ def may_fail():
 # is the dangerous kind. `Ranks(4, debug=True)`, or `TORCH_DISTRIBUTED_DEBUG=DETAIL` on
 # a cluster, compares what the ranks call before every collective; it finds calls of
 # different kinds, sizes or types, and it is slow. Two tensors of the same size in the
-# wrong order nobody finds but a test of the numbers.
+# wrong order are found only by a test of the numbers.
 #
-# The other kind is loud. Rank 0 alone prints, so the average is put where it prints:
+# The other kind is loud. Only rank 0 prints the mean loss, so somebody has put the
+# all-reduce where it prints:
 
 everyone()
 play("ranks")
@@ -1684,10 +1698,10 @@ def fresh_group():
 
 
 # The lab names both calls: rank 0 is in an all-reduce, and the others, which have
-# passed it by, are in the barrier. On a cluster you would see only that a time is up.
-# Whenever that happens, look first for a collective inside of an `if` that depends on
-# the rank. The rule: all ranks of a group make the same calls, in the same order, on
-# tensors of the same shape and type, whatever each of them does in between.
+# passed it by, are in the barrier. On a cluster you would see little more than that a
+# time is up. Whenever that happens, look first for a collective inside of an `if` that
+# depends on the rank. The rule: all ranks of a group make the same calls, in the same
+# order, on tensors of the same shape and type, whatever each of them does in between.
 
 fresh_group()
 
@@ -1716,8 +1730,8 @@ if rank == 0:
 # - Say of each of the nine collectives who holds what before and after, and draw it.
 # - Write each one with messages, for any number of ranks, any length, any group; along
 #   a tree, around a ring, or pair by pair.
-# - Say in how many rounds, how many bytes the busiest rank sends, and so how long it
-#   takes on given links.
+# - Say how many rounds each takes, how many bytes the busiest rank sends or receives,
+#   and so how long it takes on given links.
 # - Name the adjoint of each, test it with two random vectors, and read a backward pass
 #   off it, which PyTorch does not do for you.
 # - Call collectives in groups, and start them now and wait later.

@@ -133,7 +133,7 @@ def play(part):
 # Every training step ends with the same sum over all ranks. What is the least that it
 # can cost, and who gets near that?
 #
-# 30 minutes to read · 25 seconds to run · stands on chapter 6 and chapter 7
+# 35 minutes to read · 25 seconds to run · stands on chapter 6 and chapter 7
 #
 # Data parallelism adds up every gradient over all ranks, in every step: an all-reduce.
 # Chapter 12 hides a part of that time behind the backward pass. The rest comes on top.
@@ -230,9 +230,9 @@ STYLE = {
 plt.switch_backend("Agg")  # figures go to files
 plt.rcParams.update(STYLE)
 
-# `members` are the ranks that take part, and `me` is our own place among them. To see
-# the sums travel, let every number say whose it is, as in chapter 7, and keep a copy
-# after each step.
+# `members` are the ranks that take part, `me` is our own place among them, and `box` is
+# room for what comes and is still to be added. To see the sums travel, let every number
+# say whose it is, as in chapter 7, and keep a copy after each step.
 #
 # Predict: Four ranks, four parts each. After the third step, how many parts are
 # complete, and where do they lie?
@@ -368,8 +368,8 @@ if rank == 0:
 #
 # An all-reduce is all the steps, one after the other. All algorithms of this chapter
 # are written for the simplest case, a flat `x` that lies in memory in one piece. A
-# wrapper, `on_flat`, makes of them an all-reduce of any tensor among the ranks of any
-# process group:
+# wrapper, `on_flat`, turns each of them into an all-reduce of any tensor among the
+# ranks of any process group:
 
 
 def on_flat(algorithm):
@@ -534,11 +534,12 @@ if rank == 0:
 
 # It neither hangs nor fails. All ranks make the same mistake, so every send has its
 # receive. But one part of each rank was never overwritten, and it is a partial sum:
-# part (stale_on_rank_0) on rank 0, another one on each other rank. In a training
-# nothing would tell you. Gradients that are too small in one quarter of the weights
-# still go downhill. A collective that is wrong does not crash; it trains worse. It
-# happens to the best: until 2020 the ring all-reduce in PyTorch's own tutorial received
-# into one buffer and added another one [wrongring].
+# part (stale_on_rank_0) on rank 0, another one on each other rank. In training nothing
+# would tell you. Gradients that are too small in one quarter of the weights still go
+# downhill. And as each rank is wrong in another quarter, the copies of the model drift
+# apart. A collective that is wrong does not crash; it trains worse. It happens to the
+# best: until 2020 the ring all-reduce in PyTorch's own tutorial received into one
+# buffer and added another one [wrongring].
 #
 # What finds it is a comparison with something that is simple enough to be right. Two
 # habits help. Compare with PyTorch's own on numbers whose sum is exact, such as small
@@ -826,9 +827,9 @@ if rank == 0:
 # For a replica this matters. Copies of one model stay equal because each of them adds
 # the same gradient to the same weights; nobody ever compares them. If the sums differ
 # in their last bits, so do the weights after the first step, and nothing brings them
-# together again. An all-reduce must give all ranks the same bits. That it gives the
-# same bits as another algorithm nobody promises, as the second column shows, nor with
-# another number of ranks: a training on eight ranks is not bit for bit the one on four.
+# together again. An all-reduce must give all ranks the same bits. Nobody promises the
+# bits of another algorithm, as the second column shows, or those of another number of
+# ranks: a training on eight ranks is not bit for bit the one on four.
 
 # --- In pieces ------------------------------------------------------------------------
 
@@ -1177,8 +1178,8 @@ if rank == 0:
     result("columns", column_by_rank)
 
 # For the matrix it works. For its column nothing happens, and the ranks keep (columns):
-# the sum went into a copy that nobody looks at again. PyTorch's own? The all-reduce of
-# the first column of a matrix full of r + 1:
+# the sum went into a copy that nobody looks at again. And PyTorch's own all-reduce?
+# Here it gets the first column of a matrix full of r + 1:
 
 everyone()
 play("ranks")
@@ -1198,13 +1199,14 @@ if rank == 0:
 
 # Gloo takes the column's three numbers for the first three of the matrix in memory. Two
 # of the column are added up, the third is not, one of the column beside it is
-# overwritten, and nothing is said. So give it what `x.contiguous()` returns, and copy
-# that back.
+# overwritten, and nothing is said. NCCL refuses such a tensor. So give it what
+# `x.contiguous()` returns, and copy that back.
 
 # --- What should it take? -------------------------------------------------------------
 
 # Chapter 6 measured one message of S bytes: α + S/β, a latency and a bandwidth. An
-# all-reduce adds, too: a third constant, γ, in bytes a second. With n ranks:
+# all-reduce also adds numbers, at γ bytes a second: a third constant. With n ranks, and
+# for doubling and halving with n a power of two:
 #
 # | way | rounds | time |
 # | --- | --- | --- |
@@ -1350,14 +1352,14 @@ if rank == 0:
 
 # On this machine of (cores) cores, a message alone takes (alpha_us) µs of latency, at
 # (beta_gb_s) GB/s. When all ranks send and receive at once, it is (alpha_all_us) µs,
-# and (beta_all_gb_s) GB/s for each. All at once add (gamma_gb_s) GB/s each. The
-# all-reduces below are timed at other sizes than those, so the model is tested on what
-# it has not seen.
+# and (beta_all_gb_s) GB/s for each. When all add at once, each adds (gamma_gb_s) GB/s.
+# The all-reduces below are timed at other sizes than those, so the model is tested on
+# what it has not seen.
 
 # --- What does it take? ---------------------------------------------------------------
 
-# Predict: For 4 bytes, 64 KB and 64 MB: which of our ways will be the fastest, and
-# which the slowest?
+# Predict: For 4 bytes and for 64 MB: which of our ways will be the fastest? How many
+# times as long does gathering take for 64 MB?
 
 everyone()
 if rank == 0:
@@ -1409,11 +1411,12 @@ if rank == 0:
         assert measured[way][12] > 2 * measured[way][10], way
     save_figures()
 
-# On the left all is latency: 256 times the bytes take less than ten times as long. On
-# the right all is bytes. Which way wins in between? Let the machine say. The table has
-# the fastest of ours at each size, of all and of those by messages alone, and beside it
-# what two models choose: the one for this machine, whose ranks share what there is, and
-# the textbook's, in which each rank has a link of its own.
+# On the left latency counts: 256 times the bytes take less than ten times as long. On
+# the right bytes count: 16 times as many take at least twice as long. Which way wins in
+# between? Let the machine say. The table has the fastest of ours at each size, of all
+# and of those by messages alone, and beside it what two models choose: the one for this
+# machine, whose ranks share what there is, and the textbook's, in which each rank has a
+# link of its own.
 
 if rank == 0:
     own_links = cost_models(
@@ -1457,12 +1460,13 @@ if rank == 0:
     save_figures()
 
 # The answers to the Predict, for this run: by messages, (fastest_4_bytes) is the
-# fastest for 4 bytes, and for 64 MB (fastest_64_mb) is, of all ways. Gathering takes
+# fastest for 4 bytes, and for 64 MB (fastest_64_mb) is, of all of ours. Gathering takes
 # (spread_64_mb) times as long as that. With a link for every rank the model knows two
 # regimes, doubling for small tensors and the ring for large ones. Between them there is
 # a crossover: the size at which the next way becomes the faster one. With shared cores
-# the borders lie elsewhere. A way in which few ranks send at a time, such as the tree,
-# loses less there than one in which all do.
+# it puts the borders elsewhere. A way in which few ranks send at a time, such as the
+# tree, loses less there than one in which all do. How far the measurement agrees, the
+# table shows.
 #
 # The model is no oracle: from 64 KB on, (within_half) % of its times are within a
 # factor of 1.5 of the clock. It leaves out three things, and we have not measured which
@@ -1569,8 +1573,8 @@ if rank == 0:
 
 # For 64 MB, (chosen_64_mb) is chosen and takes (chosen_over_gloo) of Gloo's time. Our
 # ring, in Python, takes (ring_over_gloo) times as long as Gloo's, in C++. Gloo has no
-# way through shared memory, as it is made for several hosts. NCCL has: within a host
-# its ranks reach into each other's memory, and between hosts they send.
+# way through shared memory. NCCL has: within a host its ranks reach into each other's
+# memory, and between hosts they send.
 
 # --- Bus bandwidth --------------------------------------------------------------------
 
@@ -1579,7 +1583,7 @@ if rank == 0:
 # bandwidth. It must fall with n even on perfect links. So the tests of NCCL multiply it
 # by what the best algorithm sends, $2\frac{n-1}{n}$, and call it bus bandwidth
 # [nccltests]. Where each rank sends over a link of its own, and as little as it can, it
-# is the speed of the link, whatever n is.
+# is for large tensors the speed of the link, whatever n is.
 #
 # Predict: Eight GPUs all-reduce 1 GB in 5 ms. What is the bus bandwidth? Their links do
 # 450 GB/s each way. Is that good?
@@ -1603,7 +1607,7 @@ if rank == 0:
     result("of_450", 100 * bus_bandwidth(8, 1e9, 5e-3) / 450)
 
 # The GPUs get (predicted_bus) GB/s, (of_450) % of the link: good. The algorithm
-# bandwidth would be 200 GB/s and say nothing.
+# bandwidth would be 200 GB/s, and alone say nothing about the link.
 #
 # Where the link is what limits, bus bandwidth shows it at once. Here is a run of this
 # chapter's script that was recorded on two hosts with two ranks each. The hosts were
@@ -1620,9 +1624,10 @@ if rank == 0:
 # | Gloo | 0.02 | 0.08 | 0.11 | 0.11 |
 #
 # With large tensors the ring, in pieces, fills the link, and the three others reach a
-# third of it. With small ones they win: doubling was the fastest at 1 MB, the ring or
-# its pieces from 4 MB on. That is the textbook's order, on a machine on which a link is
-# what costs. How it was recorded stands in `images/recorded/`.
+# quarter to a third of it. With small ones they win: doubling was the fastest at 1 MB,
+# the ring or its pieces from 4 MB on. From 1 MB on that is the textbook's order, on a
+# machine on which a link is what costs. Below, the three change places. How it was
+# recorded stands in `images/recorded/`.
 
 # --- Extra: an estimate of what is left -----------------------------------------------
 
@@ -1653,8 +1658,8 @@ if rank == 0:
 # | link | β, each way | α a hop |
 # | --- | --- | --- |
 # | between your ranks, all at once | (beta_all_gb_s) GB/s | (alpha_all_us) µs |
-# | NVLink 4, H100 [hopper] | 450 GB/s | 0.5 to 3.4 µs [nccltuning] |
-# | InfiniBand NDR, 400 Gb/s [connectx7] | 50 GB/s | 2.7 to 10 µs [nccltuning] |
+# | NVLink 4, H100 [hopper] | 450 GB/s | 0.6 to 3.4 µs [nccltuning] |
+# | InfiniBand NDR, 400 Gb/s [connectx7] | 50 GB/s | 2.7 to 14 µs [nccltuning] |
 # | Ethernet, 100 Gb/s | 12.5 GB/s | measure it: chapter 6 |
 #
 # The latencies are those that NCCL's own model has for a hop of its ring. The lower one
@@ -1665,7 +1670,7 @@ if rank == 0:
 # 1 GB of gradients, 128 H100 in 16 nodes of 8. Each GPU has NVLink inside its node and
 # a card of 50 GB/s of its own to the others. What does one ring through all take, and
 # what a hierarchical all-reduce: reduce-scatter inside the nodes, all-reduce between
-# GPUs of the same place, all-gather inside?
+# the GPUs with the same place in their nodes, all-gather inside?
 #
 # One ring sends $2\frac{127}{128}$ GB over its slowest link, in 254 hops. The
 # hierarchical one sends $\frac{7}{8}$ GB inside, twice, and between nodes only
@@ -1674,7 +1679,7 @@ if rank == 0:
 if rank == 0:
     print("\n## On real machines\n")
     S, inside, between = 1e9, 450e9, 50e9  # bytes, bytes a second
-    hop_inside, hop_between = 3.4e-6, 10e-6
+    hop_inside, hop_between = 3.4e-6, 14e-6
 
     one_ring = 2 * 127 / 128 * S / between
     one_ring += 2 * (16 * hop_between + 112 * hop_inside)  # nearly 254 hops
@@ -1696,25 +1701,27 @@ if rank == 0:
 
 # (one_ring_ms) ms against (hierarchical_ms) ms. The latencies of the one ring are
 # (ring_latency_ms) ms of it, whatever the size: they grow with n. In practice several
-# rings, one for each network card, share the tensor, and that wins back most of the
-# bandwidth. It does not win back the hops.
+# rings, one for each network card, share the tensor. With eight of them the bytes of
+# the ring take an eighth of the time, about 5 ms, and no longer lose to three phases
+# that wait for each other. That does not win back the hops.
 #
 # What NCCL does about them [hu2025]:
-# - Double binary trees. In a tree the inner ranks send twice, the leaves half. Two
-#   trees, of which each carries half of the tensor, are laid so that an inner rank of
-#   one is a leaf of the other. Everybody sends about as much as in a ring, in about
-#   $2\log_2 n$ hops [sanders2009]. NCCL builds them between nodes.
+# - Double binary trees. In a binary tree an inner rank sends the tensor up once and
+#   down twice, a leaf only up. Two trees, of which each carries half of the tensor, are
+#   laid so that an inner rank of one is a leaf of the other. Everybody sends about two
+#   tensors, as in a ring, in about $2\log_2 n$ hops [sanders2009]. NCCL builds them
+#   between nodes.
 # - Protocols. Simple sends large chunks and then tells the receiver: nearly the full
 #   bandwidth, some µs a hop. LL sends 4 bytes of data with a 4-byte flag, so that no
 #   message about the message is needed: a low latency, and at most half of the
 #   bandwidth. LL128 has 120 bytes of data in 128: both, over NVLink.
-# - NVLS: the NVLink switch adds. A GPU sends its tensor once and gets the total once,
-#   in place of $2\frac{n-1}{n}$ times. The proof above was about ranks that add; so bus
-#   bandwidth may exceed the link.
+# - NVLS: the NVLink switch adds. A GPU sends its tensor about once and gets the total
+#   about once, in place of $2\frac{n-1}{n}$ times. The proof above was about ranks that
+#   add; so bus bandwidth may exceed the link.
 #
 # `NCCL_DEBUG=INFO` with `NCCL_DEBUG_SUBSYS=TUNING` prints NCCL's table of latencies and
-# bandwidths, as `winners` is ours. `NCCL_ALGO` and `NCCL_PROTO` force a choice, for
-# experiments.
+# bandwidths, its counterpart of our `winners`. `NCCL_ALGO` and `NCCL_PROTO` force a
+# choice, for experiments.
 
 # --- What you can do now --------------------------------------------------------------
 

@@ -1,10 +1,10 @@
 # Generated from book/07_collectives.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 284cbe309165).
+# Once this file is changed, `make forms` leaves it alone (as generated: 66983e769780).
 #
 # === One accuracy for all =============================================================
 #
 # Fill in, about 5 minutes. Every rank has tested the model on its own part of the data:
-# of `seen` samples it got `right` right (both are Python's integers). Write
+# of `seen` samples it got `right` right. Both are Python's integers. Write
 # `total_accuracy(right, seen)`, which returns the share of all samples that were right,
 # a number, on every rank. With 9 of 10 on rank 0 and 1 of 30 on rank 1 it is 0.25. A
 # rank may have seen nothing. Use one collective call.

@@ -101,9 +101,8 @@ def test_all_code_is_shown_at_once_and_that_is_remembered(visits, site):
 MARKED = """() => {
   const links = [...document.querySelectorAll(".bd-sidebar-secondary a.nav-link.active")];
   const passed = [...document.querySelectorAll("article section > :is(h2, h3)")]
-    .filter(h => h.getBoundingClientRect().top < innerHeight / 3);
-  const ids = passed.map(h => `#${h.parentElement.id}`);
-  return [ids.at(-1), links.map(a => a.getAttribute("href"))];
+    .filter(h => h.getBoundingClientRect().top < innerHeight / 2);
+  return [`#${passed.at(-1).parentElement.id}`, links.map(a => a.getAttribute("href"))];
 }"""
 
 
