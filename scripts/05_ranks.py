@@ -151,8 +151,8 @@ def play(part):
 # --- One program, four ranks ----------------------------------------------------------
 
 # A process is a running program: a text, the place in that text where it is now, and a
-# memory that no other process can see. Many processes can run one text. The lab starts
-# four for this notebook:
+# memory of its own, which no other process can use. Many processes can run one text.
+# The lab starts four for this notebook:
 
 # Each of them was told two numbers: its rank, a number from 0 to n − 1 that no other
 # process has, and the world size n. They stand in the variables `rank` and
@@ -354,7 +354,7 @@ if rank == 0:
     assert x_by_rank[1] == [0, 0, 7]
 
 # Rank 1 alone has the 7: one name, and as many lists as there are ranks. What we pulled
-# is one more copy. To change it here changes nothing there.
+# is one more copy. Changing it here changes nothing there.
 #
 # The other way, `ranks["n"] = value` pushes a copy of a value to every rank. And
 # `ranks.run(f, ...)` calls a function on every rank and returns the results, in the
@@ -425,7 +425,7 @@ if rank == 0:
 
 # The error names the rank, the line, and the reason. The others have finished the cell,
 # for none of them was waiting for rank 1. Where somebody waits, the error of one rank
-# stops all of them; the end of this chapter shows it.
+# holds up the others, too; the end of this chapter shows it.
 
 # --- Started by hand ------------------------------------------------------------------
 
@@ -529,7 +529,7 @@ if rank == 0:
 # What each rank does is promised. The order between ranks is not, unless one waits for
 # another. If you need an order, collect the lines in one place and sort them there, as
 # `ranks["mine"]` does. If one line is enough, let one rank print it: `if rank == 0:
-# print(...)`. To let the ranks take turns is not enough: `mpiexec` and the schedulers
+# print(...)`. Letting the ranks take turns is not enough: `mpiexec` and the schedulers
 # of most clusters carry each rank's output through a pipe of its own, and nothing keeps
 # two pipes in step.
 
@@ -641,14 +641,14 @@ if rank == 0:
         ))
 
 # `1/2 clients joined`: it says how many came, the one who complains included, and not
-# who is missing. When you start ranks by hand, `init_process_group` begins with this
-# very call on rank 0, and fails with this very line. The other ranks have words of
-# their own:
-# - `wait timeout after …ms, keys: …` says a rank that came, and waits for somebody's
-#   card;
-# - `The client socket has timed out … while trying to connect to …` say all the others
-#   if it is rank 0 that is missing, since nobody keeps the store then: look at rank 0,
-#   or at the address.
+# who is missing. It counts whole seconds, hence the 2. When you start ranks by hand,
+# `init_process_group` begins with this very call on rank 0, and fails with this very
+# line. The other ranks have words of their own:
+# - `wait timeout after …ms, keys: …` comes from a rank that reached the store, and
+#   waits for somebody's card;
+# - `The client socket has timed out … while trying to connect to …` comes from all the
+#   others if rank 0 is missing, since nobody keeps the store then: look at rank 0, or
+#   at the address.
 #
 # Look for the missing rank where it can be found:
 # - in its own output: it may have started, and crashed before it came to the
@@ -798,26 +798,27 @@ if rank == 0:
 # When the function of a bare `Process` fails, the one who started it goes on as if
 # nothing were wrong; `mp.spawn` ends the other ranks, and raises. Older programs were
 # started with `python -m torch.distributed.launch`, the predecessor of `torchrun`,
-# which passed the local rank as an argument, `--local-rank`, and not as `LOCAL_RANK`
-# [torchrun]. All these names are upper case: `os.environ["rank"]`, as some examples
-# have it, is a `KeyError` on Linux.
+# which passed the local rank as an argument, `--local-rank`, before PyTorch 2.0
+# `--local_rank`, and not as `LOCAL_RANK` [torchrun]. All these names are upper case:
+# `os.environ["rank"]`, as some examples have it, is a `KeyError` on Linux.
 #
 # Which GPU is mine? A rank is the number of a process, not of a computer. `LOCAL_RANK`
 # counts the processes of one host, that is, of one computer. A program on GPUs begins
 # with `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))`; without it, all the ranks
-# of a host work on its GPU 0. With as many processes on every host, and the ranks dealt
-# out host by host, as `torchrun` does,
+# of a host work on its GPU 0. With the same number of processes on every host, and the
+# ranks dealt out host by host, as `torchrun` does,
 #
 # $$\text{RANK} = \text{number of the host} \times \text{processes per host} + \text{LOCAL\_RANK}.$$
 
 # --- Fork, spawn, and functions that nobody finds -------------------------------------
 
-# A new process can begin in two ways [multiprocessing]. Fork makes a copy of the one
-# that asks, with all its memory, but without its other threads; so it has every
-# function already. CUDA does not work in such a copy. Spawn starts a fresh Python,
-# which imports the file and looks for the function there by its name. That is what
-# `mp.spawn` does, and the reason for `if __name__ == "__main__"`: without that line,
-# each new process, importing the file, would try to start processes of its own.
+# Python has several ways to begin a new process [multiprocessing]; two matter here.
+# Fork makes a copy of the one that asks, with all its memory, but without its other
+# threads; so it has every function already. CUDA does not work in such a copy if the
+# original has used it. Spawn starts a fresh Python, which imports the file and looks
+# for the function there by its name. That is what `mp.spawn` does, and the reason for
+# `if __name__ == "__main__"`: without that line, each new process, importing the file,
+# would try to start processes of its own.
 #
 # Predict: The next program is in no file: Python gets it as a string, as a notebook's
 # kernel gets a cell. Its function is spawned. What does the new process say?
@@ -865,7 +866,7 @@ if rank == 0:
 
 # | backend | moves | use it for |
 # | --- | --- | --- |
-# | Gloo [gloo] | tensors on the CPU, over the network | training on CPUs, learning on a laptop, what stays on the CPU beside NCCL |
+# | Gloo [gloo] | tensors on the CPU, over the network; in some calls also those on a GPU | training on CPUs, learning on a laptop, what stays on the CPU beside NCCL |
 # | NCCL [nccl] | tensors on NVIDIA's GPUs, from one to another | all training on those GPUs |
 # | MPI [mpi] | what the host's MPI library can move | clusters whose own MPI knows their network best |
 #
@@ -952,8 +953,9 @@ def timed(work, *arguments):
 
 # The same work is done twice at the same time: first by two threads of rank 0, then by
 # two processes, rank 0 and rank 1. Then two threads of rank 0 multiply matrices in
-# place of counting. CPU time is the time for which a process had a core. Divided by the
-# time that went by, it is the number of cores that were kept busy.
+# place of counting. CPU time is the time for which a process had a core, summed over
+# its threads. Divided by the time that went by, it is the number of cores that were
+# kept busy.
 #
 # Predict: How many cores do the two counting threads keep busy? The two processes? The
 # two threads that multiply?
@@ -1148,7 +1150,8 @@ if rank == 0:
 
 # Rank 0, which has nothing to compute, waits longest; the last rank, for which all
 # wait, waits least. Nobody leaves before the last one has come: a group is as fast as
-# its slowest rank, the straggler, and what the others save they spend waiting.
+# its slowest rank, the straggler, and what the others save they spend waiting. With
+# NCCL the call itself returns at once; it is the GPU that then waits.
 #
 # Worked problem: A job has 16 hosts with 8 GPUs each, of the type H100: 989 TFLOP/s in
 # bf16, and 3,350 GB/s from its own memory [h100]. A step takes 1 s. Where is rank 77,
@@ -1161,9 +1164,9 @@ if rank == 0:
 #
 # And how far away is another rank's memory? NVLink 4 carries 450 GB/s each way to a GPU
 # of the same host [hopper], a 400 Gbit/s InfiniBand card 50 GB/s to another host
-# [connectx7]. Measured against its own memory, a rank's neighbor is (times_nvlink)
-# times as far away, and a rank on another host (times_infiniband) times. Sharing
-# nothing is not a habit of this book; it is how the machines are built.
+# [connectx7]. By bandwidth, and measured against its own memory, a rank's neighbor is
+# (times_nvlink) times as far away, and a rank on another host (times_infiniband) times.
+# Sharing nothing is not a habit of this book; it is how the machines are built.
 
 if rank == 0:
     host, local_rank = divmod(77, 8)
@@ -1229,10 +1232,12 @@ def fresh_group():
 
 
 # By themselves, until their patience ends: five seconds here, (minutes_until_the_error)
-# minutes where nobody sets it. The script of this chapter does wait. In the notebook
-# the lab keeps watch, and breaks the connections of ranks that wait for one that has
-# failed. Its message begins with the cause. The logs of a cluster give no such order:
-# look there for the rank that did not time out.
+# minutes where nobody sets it. For the process of rank 1 lives on. In a program of your
+# own an exception that nobody catches ends the process, too, which is the third case
+# below. The script of this chapter catches it, and does wait. In the notebook the lab
+# keeps watch, and breaks the connections of ranks that wait for one that has failed.
+# Its message begins with the cause. The logs of a cluster give no such order: look
+# there for the rank that did not time out.
 #
 # The group is broken now, and the processes are well.
 
@@ -1267,17 +1272,18 @@ dist.all_reduce(total)  # and a group that works
 # Predict: Do the others wait longer for a rank that is dead than for one that has
 # failed, or shorter?
 
-# Shorter: nobody's time was up. With a process its connections end, and the system
-# tells those at the other end, in whose words the connection was reset or closed by a
-# peer. So it is where a process dies and its computer lives. When a whole host or a
-# cable fails, nobody is left to tell; and over NVLink, NCCL has no such connection.
-# Then the others wait until their time is up, as they do for a rank that lives and does
-# not come: nothing tells it from a slow one. `torchrun` lets nobody wait: when one rank
-# fails, it ends all the others [torchrun].
+# Shorter: nobody's time was up. When a process ends, its connections end with it, and
+# the system tells those at the other end. Their errors say that the connection was
+# closed or reset by a peer. This takes a computer that lives on when the process dies.
+# When a whole host or a cable fails, nobody is left to tell; and over NVLink, NCCL has
+# no such connection. Then the others wait until their time is up, as they do for a rank
+# that lives and does not come: nothing tells it from a slow one. `torchrun` lets nobody
+# wait: when one rank fails, it ends all the others [torchrun].
 #
 # The survivors still have their variables:
 
-# But a group has no place for a newcomer. `restart` starts everybody anew.
+# But a group has no place for a newcomer. `restart` starts everybody anew, and the
+# variables go with the old processes.
 
 # | | `ranks.reset()` | `ranks.restart()` |
 # | --- | --- | --- |

