@@ -81,7 +81,8 @@ show(torch.set_num_threads(1))  # the same bits, however many processors there a
 # compute the gradients, move the weights.
 
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-made = make_classification(960, 1024, n_informative=512, n_classes=32)
+made = make_classification(960, 1024, n_informative=512, n_classes=32,
+                           random_state=0)
 X, y = torch.tensor(made[0], dtype=torch.float32), torch.tensor(made[1])
 net = nn.Sequential(nn.Linear(1024, 256), nn.Tanh(), nn.Linear(256, 32))
 net.to(device)
@@ -307,21 +308,22 @@ assert not as_published or abs(first_loss - guessing - opinions / 2) < 0.1
 # Whoever knows nothing and says so gives each of 32 classes the probability 1/32, and
 # loses $\ln 32$ = (loss_of_guessing). The untrained network knows as little and loses
 # more, (loss_untrained). It has opinions: its outputs $z$ differ by class, at random.
-# The loss is $\ln \sum e^z$ minus the right class's $z$, which is 0 on average. The
-# mean of $e^z$ is about $1 + v/2$ where $z$ has the variance $v$, so the logarithm
-# grows by about $v/2$, to (guessing_plus_half_variance).
+# The loss is $\ln \sum e^z$ minus the right class's $z$, which is 0 on average. Where
+# $z$ is normally distributed around 0 with the variance $v$, the mean of $e^z$ is
+# $e^{v/2}$. So the logarithm grows by about $v/2$, to (guessing_plus_half_variance).
 #
 # Keep in mind: with a loss above (loss_of_guessing), the network's probabilities are
-# worse than those of somebody who knows nothing. Its first choices can still be better
-# than chance, if it is too sure of them. They are counted by the accuracy, and an
-# accuracy has an error bar: a share $p$ found among $n$ samples is uncertain by about
+# worse than those of somebody who knows nothing. A network that is too sure where it is
+# wrong can lose that much and still be right more often than chance. The accuracy
+# counts how often the class that it finds most probable is the right one. An accuracy
+# has an error bar: a share $p$ found among $n$ samples is uncertain by about
 # $\sqrt{p(1-p)/n}$.
 
 # --- One step -------------------------------------------------------------------------
 
 # A step takes a batch, computes loss and gradients, and moves the weights. We keep the
-# last two apart: data parallelism will put something between them. The learning rate
-# falls in a line, to 0.3 of what it was.
+# gradients and the move apart: data parallelism will put something between them. The
+# learning rate falls in a line, to 0.3 of what it was.
 
 
 @functools.lru_cache(maxsize=2)  # every step asks; it holds for an epoch
@@ -358,8 +360,9 @@ def rate_at(step, niters, first=0.1):
 
 
 # An epoch is one pass through the training data. Each goes through it in a new order,
-# and that order is a function of the step's number: a run which was stopped need not
-# restore it, and no rank has to tell another what comes next.
+# and which samples a step takes depends on its number and the seed alone: a run which
+# was stopped need not restore the order, and no rank has to tell another what comes
+# next.
 
 # --- Where its time goes --------------------------------------------------------------
 
@@ -452,19 +455,21 @@ assert whole[-1] > whole[0]
 # multiplications is (backward_over_forward). It need not be the same, for the clock
 # also counts what is no multiplication: tanh and the loss in one, their derivatives in
 # the other, gradients that are written to memory. To pick the samples took (data_share)
-# of a step: 64 rows, from places all over the memory, are copied into one tensor. When
-# they must be read and decoded first, this part can be the largest: chapter 4.
+# of a step: 64 rows, from places all over the memory, are copied into one tensor, and
+# from there to the GPU, if there is one. When they must be read and decoded first, this
+# part can be the largest: chapter 4.
 #
 # One step is no measurement. The first took (first_over_median) times the median, and
 # of the later ones the slowest took (slowest_over_fastest) times as long as the
 # fastest. The published lines give the time of every hundredth step, one each: from
-# 11.63 ms to 332.70 ms [pathway2ai]. Neither is "the step time", nor does it contain
-# the data's part: that clock starts when the batch is there.
+# 11.63 ms to 332.70 ms [pathway2ai]. None of them is "the step time". Nor do they
+# contain the data's part, for that clock starts when the batch is there.
 
 # --- How much of the processor --------------------------------------------------------
 
-# A time says little without what could be had. The peak is that of chapter 1: a large
-# matrix product, on the same device, in the same precision.
+# A time says little without the best that could be had. As in chapter 1, we take a
+# large matrix product for the peak, on the same device and in the same precision as the
+# step.
 #
 # Predict: Which share of it will the two passes reach: nearly all, a half, a tenth?
 
@@ -493,15 +498,15 @@ assert 0 < mfu < rate / peak < 1.2
 # The two passes ran at (step_gflops) of (peak_gflops) GFLOP/s, (mfu_of_passes), and the
 # whole step, data and optimizer included, at (mfu). That is its MFU, the model FLOPs
 # utilization [palm2022]: the operations that the model needs, by the formula, over what
-# the hardware could have done in that time. Operations that a program does twice do not
-# count, and waiting does.
+# the hardware could have done in that time. Operations that a program does a second
+# time are not counted, but their time is, and so is the time that it waits.
 #
 # | | peak | MFU |
 # | --- | ---: | ---: |
 # | this chapter's network, one core or GPU | (peak_gflops) GFLOP/s | (mfu) |
 # | Llama 3, 405 · 10⁹ weights, 16,384 H100 | 989 TFLOP/s a GPU [h100] | 41 % [llama3] |
 #
-# The second peak is for bf16 and dense matrices. Where a table says 1,979, it means
+# The second peak is for bfloat16 and dense matrices. Where a table says 1,979, it means
 # matrices in which two of every four numbers are zero.
 #
 # Worked problem: Llama 3's largest model has $N = 405 \cdot 10^9$ weights, and was
@@ -576,7 +581,7 @@ suspect, history = published(X, y, options)
 # agree to about two digits, and in a floor that is reached and kept. Test loss like
 # train loss: no overfitting. It looks like a model that one could use.
 #
-# One thing is unlike. The published run is at 0.76 by step 100, and ours is not. Is
+# One thing is different. The published run is at 0.76 by step 100, and ours is not. Is
 # that chance, another draw of the first weights? Ask: three seeds, and other ways to
 # train.
 
@@ -602,10 +607,10 @@ result("lowest_at_100", min(at_100.values()))
 assert not as_published or min(at_100.values()) > 1.2
 assert not as_published or max(by_seed) - min(by_seed) < 0.3
 
-# It is not chance. Three seeds end at (train_loss_at_100_by_seed), close to each other
-# and far from 0.76, and no rate and no momentum that we tried comes below
-# (lowest_at_100). What makes the published run faster must be something that it does
-# not say: the versions behind it, or a program that was not quite this one. An
+# It is not chance. After 100 steps three seeds are at (train_loss_at_100_by_seed),
+# close to each other and far from 0.76, and no rate and no momentum that we tried comes
+# below (lowest_at_100). What makes the published run faster must be something that it
+# does not say: the versions behind it, or a program that was not quite this one. An
 # experiment can exclude a cause without finding one.
 
 # --- Two symptoms ---------------------------------------------------------------------
@@ -621,10 +626,10 @@ assert not as_published or history[0][1] - history[-1][1] > 3
 assert not as_published or max(map(abs, gaps)) < 0.05
 assert not as_published or abs(history[-1][1] - history[-3][1]) < 0.05
 
-# The gap is too small. A network trained on some samples does better on those than on
-# others. Here the test loss was the lower one in (test_was_lower) of (lines) lines, and
-# never more than (largest_gap) away, while both fell by more than 3. In the published
-# lines it was the lower one in 7 of 10.
+# The gap is too small. As a rule a network does better on the samples that it was
+# trained on than on others. Here the test loss was the lower one in (test_was_lower) of
+# (lines) lines, and never more than (largest_gap) away, while both fell by more than 3.
+# In the published lines it was the lower one in 7 of 10.
 #
 # The floor is too high. The network has at least (weights_per_sample) weights for every
 # sample that it was trained on, if nine tenths are for training. Networks with so many
@@ -696,16 +701,18 @@ save_figures()
 # In a sound program that trains on nine of these tenths, the nine reach the weights and
 # the train loss. The test loss is reached by the tenth for testing, and, as the first
 # line is taken after step 0, by the samples of that step. Here there are two faults in
-# one picture. Nine tenths of the data reach nothing. No bit changed anywhere. The split
-# is the wrong way round: `X[:cut]` is the first tenth, and it is what the network is
-# trained on. And the test loss depends on the training data alone. The last tenth was
-# cut off for testing and never looked at. Both columns are the mean of the same losses.
-# They differ at all only because each is a mean over batches, drawn anew, and the last
-# batch, of (last_batch) samples, counts as much as a full one.
+# one picture. Nine tenths of the data reach nothing. No bit changed anywhere. To blank
+# them is one change of many, so we look into the program, too. The split is the wrong
+# way round: `X[:cut]` is the first tenth, and it is what the network is trained on. And
+# the test loss depends on the training data alone. The last tenth was cut off for
+# testing and never looked at. Both columns are the mean of the same losses. In the
+# printed lines they differ at all only because each is a mean over batches, drawn anew,
+# and the last batch, of (last_batch) samples, counts as much as a full one.
 #
 # Reading can find both: one line says `"train"` where it should say `"test"`, and one
 # comment says the opposite of what stands below it. The published program had a
-# variable for the test data that nothing read, and a linter would have named it.
+# variable for the test data that nothing read. A linter, a program that looks for such
+# signs, would have named it.
 
 # --- Second experiment: who has been trained on ---------------------------------------
 
@@ -765,7 +772,7 @@ assert not as_published or abs(found - chance) < 2 * error
 # probabilities are much worse than guessing's (loss_of_guessing). It finds the class of
 # (accuracy_elsewhere) of them, where chance finds (chance), give or take
 # (error_elsewhere). In the run that looked good nothing was learned that could be told
-# from chance on new data, and the network is very sure of it.
+# from chance on new data, and yet the network is very sure of its answers.
 
 # --- The honest number ----------------------------------------------------------------
 
@@ -857,10 +864,10 @@ save_figures()
 
 # The published run and the honest one went through (epochs) epochs. The honest test
 # loss is (honest_test_loss), above guessing, and (honest_accuracy) of the classes are
-# found, ± (honest_error). In no line is the test loss below (best_test_loss): the
-# network's probabilities never were as good as those of knowing nothing. The train loss
-# falls all the while, to (honest_train_loss): what the network learns are the samples.
-# That is overfitting.
+# found, ± (honest_error). In no line is the test loss below (best_test_loss): whenever
+# we looked, the network's probabilities were worse than those of knowing nothing. The
+# train loss falls all the while, to (honest_train_loss): the network learns these
+# samples, and not what they have in common. That is overfitting.
 
 # --- Is it the program, or the data? --------------------------------------------------
 
@@ -882,7 +889,8 @@ save_figures()
 
 # (control_accuracy) of new samples, from fewer samples and in fewer steps. The program
 # can learn. What made the difference is the distance between the clusters, for nothing
-# else was made easier. How small it is in the published data, the columns tell:
+# else was made easier. The columns tell how small that distance is in the published
+# data:
 
 spreads = X.std(dim=0)
 informative = spreads[spreads > 2].median().item()  # the noise has 1
@@ -893,9 +901,10 @@ result("spread_of_a_column", round(informative, 1))
 # In every informative column, the centers of the clusters are at $-1$ or $+1$, and the
 # samples of a cluster spread (spread_of_a_column) around theirs. Two centers differ in
 # about half of the 512 columns, by 2, so their distance is about $2\sqrt{256} = 32$.
-# Halfway, at 16, is little more than one spread, there are 320 clusters to be mistaken
-# for, and (samples_of_a_cluster) samples of each to learn from. In the control, halfway
-# is 160.
+# From a center to halfway is 16, little more than one spread. There are 319 other
+# clusters for which a sample can be mistaken, and of each there are
+# (samples_of_a_cluster) samples, training and test together. In the control, halfway is
+# at 160.
 #
 # For this book that is no loss. From chapter 10 on, the question is whether many ranks
 # compute the same training as one, to the last digits. For this the data need not be
@@ -947,11 +956,12 @@ for to, name in ((torch.float32, "float32"), (torch.float64, "float64")):
     result(f"error_{name}", errors[to], varies=True)
 save_figures()
 
-# Twice the same training gives the same bits: no tolerance needed. Two halves give the
-# same gradient as the whole up to a relative (error_float32), because the same numbers
-# are added in another order, and each addition rounds. In float64 it is
-# (error_float64). That is how the book will tell rounding from a mistake: in one step,
-# a difference that shrinks with the precision is rounding; one that stays is a bug.
+# On the same machine, the same training gives the same bits twice: no tolerance needed.
+# Two halves give the same gradient as the whole up to a relative (error_float32),
+# because the same numbers are added in another order, and each addition rounds. In
+# float64 it is (error_float64). That is how the book will tell rounding from a mistake:
+# in one step, a difference that shrinks with the precision is rounding; one that stays
+# is a bug.
 #
 # In one step: over many, rounding grows. Train with whole batches and with halves, side
 # by side.
@@ -995,11 +1005,12 @@ result("drift64_after_10", double[-1], varies=True)
 # After the first step the weights differ by (drift_after_1), after ten steps by
 # (drift_after_10): hardly a digit is left. In float64 it is (drift64_after_10), so it
 # was rounding all the same. A large difference late in a training proves nothing:
-# compare early, or in float64. A training like the undivided one, that runs beside a
-# parallel one, is its twin, and every chapter of Part III has one.
+# compare early, or in float64. An undivided training that runs beside a parallel one,
+# from the same weights and on the same batches, is its twin. Every chapter of Part III
+# has one.
 #
 # On a GPU the same bits do not come by themselves. Some operations add in an order that
-# is left to chance, and libraries choose among algorithms by trying them.
+# is left to chance, and libraries can choose among algorithms by trying them.
 # `torch.use_deterministic_algorithms(True)` asks for the others, or for an error where
 # there is none [randomness]; they can be slower.
 #
@@ -1018,7 +1029,8 @@ assert len(set(finals)) == 3
 save_figures()
 
 # After 100 steps the test losses of three seeds are (test_losses_of_three_seeds). They
-# differ, and all of them are above (loss_of_guessing): the verdict is not the seed's.
+# differ, and all of them are above (loss_of_guessing): the verdict does not hang on the
+# seed.
 
 # --- What you can do now --------------------------------------------------------------
 

@@ -108,8 +108,9 @@ except ImportError:
     print("What ranklab.gpu measures is left out, for it is not installed here")
 
 # `sampled` reads the utilization ten times a second while its block runs: of a GPU
-# through NVML, the library behind `nvidia-smi`; of the CPU through `psutil`. There we
-# look at this process alone, without its workers; 100 % is one core.
+# through NVML, the library behind `nvidia-smi`; of the CPU through `psutil`. On the CPU
+# we look at this process alone, without the processes that it starts, and 100 % is one
+# core.
 
 if recorded:
     def repeated(operation, seconds):
@@ -226,13 +227,13 @@ if recorded:
 # of the processor it used, or for what.
 #
 # So the number can be trusted in one direction. Low utilization proves that the
-# processor waits. High utilization does not prove that it works. An H100 has 132
-# multiprocessors [hopper], and a kernel that occupies a single one of them counts in
-# full. So does one that waits for a message of another GPU. Whether a GPU works is a
-# question for operations per second against the peak, the MFU of chapter 3, or simply
-# for examples per second. Between the two stands what DCGM measures: the share of
-# multiprocessors that had something to do, and the share of time in which their matrix
-# units worked [dcgm].
+# processor waits. High utilization does not prove that it works. A GPU is made of many
+# multiprocessors that compute side by side, an H100 SXM of 132 [hopper], and a kernel
+# that occupies a single one of them counts in full. So does one that waits for a
+# message of another GPU. Whether a GPU works is a question for operations per second
+# against the peak, the MFU of chapter 3, or simply for examples per second. Between the
+# two stands what DCGM measures: the share of multiprocessors that had something to do,
+# and the share of time in which their matrix units worked [dcgm].
 #
 # Here it is in a real training step, on data that is already in memory:
 
@@ -273,8 +274,9 @@ if recorded:
     assert large_percent < 2 * small_percent and large > 2 * small
     result("large_over_small_batch", large / small, varies=True)
 
-# About the same utilization, and (large_over_small_batch) times the examples. From here
-# on throughput decides, in examples per second, and utilization is a symptom.
+# At less than twice the utilization, the larger batch gets through
+# (large_over_small_batch) times the examples. From here on throughput decides, in
+# examples per second, and utilization is a symptom.
 
 # --- Watch it starve ------------------------------------------------------------------
 
@@ -348,9 +350,9 @@ def show(value, on_rank=None):
 
 # Warning: Forks have two traps, for your own datasets. Once this process has used the
 # GPU, a copy of it cannot. And other threads are not copied, but the locks that they
-# hold are: who asks for one waits forever. If a dataset touches either, put it into a
-# file and take `"forkserver"` [multiprocessing]: new Pythons, which do not know what a
-# notebook defines.
+# hold are: whoever asks for one in the copy waits forever. If a dataset touches either,
+# put it into a file and take `"forkserver"` [multiprocessing]: new Pythons, which do
+# not know what a notebook defines.
 
 print("\n## Watch it starve\n")
 warnings.filterwarnings("ignore", message="This DataLoader will create")
@@ -365,7 +367,7 @@ ahead = DataLoader(Fetched(features, 0), num_workers=1).prefetch_factor
 result("default_prefetch", ahead)
 assert plain.num_workers == 0
 
-# None. It is often said that the default is one; it is (default_workers), and that is
+# None. The default is often said to be one. It is (default_workers), and that is
 # something else. With 0 workers, the training process itself fetches each batch,
 # between two steps: it waits for every example, then computes, then waits. With 1
 # worker there is a second process, which fetches the next batch while the first one
@@ -421,7 +423,7 @@ if recorded:
     fed, quickly = watched(workers=4, seconds=0.3, count=4)
     fine, _ = watched(workers=0, seconds=0.01, count=20)
     over_time = {"starved, 0 workers": starved, "fed, 4 workers": fed}
-    over_time["starved, teeth too fine to see"] = fine
+    over_time["starved, fine teeth"] = fine
 
 if recorded:
     show(utilization_plot(over_time, name="starved-and-fed"))
@@ -443,15 +445,17 @@ if recorded:
 # At the top: teeth. Every tooth is a batch trained on, every gap a wait, and the
 # average is (starved_percent) %; with a core to itself it would be one step in four, 25
 # %. The loop is starved: in (idle_starved) of the readings there was next to nothing.
-# In the middle, once the workers have started, it was (idle_fed): the gaps have closed.
-# The same step on the same data gets through (long_fed_over_starved) times as many
-# examples; (3 + 1)/1 = 4 was to be expected.
+# In the middle, once the workers have started, it was in (idle_fed), and the gaps
+# between the steps have closed. The empty readings at the end are no gaps: the training
+# is over, and the workers finish the batches that they have begun. The same step on the
+# same data gets through (long_fed_over_starved) times as many examples; (3 + 1)/1 = 4
+# was to be expected.
 #
-# At the bottom the same loop starves as much as at the top, in steps of 0.01 seconds.
-# Each sample now is the mean over several teeth, and a gap shows in (idle_fine) of
-# them. A low and even utilization can be a starved loop, too. Where a tooth is as long
-# as the time between two samples, it is worse: the samples then show a pattern that is
-# not there. Watching itself took (cost_of_sampling) of a core.
+# At the bottom the same loop starves about as much as at the top, in steps of 0.01
+# seconds. Each sample now is the mean over several teeth, and a gap shows in
+# (idle_fine) of them. A low and even utilization can be a starved loop, too. Where a
+# tooth is as long as the time between two samples, it is worse: the samples then show a
+# pattern that is not there. Watching itself took (cost_of_sampling) of a core.
 
 if recorded:
     if on_gpu:
@@ -472,9 +476,10 @@ if recorded:
 
 # How many workers are enough? Let a batch take $L$ seconds to load and $S$ seconds to
 # train on. With $w$ workers, $w$ batches are under way at a time, so that one arrives
-# every $L/w$ seconds. This is Little's law [little1961]: how many are inside, $w$,
-# equals how many come in a second, $w/L$, times how long each stays, $L$. The training
-# takes one every $S$ seconds at best. The slower of the two decides:
+# every $L/w$ seconds. This is Little's law [little1961]: how many are under way equals
+# how many arrive in a second, times how long each is under way. Here $w$ are, each for
+# $L$ seconds, so $w/L$ arrive in a second. The training takes one every $S$ seconds at
+# best. The slower of the two decides:
 #
 # $$\text{batches per second} = \begin{cases} 1/(L + S) & w = 0 \\ \min(w/L,\ 1/S) & w \ge 1
 # \end{cases}$$
@@ -502,7 +507,8 @@ def predicted(workers, load, step, core_seconds=0.0, cores=1):
 
 # To see the two limits apart, we take two inputs that are equally slow. One waits, the
 # other computes. The step of this section is what a step on a GPU is for the CPU: a
-# wait, in which the cores are free.
+# wait, in which the cores are free. We leave out that one core may be busy with queuing
+# the GPU's work, or with asking whether it is done.
 
 if recorded:
     print("\n## The knee\n")
@@ -596,13 +602,13 @@ if recorded:
     result("predicted_gains", [round(gain, 1) for gain in wanted], varies=True)
 
 # The input that waits has its knee at 4 workers, and no core matters: workers that
-# sleep need none. With 4 workers it reached (reached_at_4) of what was predicted, and a
-# fifth and a sixth brought nothing more. The input that computes has the same $L$, and
-# stops where the cores end. On the (cores) cores of this run that is at (cores)
-# workers, if there are fewer than 4; on 8 it has its knee at 4, like the other. The two
-# became (gains) times as fast as with no worker; (predicted_gains) was predicted. On a
-# machine that does other things as well, the dots of what computes lie lower, as the
-# cores are shared.
+# sleep need none. With 4 workers it reached (reached_at_4) of what was predicted, and 6
+# brought nothing more. The input that computes has the same $L$, and stops where the
+# cores end: on 2 cores, at 2 workers. With 4 cores or more, on 8 for example, it has
+# its knee at 4, like the other. This run had (cores) cores. The two inputs became
+# (gains) times as fast as with no worker; (predicted_gains) was predicted. On a machine
+# that does other things as well, the dots of what computes lie lower, as the cores are
+# shared.
 #
 # That is why "twice as many workers as GPUs" and "as many as cores" are both wrong as
 # rules. Ask the input whether it waits or computes, measure $L$ and $S$, and divide. If
@@ -611,7 +617,8 @@ if recorded:
 
 # --- On real machines -----------------------------------------------------------------
 
-# What feeds a GPU are links, and each is slower than the next:
+# What feeds a GPU are links. The first three are in the order in which a batch takes
+# them, and each is slower than the next; the last is for comparison:
 #
 # | the way of a batch | GB/s | source |
 # | --- | ---: | --- |
@@ -699,19 +706,21 @@ if recorded:
 # In a queue of 2, two steps' time of each wait is hidden; so 8 batches take 8 + 6 − 2 =
 # 12 steps' time from the first input, and 8 + 16 − 2 = 22 from the second. That lets us
 # expect 8/12 = 0.67 and 8/22 = 0.36 of the steps' own rate, and we measured
-# (short_queue). In a queue of 16 the waits vanish, and the worker is what is left: 1
-# and 0.5 were to be expected, and (long_queue) came out. The second input delivers half
-# as much as the steps would take, and no queue can change that. A queue evens out; it
-# does not speed up. It brings an input to its mean rate at best, and it costs memory:
-# workers × `prefetch_factor` batches.
+# (short_queue). With a queue of 16 the single waits no longer matter. What is left is
+# the slower of two mean rates, the worker's and the steps': 1 and 0.5 were to be
+# expected, and (long_queue) came out. The second input delivers half as much as the
+# steps would take, and no queue can change that. A queue evens out; it does not speed
+# up. It brings an input to its mean rate at best, and it costs memory: workers ×
+# `prefetch_factor` batches.
 #
 # Two more switches. `persistent_workers=True` keeps the workers from one epoch to the
 # next, instead of starting them anew. And `pin_memory=True` puts each batch into pinned
 # memory, which stays in its place so that the GPU can fetch it by itself. Then
 # `.to("cuda", non_blocking=True)` returns at once: the program goes on while the copy
-# waits its turn. If it is asked for on another stream, `torch.cuda.Stream`, it can run
-# beside the computation: the next batch travels while this one is trained on
-# [moens2024]. Without a GPU there is nobody to fetch it:
+# waits its turn. A GPU can have several queues of work, its streams. A copy that is
+# asked for on a second one, `torch.cuda.Stream`, can run beside the computation: the
+# next batch travels while this one is trained on [moens2024]. Without a GPU there is
+# nobody to fetch it:
 
 
 def copy_ms(x):
@@ -931,7 +940,7 @@ with tempfile.TemporaryDirectory() as folder:
     assert windows[:, 0].tolist() == starts.tolist()
     del tokens
 
-# Eight windows of 128 tokens, from random places, without reading the file.
+# Eight windows of 128 tokens, from random places, without asking for the whole file.
 
 # --- What you can do now --------------------------------------------------------------
 
