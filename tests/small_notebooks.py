@@ -33,7 +33,7 @@ def whole(*cells, **metadata):
 def with_ranks(*cells):
     """The script of a notebook that has ranks."""
     nb = notebook(IMPORTS, RANKS, *cells)
-    nb.cells.insert(2, v4.new_markdown_cell(f"## {MARK}"))
+    nb.cells.insert(2, v4.new_markdown_cell(f"### {MARK}"))
     return to_script(nb, "x")
 
 

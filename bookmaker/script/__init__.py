@@ -40,8 +40,8 @@ def to_script(nb, name: str | None = None, exercises: bool = False) -> str:
     manuscript = nb.metadata.get("ranklab", {}).get("manuscript")
     name = name or (Path(manuscript).stem if manuscript else "notebook")
     if manuscript:
-        book = f"Chapter {int(name[:2])} of Many Ranks, One Model, as one script"
-        origin = f"{book if CHAPTER.fullmatch(name) else 'A script'}. Generated from {manuscript}."
+        what = f"Chapter {int(name[:2])}" if CHAPTER.fullmatch(name) else "A chapter"
+        origin = f"{what} of Many Ranks, One Model, as one script. Generated from {manuscript}."
         chapter, nb = nb, exercise_cells.left_out(nb)
     else:
         origin = f"Generated from {name}.ipynb by `jupyter nbconvert --to ranklab_script`."

@@ -14,7 +14,7 @@ PLAIN = {
     "{term}`rank`": "rank",
     "{term}`ranks <rank>`": "ranks",
     "{glue:text}`alpha:.2f` µs": "(alpha) µs",
-    "{doc}`06_messages`": "chapter 06_messages",
+    "{doc}`06_messages`": "chapter 6",
     "{doc}`the next <06_messages>`": "the next",
     "{cite}`x`": "[x]",
     "{cite}`x,y`": "[x, y]",
@@ -101,7 +101,7 @@ def test_links_lead_to_the_glossary_the_references_and_the_neighbor():
     shown = to_notebook("{term}`World sizes <world size>` {cite}`a` {doc}`05_ranks`", PLACES)
     assert shown == (
         "[World sizes](https://our.example.org/book/glossary.html#term-world-size) "
-        "[\\[a\\]](https://our.example.org/book/references.html) [05_ranks](05_ranks.ipynb)"
+        "[\\[a\\]](https://our.example.org/book/references.html) [chapter 5](05_ranks.ipynb)"
     )
 
 

@@ -262,7 +262,21 @@ def test_the_packages_that_a_function_imports():
 def test_the_origin():
     assert whole("x = 1").startswith("# Generated from x.ipynb by")
     text = whole("x = 1", ranklab={"manuscript": "book/06_messages.md"})
-    assert text.startswith("# Generated from book/06_messages.md by `make forms`")
+    assert text.startswith("# A chapter of Many Ranks, One Model, as one script. ")
+    assert "Generated from book/06_messages.md." in text.splitlines()[0]
+
+
+def test_a_section_prints_its_title_when_all_are_there():
+    nb = notebook(IMPORTS, RANKS, "%%px\nx = 1", "y = 1")
+    nb.cells.insert(3, v4.new_markdown_cell("Text.\n\n## Who `waits`\n\nMore text."))
+    lines = to_script(nb, "x").splitlines()
+    title = lines.index('    print("\\n## Who waits\\n")')
+    assert lines[title - 1] == "if rank == 0:" and "x = 1" in lines[: title - 1]
+
+
+def test_what_is_saved_is_said():
+    text = whole("import matplotlib.pyplot as plt\nplt.plot([1, 2])")
+    assert 'print(f"saved beside this script: {path.name}")' in text
 
 
 def test_generated_cells_are_no_part_of_it():
