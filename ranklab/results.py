@@ -40,7 +40,8 @@ def _text(value):
     if isinstance(value, list):
         return f"[{', '.join(repr(v) if isinstance(v, str) else _text(v) for v in value)}]"
     if isinstance(value, float):
-        return f"{value:.0f}" if 1e4 <= abs(value) < 1e7 else f"{value:.4g}"
+        short = f"{value:.0f}" if 1e4 <= abs(value) < 1e7 else f"{value:.4g}"
+        return repr(value) if float(short) == value else short
     return str(value)
 
 

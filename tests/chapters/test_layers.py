@@ -269,7 +269,7 @@ def test_balance_is_the_best_of_all_cuts(seed):
 
 @pytest.mark.parametrize("n", [0, 4])
 def test_balance_refuses_owners_without_layers(n):
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="one each at least"):
         own.balance([1, 2, 3], n)
 
 

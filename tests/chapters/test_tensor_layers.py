@@ -174,5 +174,5 @@ def test_dropout_of_parts_is_dropout_of_the_whole(four, members):
 
 @pytest.mark.parametrize("p", [1, 1.5, -0.1, float("nan")])
 def test_dropout_of_everything_or_less_than_nothing_is_refused(p):
-    with pytest.raises(ValueError, match="0 or more and less than 1"):
+    with pytest.raises(ValueError, match="from 0 to below 1"):
         own.split_dropout(torch.ones(2, 4), p, torch.Generator())

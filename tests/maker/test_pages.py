@@ -206,7 +206,7 @@ def test_the_start_page_is_found_from_the_folder(visits, site):
 def test_code_can_be_copied(visits, server):
     visits.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page = visits.open(f"{server}/{CHAPTERS[-1]}.html")
-    cell = page.locator("div.cell_input", has_text="%%px").first
+    cell = page.locator("div.cell_input:visible", has_text="%%px").first
     cell.hover()
     cell.locator("button.copybtn").click()
     copied = page.evaluate("navigator.clipboard.readText()")

@@ -85,7 +85,7 @@ def test_it_brings_nothing_that_makes_the_book(installed):
 def loaded(installed, *modules):
     """The files of ours that are loaded with these modules, where nothing else of ours is."""
     code = f"import sys, {', '.join(modules)}; print(*(m.__file__ for m in sys.modules.values()"
-    code += " if m.__name__.startswith(('ranklab', 'bookmaker'))), sep='\\n')"
+    code += " if m and m.__name__.startswith(('ranklab', 'bookmaker'))), sep='\\n')"
     ran = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": str(installed)},
