@@ -21,18 +21,18 @@ PRELOAD = [*cluster.PRELOAD, "torch._dynamo"]
 
 @contextlib.contextmanager
 def started(n=4, timeout=60):
-    """n ranks that find the functions of the tests; one thread here, too, as on each of them.
+    """n fresh ranks that find the functions of the tests; one thread here, too, as on each of them.
 
-    The twins of what they train are small: several threads would wait for each other.
+    The twins of what they train are small: several threads would wait for each other. The ranks
+    stay until the next ones come, which are forked from the process that has imported for these.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with mock.patch.object(cluster, "PRELOAD", PRELOAD):
             ranks = Ranks(n, backend="gloo", device="cpu", timeout=timeout)
-        with ranks:
-            ranks.run(_look_for_modules_in, [str(HERE), str(HERE / "chapters")])
-            yield ranks
+        ranks.run(_look_for_modules_in, [str(HERE), str(HERE / "chapters")])
+        yield ranks
     finally:
         torch.set_num_threads(before)
 

@@ -29,19 +29,28 @@ PUBLISHED = {
 }
 
 
-def run(folder, *options):
-    """Run a copy of the script, so that its figures do not land in the repository."""
+def command(folder, *options):
+    """What runs a copy of the script, so that its figures do not land in the repository."""
     copy = folder / SCRIPT.name
     copy.write_text(SCRIPT.read_text())
-    command = [sys.executable, str(copy), *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240)
+    return [sys.executable, "-u", str(copy), *options]
+
+
+def printed_until(number, command):
+    """Return the lines that are printed until so many steps were reported; end it there."""
+    lines = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        for line in running.stdout:
+            lines.append(line.rstrip("\n"))
+            if sum(bool(LINE.fullmatch(line)) for line in lines) == number:
+                break
+        running.kill()
+    return lines
 
 
 def test_the_script_takes_the_published_options_and_prints_the_published_lines(tmp_path):
-    done = run(tmp_path, *SMALL, "--niters", "101")
-    assert done.returncode == 0, done.stderr
+    lines = printed_until(4, command(tmp_path, *SMALL, "--niters", "101"))
     changed = {"train_size": 700, "dim_in": 32, "n_classes": 4, "dim_hidden": 16, "niters": 101}
-    lines = done.stdout.splitlines()
     said = re.search(r"\{.*?\}", " ".join(lines))[0]  # wrapped
     assert said == str(PUBLISHED | changed)
     steps = [int(found[1]) for found in map(LINE.fullmatch, lines) if found]
@@ -61,7 +70,7 @@ def test_the_script_takes_the_published_options_and_prints_the_published_lines(t
     ),
 )
 def test_a_mistyped_option_is_an_error(tmp_path, wrong, said):
-    done = run(tmp_path, *wrong)
+    done = subprocess.run(command(tmp_path, *wrong), capture_output=True, text=True, timeout=240)
     assert done.returncode == 2
     assert said in done.stderr
 

@@ -247,6 +247,7 @@ def test_reset_says_so_when_a_rank_does_not_come_back(ranks):
         busy.wait(20)
 
 
+@pytest.mark.everything
 def test_a_rank_that_is_stopped_is_not_dead_and_goes_on(ranks, monkeypatch):
     monkeypatch.setattr(cluster, "LOST", 1.0)
     ranks.restart()

@@ -458,6 +458,7 @@ def test_an_interrupt_while_a_client_is_made_leaves_none_open():
         notebook.close()
 
 
+@pytest.mark.everything
 def test_a_hanging_notebook_is_reported_as_failed():
     cells = ["from ranklab import Ranks\nranks = Ranks(2, timeout=60)", "%%px\nwhile True: pass"]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])

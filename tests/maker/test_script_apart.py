@@ -151,6 +151,7 @@ def test_the_script_keeps_them_apart(launcher, tmp_path):
     assert results_in(run_script(script, launcher, 2, tmp_path / "run", limit=100)) == WANTED
 
 
+@pytest.mark.everything
 def test_the_notebook_has_the_same(monkeypatch):
     monkeypatch.setenv("IPP_NONINTERACTIVE", "1")
     monkeypatch.setenv("RANKLAB_RANKS", "2")
@@ -171,6 +172,7 @@ def test_a_name_that_was_never_pushed_is_missing_on_every_rank(tmp_path):
     assert "[1]" not in done.stdout
 
 
+@pytest.mark.everything
 def test_code_of_two_meanings_does_not_travel(tmp_path):
     script = tmp_path / "stops.py"
     script.write_text(

@@ -51,7 +51,7 @@ def drive(prefetched, items, depth, take, fails):
 
 def how_far(extra, depth):
     """In words, how many more the source was asked for, once it is asked no more."""
-    end = time.monotonic() + 2
+    end = time.monotonic() + 1.5
     while extra() < depth and time.monotonic() < end:
         time.sleep(0.01)
     if extra() < depth:
@@ -120,7 +120,7 @@ exercise = Exercise(
     ],
     twin=twin,
     drive=drive,
-    limit=5.0,
+    limit=3.5,
     hint="Which two run at the same time here, and what goes from one to the other?",
     mistakes=[
         Mistake(
