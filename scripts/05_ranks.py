@@ -483,12 +483,12 @@ def by_hand(n, **more):
 
 
 # Predict: Four copies of `share.py` print a line each. Are the lines in the order of
-# the ranks? If you start the program ten times, how many different orders do you
+# the ranks? If you start the program five times, how many different orders do you
 # expect?
 
 if rank == 0:
     share = [sys.executable, folder / "share.py"]
-    runs = [start(share, by_hand(4)) for _ in range(10)]
+    runs = [start(share, by_hand(4)) for _ in range(5)]
     print(*runs[0], sep="\n")
 
     orders = [[int(line[len("My rank is ")]) for line in lines] for lines in runs]
@@ -509,13 +509,13 @@ if rank == 0:
             where = (column - 0.45, row - 0.45)
             ax.add_patch(plt.Rectangle(where, 0.9, 0.9, color=f"C{r}"))
             ax.text(column, row, r, ha="center", va="center", color="white")
-    ax.set(xlabel="run", ylabel="line", xlim=(-0.6, 9.6), ylim=(3.6, -0.6))
-    ax.set(xticks=range(10), xticklabels=range(1, 11))
+    ax.set(xlabel="run", ylabel="line", xlim=(-0.6, 4.6), ylim=(3.6, -0.6))
+    ax.set(xticks=range(5), xticklabels=range(1, 6))
     ax.set(yticks=range(4), yticklabels=range(1, 5))
     ax.grid(False)
     save_figures()
 
-# In ten runs the same four lines came in (different_orders) orders. That each rank
+# In five runs the same four lines came in (different_orders) orders. That each rank
 # prints its line is in the text. When the line gets out, Python and the operating
 # system decide. Python, writing to a file, keeps what is printed until its buffer is
 # full or the process ends; the system gives the processors now to one process and now
@@ -691,13 +691,13 @@ if rank == 0:
 # --- Four launchers, one program ------------------------------------------------------
 
 # Who am I, how many are we, where do we meet: a launcher starts the copies and tells
-# each one the three. Here is one program, and four ways to launch it. `"gloo"` names
-# the library that will carry the messages; more of it below.
+# each one the three. Here is one program, and three ways to launch it; the lab is the
+# fourth. `"gloo"` names the library that will carry the messages; more of it below.
 
 if rank == 0:
     print("\n## Four launchers, one program\n")
     (folder / "hello.py").write_text("""
-import os, sys
+import os
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
@@ -712,12 +712,8 @@ def do_work(rank, world_size):
 if __name__ == "__main__":
     if "RANK" in os.environ:         # a launcher started me, as one of many
         do_work(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
-    elif sys.argv[1] == "spawn":     # you started me, alone: I am the launcher
+    else:                            # you started me, alone: I am the launcher
         mp.spawn(do_work, args=(2,), nprocs=2, join=True)
-    else:
-        ranks = [mp.Process(target=do_work, args=(r, 2)) for r in range(2)]
-        for process in ranks: process.start()
-        for process in ranks: process.join()
 """)
 
 # `init_process_group` is PyTorch's `meet.py`. It finds the store, waits for everybody,
@@ -747,10 +743,10 @@ if rank == 0:
     environment |= {"GLOO_SOCKET_IFNAME": loopback, "OMP_NUM_THREADS": "1"}
 
 # By hand, we start both ranks, each with an environment of its own. Then we start one
-# process, which starts the ranks: as two `Process` objects, or with `mp.spawn`, which
-# calls the function in `nprocs` new processes and puts the rank in front of its other
-# arguments. Last, `torchrun`, which is `python -m torch.distributed.run`: it starts the
-# whole file n times and tells each copy everything through the environment.
+# process, which starts the ranks with `mp.spawn`: it calls the function in `nprocs` new
+# processes and puts the rank in front of its other arguments. Last, `torchrun`, which
+# is `python -m torch.distributed.run`: it starts the whole file n times and tells each
+# copy everything through the environment.
 
 if rank == 0:
     hello = [sys.executable, folder / "hello.py"]
@@ -759,15 +755,14 @@ if rank == 0:
 
     said = {}
     said["by hand"] = start(hello, by_hand(2, **meeting_point()))
-    said["Process"] = start([*hello, "process"], [environment | meeting_point()])
 
 if rank == 0:
-    said["mp.spawn"] = start([*hello, "spawn"], [environment | meeting_point()])
+    said["mp.spawn"] = start(hello, [environment | meeting_point()])
 
 if rank == 0:
     said["torchrun"] = start(torchrun, [environment])
 
-# Predict: Disregard what comes after the `|`. Are the four outputs equal as lists? As
+# Predict: Disregard what comes after the `|`. Are the three outputs equal as lists? As
 # sets?
 
 if rank == 0:
@@ -790,17 +785,17 @@ if rank == 0:
 # | | who am I, how many are we? | where do we meet? |
 # | --- | --- | --- |
 # | by hand | `RANK`, `WORLD_SIZE`: set by you | `MASTER_ADDR`, `MASTER_PORT`: set by you |
-# | `Process`, `mp.spawn` | arguments of your function | the same, set by you |
+# | `mp.spawn` | arguments of your function | the same, set by you |
 # | `torchrun` | `RANK`, `WORLD_SIZE`, `LOCAL_RANK` | `MASTER_ADDR`, `MASTER_PORT`: all set for you |
 # | `mpiexec` | asked of MPI | for MPI, arranged by MPI; for Gloo and NCCL, rank 0 tells the others an address |
 # | the lab | `rank`, `world_size` | a file in a private folder |
 #
-# When the function of a bare `Process` fails, the one who started it goes on as if
-# nothing were wrong; `mp.spawn` ends the other ranks, and raises. Older programs were
-# started with `python -m torch.distributed.launch`, the predecessor of `torchrun`,
-# which passed the local rank as an argument, `--local-rank`, before PyTorch 2.0
-# `--local_rank`, and not as `LOCAL_RANK` [torchrun]. All these names are upper case:
-# `os.environ["rank"]`, as some examples have it, is a `KeyError` on Linux.
+# When the function fails on one rank, `mp.spawn` ends the others, and raises. A bare
+# `Process` of Python's `multiprocessing` tells nobody. Older programs were started with
+# `python -m torch.distributed.launch`, the predecessor of `torchrun`, which passed the
+# local rank as an argument, `--local-rank`, before PyTorch 2.0 `--local_rank`, and not
+# as `LOCAL_RANK` [torchrun]. All these names are upper case: `os.environ["rank"]`, as
+# some examples have it, is a `KeyError` on Linux.
 #
 # Which GPU is mine? A rank is the number of a process, not of a computer. `LOCAL_RANK`
 # counts the processes of one host, that is, of one computer. A program on GPUs begins
@@ -979,7 +974,7 @@ def multiply(pieces):
 
 multiply(3)  # the first products are slower
 threads, processes, products = [], [], []
-for _ in range(10):
+for _ in range(4):
     dist.barrier()    # everybody waits here for everybody
     threads.append(timed(two_threads, count_up, 200) if rank == 0 else None)
     dist.barrier()
@@ -1047,7 +1042,7 @@ if rank == 0:
     ax.invert_yaxis()
     save_figures()
 
-# Blue is rank 0, orange is rank 1; of ten attempts we see the one that got most of the
+# Blue is rank 0, orange is rank 1; of four attempts we see the one that got most of the
 # cores. The counting threads hand the lock to each other: CPython asks the one that has
 # it to let go after (switch_ms) ms. Together they keep (cores_of_counting_threads)
 # cores busy. The two processes have a lock each: (cores_of_counting_processes) cores.

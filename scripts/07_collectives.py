@@ -31,7 +31,7 @@ import torch.distributed as dist
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from torch.profiler import profile
+from torch.autograd.profiler import profile
 
 
 def start_ranks():
@@ -1095,7 +1095,7 @@ def reductions_inside(call, *given):
     """How many all-reduces Gloo makes of one call."""
     with profile() as p:
         call(*given)
-    return sum(event.name == "gloo:all_reduce" for event in p.events())
+    return sum(e.name == "gloo:all_reduce" for e in p.function_events)
 
 
 everyone()
@@ -1615,7 +1615,7 @@ if rank == 0:
 
 play("ranks")
 
-object_times = slow_and_fast(100_000, repeats=5)
+object_times = slow_and_fast(100_000, repeats=3)
 
 object_times_by_rank = to_rank_0(object_times)
 if rank == 0:

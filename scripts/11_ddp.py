@@ -284,6 +284,38 @@ for epoch in range(3):
         losses.append(loss.item())
 trained = [p.detach().clone() for p in model.parameters()]
 
+# Predict: Every rank starts with weights of its own and sees other samples. One process
+# trains as well, with the whole batches. After three epochs, are the weights of the
+# ranks equal? Are they those of the one process? And are the losses that the ranks note
+# equal?
+
+everyone()
+if rank == 0:
+    play("kernel")
+    sampler_of_one = DistributedSampler(range(full), num_replicas=1, rank=0)
+    alone = MLP([64, 48, 48, 10], seed=0).double()
+    losses_alone = []
+    for number in range(3):
+        sampler_of_one.set_epoch(number)
+        for samples in torch.tensor(list(sampler_of_one)).split(BATCH):
+            whole_loss = torch.nn.functional.cross_entropy(
+                alone(images[samples]), classes[samples]
+            )
+            alone.zero_grad()
+            whole_loss.backward()
+            with torch.no_grad():  # a step of SGD, by hand
+                for weights in alone.parameters():
+                    weights -= 0.2 * weights.grad
+            losses_alone.append(whole_loss.item())
+
+
+def to_rank_0(value):
+    """Every rank's value in rank order, on rank 0; None on the others."""
+    values = [None] * world_size if rank == 0 else None
+    dist.gather_object(value, values, group=driver)
+    return values
+
+
 SCRIPT = Path(__file__)
 pictures = []
 
@@ -346,38 +378,6 @@ def save_figures():
         figure = plt.figure(number)
         figure.savefig(file_beside(figure.get_label() or number))
         plt.close(figure)
-
-
-# Predict: Every rank starts with weights of its own and sees other samples. One process
-# trains as well, with the whole batches. After three epochs, are the weights of the
-# ranks equal? Are they those of the one process? And are the losses that the ranks note
-# equal?
-
-everyone()
-if rank == 0:
-    play("kernel")
-    sampler_of_one = DistributedSampler(range(full), num_replicas=1, rank=0)
-    alone = MLP([64, 48, 48, 10], seed=0).double()
-    sgd = torch.optim.SGD(alone.parameters(), lr=0.2)
-    losses_alone = []
-    for number in range(3):
-        sampler_of_one.set_epoch(number)
-        for samples in torch.tensor(list(sampler_of_one)).split(BATCH):
-            whole_loss = torch.nn.functional.cross_entropy(
-                alone(images[samples]), classes[samples]
-            )
-            sgd.zero_grad()
-            whole_loss.backward()
-            sgd.step()
-            losses_alone.append(whole_loss.item())
-    save_figures()
-
-
-def to_rank_0(value):
-    """Every rank's value in rank order, on rank 0; None on the others."""
-    values = [None] * world_size if rank == 0 else None
-    dist.gather_object(value, values, group=driver)
-    return values
 
 
 losses_by_rank = to_rank_0(losses)
@@ -606,14 +606,14 @@ class Crossed(nn.Module):
         return x
 
 
-def two_steps(**options):
+def two_steps(n_rows=256, **options):
     """The buckets of a first and of a second step, and a trace of both."""
     (replica, calls), buckets = watched(Crossed(768), **options), []
     dist.barrier()
     with trace() as t:
         for which in ("first step", "second step"):
             with torch.profiler.record_function(which):
-                replica(torch.ones(256, 768)).sum().backward()
+                replica(torch.ones(n_rows, 768)).sum().backward()
             buckets.append(list(calls))
             calls.clear()
     return buckets, t
@@ -670,7 +670,7 @@ if rank == 0:
 
 everyone()
 play("ranks")
-usual_buckets, _ = two_steps()
+usual_buckets, _ = two_steps(n_rows=8)
 cap = DDP(network()).bucket_bytes_cap
 
 usual_buckets_by_rank = to_rank_0(usual_buckets)
@@ -1005,7 +1005,7 @@ if rank == 0:
 
 everyone()
 play("ranks")
-buckets, t = two_steps(bucket_cap_mb=1, find_unused_parameters=True)
+buckets, t = two_steps(8, bucket_cap_mb=1, find_unused_parameters=True)
 
 buckets_by_rank = to_rank_0(buckets)
 if rank == 0:
@@ -1149,7 +1149,8 @@ def seconds(n, work):
 everyone()
 play("ranks")
 
-small, large = in_three_ways(150, 8, 8), in_three_ways(3, 512, 256)
+small = in_three_ways(100, 8, 8)
+large = in_three_ways(3, 512, 256, repeats=5)
 
 # Predict: With two free cores, two processes need about half the time. And two threads,
 # for the small layers and for the large ones? Think of the lock in chapter 5.
@@ -1277,7 +1278,7 @@ def losses_with(n, batch, steps, lr):
 
 
 everyone()
-kept = {n: losses_with(n, batch, 24, 0.2) for n in counts}
+kept = {n: losses_with(n, batch, 12, 0.2) for n in counts}
 samples = 48 * batch  # in each of these
 alone = losses_with(1, 16, samples // 16, 0.05)
 grown = losses_with(world_size, batch, samples // batch, 0.05)
@@ -1332,7 +1333,7 @@ if rank == 0:
     ax.legend()
     save_figures()
 
-# With the global batch kept, the last of 24 losses is (last_losses_same_batch): it is
+# With the global batch kept, the last of 12 losses is (last_losses_same_batch): it is
 # the same training on 1, 2 and all ranks, for this model without dropout and batch
 # normalization. Begin with that. With the batch of each rank kept, it is another
 # training: the same samples are seen in (steps_grown) steps in place of (steps_alone).
@@ -1364,23 +1365,24 @@ if rank == 0:
 # The rounding is not free: of a batch of 100, eight ranks take (global_batch_left).
 #
 # Worked problem: How many tokens must each rank have, so that its backward pass hides
-# the all-reduce? A model has $N$ parameters, and gradients of 2 bytes. In a ring of $n
-# = 64$ ranks each rank sends $2\frac{n-1}{n} \cdot 2N$ bytes over a link of $B$
-# bytes/s. Backward takes $4N$ operations a token, at $F$ per second. Both last equally
-# long at $T = \frac{n-1}{n}\cdot\frac{F}{B}$ tokens: $N$ has canceled. An H100 does 989
-# TFLOP/s [h100], say 40 % of it in practice; it sends 450 GB/s over NVLink [hopper], or
-# 50 GB/s over 400 Gbit/s InfiniBand [connectx7].
+# the all-reduce? A model has $N$ parameters, and gradients of 2 bytes. In a ring of $n$
+# ranks each rank sends $2\frac{n-1}{n} \cdot 2N$ bytes over a link of $B$ bytes/s.
+# Backward takes $4N$ operations a token, at $F$ per second. Both last equally long at
+# $T = \frac{n-1}{n}\cdot\frac{F}{B}$ tokens: $N$ has canceled. An H100 does 989 TFLOP/s
+# [h100], say 40 % of it in practice; it sends 450 GB/s over NVLink [hopper], or 50 GB/s
+# over 400 Gbit/s InfiniBand [connectx7].
 
 
-def tokens_to_hide(bandwidth, n=64, flops=0.4 * 989e12):
+def tokens_to_hide(n, bandwidth, flops=0.4 * 989e12):
     return (n - 1) / n * flops / bandwidth
 
 
 if rank == 0:
-    result("tokens_nvlink", round(tokens_to_hide(450e9)))
-    result("tokens_infiniband", round(tokens_to_hide(50e9)))
+    result("tokens_nvlink", round(tokens_to_hide(8, 450e9)))
+    result("tokens_infiniband", round(tokens_to_hide(64, 50e9)))
 
-# (tokens_nvlink) tokens over NVLink, (tokens_infiniband) over InfiniBand, if both links
+# (tokens_nvlink) tokens for the 8 GPUs that NVLink joins in one host,
+# (tokens_infiniband) for 64 GPUs with InfiniBand between their hosts, if both links
 # reach the full rate. With fewer, the ranks wait for the network, whatever the size of
 # the model. Then accumulate. The all-reduce still hides behind the backward pass of the
 # last part alone, but it comes once for all parts, so the wait is a smaller share of
@@ -1466,14 +1468,13 @@ if rank == 0:
 # written is filled, so that a forgotten initialization shows. `torch.empty` then is not
 # what it says:
 
-# It is filled with NaN, and that takes longer. The factor is large because
-# `torch.empty` usually writes nothing at all, so the factor says nothing about a whole
-# step. If it hurts, switch `torch.utils.deterministic.fill_uninitialized_memory` off.
-# What the kernels cost depends on the model: measure a step of your own. PyTorch's
-# notes promise only that deterministic operations are often slower, and no setting
-# brings equal bits on another kind of GPU or with another version [reproducibility].
-# Nor does any of this make a restarted run go on with the same bits. That takes chapter
-# 25.
+# Filling takes longer: all 4 MiB are written, where `torch.empty` usually writes
+# nothing at all. If it hurts, switch
+# `torch.utils.deterministic.fill_uninitialized_memory` off. What the kernels cost
+# depends on the model: measure a step of your own. PyTorch's notes promise only that
+# deterministic operations are often slower, and no setting brings equal bits on another
+# kind of GPU or with another version [reproducibility]. Nor does any of this make a
+# restarted run go on with the same bits. That takes chapter 25.
 
 # --- Extra: options that you may meet -------------------------------------------------
 

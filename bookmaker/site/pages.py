@@ -19,8 +19,9 @@ from sphinx.util import logging
 from bookmaker.folders import CHAPTER
 
 log = logging.getLogger(__name__)
-# What ipyparallel puts before a line that a rank printed, and before what it returned.
 EXTRA = "For those who want to know more. Nothing later depends on it."
+CODE = re.compile("`(.+?)`")  # in a cell's `fold`
+# What ipyparallel puts before a line that a rank printed, and before what it returned.
 RANK = re.compile(r"^(\[(?:stdout|stderr|output):(\d+)\])", re.MULTILINE)
 
 
@@ -73,7 +74,7 @@ def _complete(app, doctree):
     links = take_away(name, app.config.ranklab_launch)
     section.insert(position, nodes.raw("", links, format="html"))
     for cell in list(doctree.findall(_is_folded_cell)):
-        line = html.escape(cell["cell_metadata"]["fold"])
+        line = CODE.sub(r"<code>\1</code>", html.escape(cell["cell_metadata"]["fold"]))
         cell[:1] = _folded(cell.children[0], kind="fold", line=line)
     for extra in list(doctree.findall(_is_extra)):
         extra[1:] = _folded(*extra.children[1:], kind="extra", line=EXTRA)

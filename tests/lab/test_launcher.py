@@ -36,7 +36,7 @@ SOON = 30  # seconds; what a test waits for takes milliseconds
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
     """A running cluster, and its client as `cluster.client`, for tests that end no engine."""
-    with running(tmp_path_factory.mktemp("shared")) as cluster:
+    with running(tmp_path_factory.mktemp("shared"), config=Config()) as cluster:
         yield cluster
 
 
@@ -60,7 +60,11 @@ def running(folder, n=N, **options):
         assert wait_until(lambda: not belonging_to(str(folder)))
 
 
-def new_cluster(folder, n=N, **options):
+# Engines that import nothing before they are forked: most tests need no torch.
+BARE = Config(RankEngineSetLauncher={"preload": []})
+
+
+def new_cluster(folder, n=N, config=BARE, **options):
     silent = logging.getLogger(f"silent-{folder}")
     silent.setLevel(logging.CRITICAL + 1)
     return ipyparallel.Cluster(
@@ -72,6 +76,7 @@ def new_cluster(folder, n=N, **options):
         controller_args=["--HeartMonitor.period=100", "--HeartMonitor.max_heartmonitor_misses=600"],
         log=silent,
         shutdown_atexit=False,
+        config=config,
         **options,
     )
 

@@ -7,6 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 import nbformat
 import pytest
+from bs4 import BeautifulSoup
 from built_site import CHAPTERS, EXERCISED, PAGES, exercises_of, site, soups
 
 from bookmaker.folders import HERE
@@ -18,6 +19,10 @@ from ranklab.plots import RANK_COLORS
 pytestmark = pytest.mark.timeout(900)
 
 __all__ = ["site", "soups"]
+
+# What Markdown should have turned into something else; and where it is not read.
+MARKUP = re.compile(r"\$|`|\*\*|\]\(|^\s*(- |:::|#+ )", re.MULTILINE)
+AS_IT_IS = "pre, code, script, style, svg, .math, .cell_output"
 
 
 def test_every_page_is_there(site):
@@ -57,6 +62,19 @@ def test_no_link_is_broken(soups):
             if not target.exists() or (anchor and target in ids and anchor not in ids[target]):
                 broken.append(f"{path.name}: {tag[attribute]}")
     assert not broken
+
+
+def markup_shown(soup):
+    found = [text for article in soup("article") for text in article(string=MARKUP)]
+    return [text for text in found if not text.parent.css.closest(AS_IT_IS)]
+
+
+def test_no_page_shows_its_markup(soups):
+    for line, shown in (("in $n$ steps", 1), ("like this:\n- one", 1), ("a - b", 0)):
+        page = f"<article><p>{line}</p><pre>$HOME</pre></article>"
+        assert len(markup_shown(BeautifulSoup(page, "html.parser"))) == shown
+    for path, soup in soups.items():
+        assert not markup_shown(soup), path.name
 
 
 def test_every_picture_says_what_is_to_be_seen(soups):
