@@ -7,7 +7,6 @@ import time
 from itertools import pairwise
 
 import torch
-from sklearn.datasets import make_classification
 from torch import nn
 
 
@@ -16,6 +15,8 @@ def make_data(n, dim_in=1024, n_classes=32, *, class_sep=1.0, seed=0):
 
     class_sep: half the edge of the cube at whose corners the clusters are.
     """
+    from sklearn.datasets import make_classification  # slow: only if wanted
+
     X, y = make_classification(
         n_samples=n,
         n_features=dim_in,
