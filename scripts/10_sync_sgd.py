@@ -10,6 +10,7 @@
 
 import functools
 import os
+import pickle
 import random
 import re
 import socket
@@ -217,7 +218,7 @@ class DigitsNet(nn.Module):
         return self.last(torch.tanh(self.hidden(x.flatten(1))))
 
 
-# It is so little that every rank loads all of it, and asks which part of a batch is its
+# It is so little that every rank gets all of it, and asks which part of a batch is its
 # own. The order of the samples is that of chapter 3: a function of the step's number,
 # the same on every rank.
 
@@ -227,10 +228,19 @@ def shard(n, rank, world_size):
     return slice(n * rank // world_size, n * (rank + 1) // world_size)
 
 
-def everyone():
-    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
-    dist.barrier(group=driver)
+def from_rank_0(make):
+    """What make() returns on rank 0, in the kernel, on every rank: a copy for each."""
+    before = play("kernel")
+    box = [pickle.dumps(make()) if rank == 0 else None]
+    dist.broadcast_object_list(box, group=driver)
+    play(before)
+    return pickle.loads(box[0])
 
+
+if rank == 0:
+    print("\n## A batch, shared out\n")
+
+data = from_rank_0(lambda: digits())
 
 # From ranklab.taught.training:
 
@@ -255,18 +265,19 @@ def samples_of_step(step, n, batch_size, seed=0):
     return order[place * batch_size : (place + 1) * batch_size]
 
 
-everyone()
-if rank == 0:
-    print("\n## A batch, shared out\n")
-
 play("ranks")
 
-(X, y), (X_test, y_test) = digits()
+(X, y), (X_test, y_test) = data
 batch = samples_of_step(0, len(X), batch_size=64)
 mine = batch[shard(64, rank, world_size)]
 share = mine.tolist()
 a_few = X[mine[:6]].view(-1, 8, 8)
 counts = len(X), len(X_test), sum(p.numel() for p in DigitsNet().parameters())
+
+
+def everyone():
+    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
+    dist.barrier(group=driver)
 
 
 def to_rank_0(value):
@@ -771,12 +782,12 @@ def evaluate(model, X, y):
 # The losses are added up over the ranks once, at the end: nobody needs them earlier,
 # and each collective costs its latency.
 #
-# Predict: The same training three times, with one rank, with two, and with all: 11
+# Predict: The same training three times, with one rank, with two, and with all: 5
 # epochs, batches of 128. How far apart are the losses of the last step, in float32? And
-# in float64, after its first 40 steps?
+# in float64, after its first 20 steps?
 
 
-def train(make, k, dtype=torch.float32, steps=121, rate=0.2):
+def train(make, k, dtype=torch.float32, steps=55, rate=0.2):
     """Train with the first k ranks: (losses, accuracy, drift)."""
     if rank >= k:
         return None
@@ -795,7 +806,7 @@ play("ranks")
 
 sizes = sorted({1, 2, world_size})
 in_float32 = {k: train(DigitsNet, k) for k in sizes}
-in_float64 = {k: train(DigitsNet, k, torch.float64, 40) for k in sizes}
+in_float64 = {k: train(DigitsNet, k, torch.float64, 20) for k in sizes}
 
 in_float32_by_rank = to_rank_0(in_float32)
 in_float64_by_rank = to_rank_0(in_float64)
@@ -803,7 +814,7 @@ if rank == 0:
     play("kernel")
     float32s, float64s = in_float32_by_rank[0], in_float64_by_rank[0]
     found = {k: accuracy for k, (_, accuracy, _) in float32s.items()}
-    assert min(found.values()) > 0.97
+    assert min(found.values()) > 0.95
     assert all(of_k[2] == 0 for of_k in [*float32s.values(), *float64s.values()])
 
 
@@ -858,7 +869,7 @@ if rank == 0:
 # that the one before left, and a large step can enlarge it. And where a function has a
 # kink (ReLU) or chooses (max pooling takes one of four numbers), a last bit can decide
 # which way a part of the gradient goes: the difference jumps. Here are the same
-# training at five times the rate, and one with kinks:
+# training at five times the rate, and one with kinks, 8 epochs each:
 
 
 class WithKinks(DigitsNet):
@@ -873,8 +884,8 @@ class WithKinks(DigitsNet):
 everyone()
 play("ranks")
 
-fast = {k: train(DigitsNet, k, rate=1.0) for k in (1, 2)}
-kinked = {k: train(WithKinks, k) for k in (1, 2)}
+fast = {k: train(DigitsNet, k, steps=88, rate=1.0) for k in (1, 2)}
+kinked = {k: train(WithKinks, k, steps=88) for k in (1, 2)}
 
 fast_by_rank = to_rank_0(fast)
 kinked_by_rank = to_rank_0(kinked)
@@ -896,11 +907,11 @@ if rank == 0:
     ax.legend(ncols=3, columnspacing=0.8, handletextpad=0.2, fontsize=9)
     save_figures()
 
-# All begin with the same rounding. A distance of 0 has no point here, and float64 ends
-# with step 40. Then it can grow: in this run to (apart_fast) at the high rate and to
-# (apart_kinked) with kinks, in another to much less, or more. It is still rounding, and
-# after many steps in float32 nobody can tell it from a mistake. Compare gradients,
-# after one step, in float64.
+# All begin with the same rounding. A distance of 0 has no point here. The training in
+# float64 ends with step 20, that in float32 with step 55. Then it can grow: in this run
+# to (apart_fast) at the high rate and to (apart_kinked) with kinks, in another to much
+# less, or more. It is still rounding, and after many steps in float32 nobody can tell
+# it from a mistake. Compare gradients, after one step, in float64.
 
 # --- The last bits --------------------------------------------------------------------
 
@@ -1338,11 +1349,11 @@ with_momentum = functools.partial(torch.optim.SGD, momentum=0.9)
 
 def short_training(model, *, start=broadcast_parameters, share=shard,
                    average=average_gradients, make=with_momentum, rate=0.05):
-    """Train 30 steps in float64: (losses, drift, accuracy, weights)."""
+    """Train 20 steps in float64: (losses, drift, accuracy, weights)."""
     model, n, losses = model.double(), 16 * world_size, []
     start(model)
     optimizer = make(model.parameters(), lr=rate)
-    for step in range(30):
+    for step in range(20):
         own = samples_of_step(step, len(X), n)[share(n, rank, world_size)]
         loss = loss_and_gradients(model, X[own].double(), y[own])
         losses.append(loss / world_size)
@@ -1438,7 +1449,7 @@ if rank == 0:
 # weights differ by (summed_by_adam), and with SGD by (summed_by_sgd). There the mistake
 # sleeps until somebody changes the optimizer, or clips gradients.
 #
-# Other starts: the drift was (drift_before) at first, and after 30 steps it is
+# Other starts: the drift was (drift_before) at first, and after 20 steps it is
 # (drift_after), to nine digits. All ranks make the same step, from different places.
 # Averaging gradients brings nobody together; it only keeps together those who are. And
 # each step is a mean of gradients that belong to different networks, so it is right for

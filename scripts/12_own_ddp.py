@@ -88,7 +88,7 @@ def form_groups():
     own = dist.PrefixStore(f"group {number}", store)
     own.set(f"rank {rank}", "here")  # no clock runs before all ranks are here
     own.wait([f"rank {r}" for r in range(world_size)], timedelta(minutes=30))
-    limit = timedelta(seconds=5)
+    limit = timedelta(seconds=20)
     defaults = dist.distributed_c10d  # what dist.new_group() goes by, if not told otherwise
     defaults.default_pg_timeout = limit
     if defaults.default_pg_nccl_timeout is not None:  # there is NCCL in this build of torch
@@ -145,7 +145,7 @@ def play(part):
 # behind that line, and how much code does it take to write one that you would trust
 # with a training of your own?
 #
-# 30 minutes to read · 40 seconds to run · stands on chapter 8, chapter 10 and chapter
+# 30 minutes to read · 30 seconds to run · stands on chapter 8, chapter 10 and chapter
 # 11
 #
 # The gradient of the whole batch is the mean of the ranks' gradients: chapter 10 has
@@ -215,9 +215,9 @@ def wrong_by(make_step):
 
 
 def traced(make_step):
-    """Of seven steps of the deep model, the trace of the fastest."""
-    step, x, traces, seconds = make_step(deep()), torch.randn(256, 224), [], []
-    for _ in range(7):
+    """Of four steps of the deep model, the trace of the fastest."""
+    step, x, traces, seconds = make_step(deep()), torch.randn(128, 224), [], []
+    for _ in range(4):
         dist.barrier()
         began = time.perf_counter()
         with trace() as t:
@@ -673,7 +673,7 @@ play("ranks")
 versions = one_a_parameter, one_for_all, in_several, during_backward
 steps = [make(deep()) for make in versions]
 steps.append(functools.partial(backward, deep()))
-version_seconds = turns(steps, torch.randn(256, 224), 9)
+version_seconds = turns(steps, torch.randn(128, 224))
 
 
 def of_slowest(seconds):
@@ -754,21 +754,21 @@ def on_the_link(make_step, bucket_bytes=512 << 10):
     return make_step(deep(), bucket_bytes, all_reduce=new.all_reduce), new.log
 
 
-def fastest(make_step):
-    """When it, its forward and its backward ended, and its messages."""
-    (step, log), x, found = on_the_link(make_step), torch.randn(256, 224), []
-    for _ in range(9 if rank < 2 else 0):
-        log.clear()
-        dist.barrier(pair)
-        start = time.perf_counter()
-        step(x)
-        marks = time.perf_counter(), backward.began, backward.ended
-        found.append(([1e3 * (mark - start) for mark in marks],
-                      [(1e3 * (a - start), 1e3 * (b - a)) for a, b in log]))
-    return min(found, default=None)
+def timed(step, log):
+    """When a step, its forward and its backward ended, and its messages."""
+    log.clear()
+    dist.barrier(pair)
+    start = time.perf_counter()
+    step(x)
+    marks = time.perf_counter(), backward.began, backward.ended
+    return ([1e3 * (mark - start) for mark in marks],
+            [(1e3 * (a - start), 1e3 * (b - a)) for a, b in log])
 
 
-after_and_during = fastest(in_several), fastest(during_backward)
+x = torch.randn(256, 224)
+ways = [on_the_link(make_step) for make_step in (in_several, during_backward)]
+found = [[timed(*way) for way in ways] for _ in range(7 if rank < 2 else 0)]
+after_and_during = [min(of_way) for of_way in zip(*found)]
 
 after_and_during_by_rank = to_rank_0(after_and_during)
 if rank == 0:
@@ -792,11 +792,11 @@ if rank == 0:
     result("link_gain", during / after, varies=True)
     save_figures()
 
-# Drawn is rank 0, and of each kind the fastest of nine steps. The light bar is forward,
-# the full one backward; the hatched bars are messages under way, and the gray line is
-# where the step ends. In the lower row messages hide behind backward, and the step
-# takes (link_gain) of the time. They cannot begin earlier: forward comes first, and
-# then a bucket has to be filled.
+# Drawn is rank 0, and of each kind the fastest of seven steps. The light bar is
+# forward, the full one backward; the hatched bars are messages under way, and the gray
+# line is where the step ends. In the lower row messages hide behind backward, and the
+# step takes (link_gain) of the time. They cannot begin earlier: forward comes first,
+# and then a bucket has to be filled.
 
 # --- How large a bucket? --------------------------------------------------------------
 
@@ -829,14 +829,16 @@ def overlapped_seconds(bucket_bytes, forward, backward, alpha, beta,
 # busy, those of Gloo included.
 
 
-def core_seconds(nbytes, messages=50):
-    """Seconds for which an all-reduce keeps a core of this rank busy."""
-    box = torch.zeros(nbytes // 4)
-    dist.barrier(pair)
-    start = time.process_time()
-    for _ in range(messages):
-        dist.all_reduce(box, group=pair)
-    return (time.process_time() - start) / messages
+def core_seconds(nbytes, rounds=10, messages=5):
+    """Seconds for which an all-reduce keeps a core busy: the best round."""
+    box, found = torch.zeros(nbytes // 4), []
+    for _ in range(rounds):
+        dist.barrier(pair)
+        start = time.process_time()
+        for _ in range(messages):
+            dist.all_reduce(box, group=pair)
+        found.append((time.process_time() - start) / messages)
+    return min(found)
 
 
 everyone()
@@ -854,8 +856,7 @@ order = [*deep().parameters()][::-1]
 dealt = [[b.buffer.nbytes for b in in_buckets(order, each)] for each in limits]
 by_bucket = turns(
     [deep(), during_backward(deep(), all_reduce=lambda *_, **how: None),
-     *(on_the_link(during_backward, limit)[0] for limit in limits)],
-    torch.randn(256, 224), 9, pair)
+     *(on_the_link(during_backward, limit)[0] for limit in limits)], x, 7, pair)
 
 # From ranklab.taught.messages:
 
@@ -892,7 +893,7 @@ link_by_rank = to_rank_0(link)
 dealt_by_rank = to_rank_0(dealt)
 if rank == 0:
     play("kernel")
-    link, dealt = link_by_rank[0], dealt_by_rank[0]
+    link, dealt = max(link_by_rank[:2]), dealt_by_rank[0]  # the slower rank's
     parts = ahead / 1e3, (computing - ahead) / 1e3
 
 
@@ -923,7 +924,7 @@ if rank == 0:
     off = np.abs(np.log(by_link / with_core))
     if quiet:
         assert by_link[best] < min(by_link[0], by_link[-1])
-        assert max(off) < np.log(1.7), by_link / with_core
+        assert max(off) < np.log(2), by_link / with_core
     result("whole_over_best", by_link[-1] / by_link[best], varies=True)
     result("single_over_best", by_link[0] / by_link[best], varies=True)
     result("predicted_single", with_core[0] / by_link[0], varies=True)
@@ -1565,15 +1566,15 @@ def loss_of(model, batch, r):
 
 
 def train(wrap=None):
-    """The weights after 30 steps; without `wrap`, of one process alone."""
+    """The weights after 20 steps; without `wrap`, of one process alone."""
     torch.manual_seed(rank if wrap else 0)  # the wrapper must make them equal
     model = wrap(Awkward().double()) if wrap else Awkward().double()
     optimizer = torch.optim.SGD(
         model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
-    for step in range(30):
+    for step in range(20):
         optimizer.zero_grad()
-        for batch in [30 + step, step] if step % 4 == 3 else [step]:
-            later = wrap and batch >= 30
+        for batch in [20 + step, step] if step % 4 == 3 else [step]:
+            later = wrap and batch >= 20
             with model.no_sync() if later else contextlib.nullcontext():
                 for r in [rank] if wrap else range(world_size):
                     share = 1 if wrap else world_size
@@ -1605,9 +1606,9 @@ if rank == 0:
     result("gap_to_pytorch", gap_to_pytorch, varies=True)
     result("gap_to_alone", gap_to_alone, varies=True)
 
-# After 30 steps in float64 the largest difference is (gap_to_pytorch) from PyTorch's
+# After 20 steps in float64 the largest difference is (gap_to_pytorch) from PyTorch's
 # and (gap_to_alone) from the training without ranks: last bits. Among the ranks there
-# is none at all. `tests/chapters/test_wrappers.py` does 200 steps for 1, 2, 3 and 4
+# is none at all. `tests/chapters/test_wrappers.py` does 60 steps for 1, 2, 3 and 4
 # ranks. It is a test suite for such wrappers: what PyTorch's promises is tested on
 # both.
 #
@@ -1617,7 +1618,7 @@ everyone()
 play("ranks")
 wrappers = OwnDDP, DistributedDataParallel
 own_and_pytorch = turns([functools.partial(backward, wrap(deep()))
-                         for wrap in wrappers], torch.randn(128, 224), 9)
+                         for wrap in wrappers], torch.randn(128, 224), 7)
 
 own_and_pytorch_by_rank = to_rank_0(own_and_pytorch)
 if rank == 0:
@@ -1639,11 +1640,11 @@ if rank == 0:
 # on longest, which the wrapper calls `ahead`. The mean still divides by the world size,
 # so the late steps are shorter ones. And only the model is equal: a rank that stopped
 # early has missed updates of its optimizer's momentum. So with momentum the ranks
-# differ after the next ordinary step, with PyTorch's `join`, too, and nobody says so.
-# Whoever goes on training with momentum must broadcast the optimizer's state as well.
-# With `join(throw_on_early_termination=True)` every rank gets an error as soon as one
-# has no more data. Which is better? If the data are cut into equal parts anyway, an
-# error.
+# differ after the next ordinary step, with PyTorch's `join`, too
+# (`tests/chapters/test_wrappers_join.py`), and nobody says so. Whoever goes on training
+# with momentum must broadcast the optimizer's state as well. With
+# `join(throw_on_early_termination=True)` every rank gets an error as soon as one has no
+# more data. Which is better? If the data are cut into equal parts anyway, an error.
 
 # --- What do more ranks bring? --------------------------------------------------------
 
@@ -1723,6 +1724,7 @@ if rank == 0:
     result("strong_64", round(efficiency(64, link, tokens=16384 // 8), 2))
     result("weak_64", round(efficiency(64, link), 2))
     assert efficiency(8, link, buckets=four) < efficiency(8, link)
+    assert efficiency(8, "NVLink", overlap=False) > 0.9
 
 
 def leave_group():

@@ -83,26 +83,26 @@ def alone(size, steps):
 
 @pytest.fixture(scope="module")
 def trained(ranks):
-    """The weights of all ranks after 200 steps; each training is done once."""
-    return functools.cache(lambda kind, size: ranks.run(train, kind, size, 200)[:size])
+    """The weights of all ranks after 60 steps; each training is done once."""
+    return functools.cache(lambda kind, size: ranks.run(train, kind, size, 60)[:size])
 
 
 @SIZES
 @BOTH
-def test_weights_after_200_steps_are_those_of_a_training_without_ranks(trained, kind, size):
+def test_weights_after_60_steps_are_those_of_a_training_without_ranks(trained, kind, size):
     """Tied, frozen, unused and sometimes used parameters, one used twice, no_sync, a dict."""
     got = trained(kind, size)
-    torch.testing.assert_close(got[0], alone(size, 200), **CLOSE)
+    torch.testing.assert_close(got[0], alone(size, 60), **CLOSE)
     assert all(torch.equal(of_rank, got[0]) for of_rank in got)
 
 
 @SIZES
-def test_weights_after_200_steps_are_those_of_pytorchs_wrapper(trained, size):
+def test_weights_after_60_steps_are_those_of_pytorchs_wrapper(trained, size):
     torch.testing.assert_close(trained("own", size), trained("PyTorch's", size), **CLOSE)
 
 
 def test_so_they_are_with_adam(ranks):
-    own, pytorchs = (ranks.run(train, kind, 3, 40, "AdamW")[0] for kind in ("own", "PyTorch's"))
+    own, pytorchs = (ranks.run(train, kind, 3, 24, "AdamW")[0] for kind in ("own", "PyTorch's"))
     torch.testing.assert_close(own, pytorchs, rtol=0, atol=1e-9)  # it divides by small numbers
 
 

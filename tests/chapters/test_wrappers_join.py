@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from wrappers import BOTH, CLOSE, N, gradients_of_all, my_batch, started, wrap
+from wrappers import BOTH, CLOSE, N, gradients_of_all, my_batch, started, weights, wrap
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -22,16 +22,20 @@ def replica_of(kind):
     return wrap(kind, module, unused=False)
 
 
-def uneven(replica, throw=False):
+def step(replica, optimizer, k):
+    optimizer.zero_grad()
+    replica(my_batch(k)).square().mean().backward()
+    optimizer.step()
+
+
+def uneven(replica, throw=False, optimizer=None):
     """Rank r has r + 1 batches. Return how many it has done, and what was raised."""
-    optimizer = torch.optim.SGD(replica.parameters(), lr=0.1)
+    optimizer = optimizer or torch.optim.SGD(replica.parameters(), lr=0.1)
     done, raised = 0, ""
     try:
         with replica.join(throw_on_early_termination=throw):
             for k in range(dist.get_rank() + 1):
-                optimizer.zero_grad()
-                replica(my_batch(k)).square().mean().backward()
-                optimizer.step()
+                step(replica, optimizer, k)
                 done += 1
     except RuntimeError as error:
         raised = str(error)
@@ -60,6 +64,24 @@ def test_join_ends_with_the_weights_of_the_rank_that_went_on_longest(ranks, kind
 def test_join_gives_the_weights_of_pytorchs(ranks):
     own, pytorchs = (ranks.run(join, kind, False)[0][0] for kind in ("own", "PyTorch's"))
     torch.testing.assert_close(own, pytorchs, **CLOSE)
+
+
+def with_momentum(kind):
+    """The weights after join, and after an ordinary step of the same optimizer."""
+    replica = replica_of(kind)
+    optimizer = torch.optim.SGD(replica.parameters(), lr=0.1, momentum=0.9)
+    uneven(replica, optimizer=optimizer)
+    joined = weights(replica.module)
+    step(replica, optimizer, 9)
+    return joined, weights(replica.module)
+
+
+def test_with_momentum_ranks_differ_after_the_next_step_as_with_pytorchs(ranks):
+    own, pytorchs = (ranks.run(with_momentum, kind) for kind in ("own", "PyTorch's"))
+    torch.testing.assert_close(own, pytorchs, **CLOSE)
+    joined, after = zip(*own)
+    assert all(torch.equal(each, joined[0]) for each in joined)
+    assert not torch.allclose(after[0], after[3])
 
 
 @BOTH

@@ -9,7 +9,7 @@ from torch import nn
 from ranklab.exercises import Case, Exercise, Mistake
 
 ALL = "[*model.parameters(), *model.buffers()]"
-BOX = "box = torch.empty(values.shape, dtype=values.dtype)"
+BOX = "box = values.new_empty(values.shape)"
 RECEIVED, TAKEN = "            dist.recv(box, src)\n", "            values.copy_(box)\n"
 
 

@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 def average_shards(model, samples):
     """Replace this rank's gradients by those of the mean over all samples."""
-    total = torch.tensor(samples)
+    total = torch.tensor(samples, device=next(model.parameters()).device)
     dist.all_reduce(total)
     for parameter in model.parameters():
         if parameter.grad is None:
@@ -31,7 +31,6 @@ def average_shards(model, samples):
 
 # %% check('same_start', same_start)
 
-import torch
 import torch.distributed as dist
 
 
@@ -44,7 +43,7 @@ def same_start(model, src):
                 if other != src:
                     dist.send(values.contiguous(), other)
         else:
-            box = torch.empty(values.shape, dtype=values.dtype)
+            box = values.new_empty(values.shape)
             dist.recv(box, src)
             values.copy_(box)
 
@@ -72,7 +71,7 @@ from torch import nn
 
 def whole_step(model, velocity, inputs, labels, rate, momentum):
     """Make one step in place on all ranks; return their mean loss, a float."""
-    n = torch.tensor(len(labels))
+    n = labels.new_tensor(len(labels))
     dist.all_reduce(n)
     loss = nn.functional.cross_entropy(
         model(inputs), labels, reduction="sum") / n
