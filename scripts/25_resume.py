@@ -195,7 +195,7 @@ def digits(seed=0):
 # A rank is killed in the middle of a training. What must be on the disk so that the run
 # can go on, and end with the same bits as one that nobody stopped?
 #
-# 30 minutes to read · 1 minute to run · stands on chapter 11
+# 30 minutes to read · 30 seconds to run · stands on chapter 11
 #
 # At the end you can write a training that survives a kill at any moment, on any rank.
 # You can say what belongs in a checkpoint and what each part of it is for, prove that a
@@ -1167,46 +1167,13 @@ def train(run, steps, folder, every, before_step=None):
     return run.losses
 
 
-# The functions of this page go into a file, as they stand, with these lines below them.
-# The last ones are a launcher. `start_processes` ends all ranks as soon as one has
-# failed, and the loop starts them again. Rank 1 kills itself before step 14, unless
-# there is a checkpoint.
-
-if rank == 0:
-    print("\n## A launcher is a loop\n")
-    end = '''
-
-def main(rank, meet):
-    dist.init_process_group("gloo", meet, rank=rank, world_size=2)
-    first_life = not latest_checkpoint("saved")
-
-    def die_here(step):
-        if first_life and (rank, step) == (1, 14):
-            print("killed before step 14", flush=True)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    model, data = network(dropout=0.2), torch.load("data.pt")
-    run = warm_up(Training(model, data, 32, augmented))
-    losses = train(run, 24, "saved", every=4, before_step=die_here)
-    del run  # DDP must not outlive its process group, or a rank may hang
-    if rank == 0:
-        torch.save((losses, model.state_dict()), "restarted.pt")
-    dist.barrier()
-    dist.destroy_process_group()
-'''
-    launcher = '''
-
-for life in (1, 2, 3):
-    print("life", life, flush=True)
-    meet = f"file://{tempfile.mkdtemp(dir=os.getcwd())}/meet"
-    try:
-        mp.start_processes(main, (meet,), nprocs=2, start_method="fork")
-        break
-    except Exception as error:
-        print(error)
-'''
+# The functions of this page go into a file, as they stand. Below them comes what a rank
+# does. Rank 1 kills itself before step 14, unless there is a checkpoint.
 
 everyone()
+if rank == 0:
+    print("\n## A launcher is a loop\n")
+
 play("ranks")
 taken = [network, shares, augmented, mean_over_ranks, seed_all, random_states]
 taken += [set_random_states, warm_up, state_of, restore, train, write_whole]
@@ -1236,8 +1203,46 @@ from torch.utils.data import DistributedSampler
 
 program_text_by_rank = to_rank_0(program_text)
 if rank == 0:
-    text = imports + program_text_by_rank[0] + end + launcher
-    (folder / "restarted.py").write_text(text)
+    functions = imports + program_text_by_rank[0]
+
+if rank == 0:
+    end = '''
+
+def main(rank, meet):
+    dist.init_process_group("gloo", meet, rank=rank, world_size=2)
+    first_life = not latest_checkpoint("saved")
+
+    def die_here(step):
+        if first_life and (rank, step) == (1, 14):
+            print("killed before step 14", flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    model, data = network(dropout=0.2), torch.load("data.pt")
+    run = warm_up(Training(model, data, 32, augmented))
+    losses = train(run, 24, "saved", every=4, before_step=die_here)
+    del run  # DDP must not outlive its process group, or a rank may hang
+    if rank == 0:
+        torch.save((losses, model.state_dict()), "restarted.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+'''
+
+# The last lines are a launcher. `start_processes` ends all ranks as soon as one has
+# failed, and the loop starts them again, in a new life.
+
+if rank == 0:
+    launcher = '''
+
+for life in (1, 2, 3):
+    print("life", life, flush=True)
+    meet = f"file://{tempfile.mkdtemp(dir=os.getcwd())}/meet"
+    try:
+        mp.start_processes(main, (meet,), nprocs=2, start_method="fork")
+        break
+    except Exception as error:
+        print(error)
+'''
+    (folder / "restarted.py").write_text(functions + end + launcher)
 
 # Predict: The loop runs it, and rank 1 is killed before step 14. And ranks 0 and 1 of
 # this notebook run it, with nobody killed. How many different results are there?
