@@ -1,6 +1,7 @@
 """What chapter 25's checkpoints are made of: the file, the one rank that writes, the groups."""
 
 import contextlib
+import functools
 import os
 import time
 from pathlib import Path
@@ -8,18 +9,29 @@ from unittest import mock
 
 import pytest
 import torch.distributed as dist
-from on_ranks import group_of, started
+from resuming.forked import Forked, preload
 
 from ranklab.checks.resume._any_moment import flaw
 from ranklab.taught import resume
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork"),
+]
 
 
 @pytest.fixture(scope="module")
-def ranks():
-    with started() as ranks:
-        yield ranks
+def ranks(tmp_path_factory):
+    preload()
+    ranks = Forked(4, tmp_path_factory.mktemp("ranks"))
+    yield ranks
+    ranks.close()
+
+
+@functools.cache
+def group_of(*members):
+    """The group of these ranks; all ranks of the world make it at the same time, once."""
+    return dist.new_group(list(members))
 
 
 @pytest.mark.parametrize("old", [None, b"what was there before"])

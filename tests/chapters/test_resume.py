@@ -6,7 +6,6 @@ which step it began.
 """
 
 import functools
-import multiprocessing
 import os
 import random
 import signal
@@ -15,6 +14,7 @@ import time
 import pytest
 import torch
 from resuming import life
+from resuming.forked import LIMIT, preload, processes
 
 from ranklab.taught import resume
 
@@ -23,14 +23,10 @@ pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork, and SIGKILL"),
 ]
 
-LIMIT = 60  # seconds that a life may take
-processes = multiprocessing.get_context("forkserver") if hasattr(os, "fork") else None
-
 
 @pytest.fixture(scope="module", autouse=True)
 def server():
-    """Let the server that forks import once what all ranks need."""
-    processes.set_forkserver_preload(["ranklab.taught.resume", "torch._dynamo"])
+    preload()
 
 
 class Run:

@@ -34,7 +34,7 @@ def live(folder, number, rank, world_size, end, noisy):
     checkpoint is saved: when a "fraction" of it is "written", or next to its being "renamed"; or
     the disk is "full" then. "held": all ranks wait before the step until somebody kills them.
     """
-    _join(folder / f"meet-{number}", rank, world_size)
+    join(folder / f"meet-{number}", rank, world_size)
     stop = _prepare(*end) if end and end[1] in (rank, None) else None
 
     def before_step(now):
@@ -62,7 +62,8 @@ def live(folder, number, rank, world_size, end, noisy):
     dist.destroy_process_group()
 
 
-def _join(meet, rank, world_size):
+def join(meet, rank, world_size):
+    """Join the group of the ranks that meet in this file."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo" if os.uname().sysname == "Linux" else "lo0"
     torch.set_num_threads(1)
     store = dist.FileStore(str(meet), world_size)
