@@ -112,7 +112,7 @@ def main(repeats=15):
         ranks.run(prepare)
         first = _measured(ranks, max(1, repeats // 5))
         times = {way: [first[nbytes][way] for nbytes in SIZES] for way in OWN}
-        table = winners(SIZES, times)
+        table = winners(SIZES, times, gain=1.5)
         ranks.run(choose, table)
         seconds = _measured(ranks, repeats)
     print("best:", *(f"from {nbytes:,} bytes on {way}," for nbytes, way in table))

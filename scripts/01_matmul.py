@@ -173,7 +173,7 @@ def by_loops(A, B):
     return np.array(product(A.tolist(), B.tolist()))
 
 
-def best_time(function, *args, repeat=5, clock=time.perf_counter):
+def best_time(function, *args, repeat=3, clock=time.perf_counter):
     """Seconds for function(*args): the shortest of `repeat` calls.
 
     One call to warm up comes before them. clock: time.perf_counter, or
@@ -498,7 +498,7 @@ if rank == 0:
     fits = []
     for _ in range(5):
         ns, times = big_o.measure_execution_time(
-            product_5x5, numbers, n_repeats=300
+            product_5x5, numbers, n_repeats=100
         )
         fits.append(big_o.infer_big_o_class(ns, times, simplicity_bias=0))
     found = [type(best).__name__ for best, _ in fits]
@@ -672,7 +672,7 @@ if rank == 0:
 def per_number(numbers):
     """CPU seconds of a sum, for each number in it."""
     clock = time.process_time
-    return best_time(np.sum, numbers, repeat=20, clock=clock) / len(numbers)
+    return best_time(np.sum, numbers, repeat=10, clock=clock) / len(numbers)
 
 
 if rank == 0:
@@ -853,7 +853,7 @@ if rank == 0:
 def bytes_per_second(operation, bytes_each, *arrays):
     """Bytes a second of an operation on arrays, by its bytes for an entry."""
     clock = time.process_time
-    seconds = best_time(operation, *arrays, repeat=20, clock=clock)
+    seconds = best_time(operation, *arrays, repeat=10, clock=clock)
     return bytes_each * len(arrays[0]) / seconds
 
 
@@ -1103,14 +1103,14 @@ def chain(steps=100_000):
     return x
 
 
-def least(work, *args, repeat=7):
+def least(work, *args, repeat=4):
     """CPU seconds for work(*args), the least of `repeat` calls."""
     times = []
-    for _ in range(repeat + 1):
+    for _ in range(repeat):
         start = time.process_time()
         work(*args)
         times.append(time.process_time() - start)
-    return min(times[1:])
+    return min(times)
 
 
 # All of it in CPU time: what it takes if each rank has a core to itself. Rank 0 also

@@ -36,7 +36,7 @@ def _draw(ax, title, recording):
     style = {"facecolor": pale(RANK_COLORS[0], 0.5), "edgecolor": RANK_COLORS[0], "fill": True}
     ax.stairs(recording[column], times, **style)
     title = f"{title}: {recording.mean(column):.0f} % on average"
-    if column == "own_percent" and recording["children_percent"].any():
+    if column == "own_percent" and (recording["children_percent"] > 1).any():
         line = {"color": RANK_COLORS[1], "baseline": None, "linewidth": 1.5}
         ax.stairs(recording["children_percent"], times, **line)
         title += " (line: its workers)"

@@ -305,7 +305,7 @@ def cost_models(n, message, add):
     }
 
 
-def winners(sizes, times, gain=1.5):
+def winners(sizes, times, gain=2):
     """Return [(nbytes, way), ...]: from that size on, take that way.
 
     times: {way: seconds at each of `sizes`}, the same on all ranks. It

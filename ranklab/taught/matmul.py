@@ -27,7 +27,7 @@ def by_loops(A, B):
     return np.array(product(A.tolist(), B.tolist()))
 
 
-def best_time(function, *args, repeat=5, clock=time.perf_counter):
+def best_time(function, *args, repeat=3, clock=time.perf_counter):
     """Seconds for function(*args): the shortest of `repeat` calls.
 
     One call to warm up comes before them. clock: time.perf_counter, or

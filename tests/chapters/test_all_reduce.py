@@ -66,7 +66,10 @@ def prepare(all_members):
 
 @on_ranks
 def compare(kind, members):
-    """Run every case; return a sentence for each that differs from PyTorch's own all-reduce."""
+    """Run every case; return a sentence for each that differs from PyTorch's own all-reduce.
+
+    All types in groups of 5 and 8; in the others, of all lengths and layouts, float32.
+    """
     if rank not in members:  # noqa: F821
         return []
     group = groups[tuple(members)]
@@ -80,8 +83,8 @@ def compare(kind, members):
         yield (torch.arange(30).view(5, 6) % 11 + rank).to(dtype)[:, 2]  # noqa: F821
         yield (torch.arange(40) % 11 + rank).to(dtype)[3:31:3]  # noqa: F821
 
-    wrong = []
-    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int64):  # noqa: F821
+    wrong, types = [], [torch.float32, torch.float64, torch.bfloat16, torch.int64]  # noqa: F821
+    for dtype in types if len(members) in (5, 8) else types[:1]:
         for x in tensors(dtype):
             expected = x.clone()
             dist.all_reduce(expected, group=group)  # noqa: F821
@@ -161,7 +164,7 @@ def traced(kind, members, n):
     return t
 
 
-@pytest.mark.parametrize("n", [2, 3, 4, 8])
+@pytest.mark.parametrize("n", few([2, 3, 4, 8], lambda n: n in (3, 8)))
 @pytest.mark.parametrize("kind", ["ring", "pipelined"])
 def test_a_rank_of_a_ring_sends_as_much_as_it_must_and_no_more(ranks, kind, n):
     length = 120 * n
@@ -169,7 +172,7 @@ def test_a_rank_of_a_ring_sends_as_much_as_it_must_and_no_more(ranks, kind, n):
     assert [row.sent_bytes for row in rows][:n] == [2 * (n - 1) * 4 * length // n] * n
 
 
-@pytest.mark.parametrize("n", [1, 2, 5, 8])
+@pytest.mark.parametrize("n", few([1, 2, 5, 8], lambda n: n == 5))
 def test_gathering_and_the_tree_send_2_tensors_for_each_rank_but_one(ranks, n):
     for kind in ("gather", "tree"):
         rows = traffic(ranks.run(traced, kind, tuple(range(n)), 64))
