@@ -251,10 +251,12 @@ def _draw_timetable(ax, rows, last):
                 edge = full if kind == "W" else "white"
                 look = {"facecolor": fills[kind], "edgecolor": edge, "linewidth": 0.6}
                 ax.add_patch(Rectangle((1e3 * start, low), 1e3 * (end - start), tall, **look))
-                if end - start > 0.008 * last * (1 + len(str(k))):
+                # The axes are about 320 points wide, a digit about 0.64 of its size.
+                fits = 320 / 0.64 * (end - start) / last / len(str(k))
+                if fits > 3:
                     color = "white" if fills[kind] == full else "black"
                     look = {"ha": "center", "va": "center_baseline", "color": color}
-                    look["fontsize"] = 7 if chunks == 1 else 6
+                    look["fontsize"] = min(fits, 7 if chunks == 1 else 6)
                     ax.text(500 * (start + end), low + tall / 2 + 0.01, k, **look)
     ax.set_yticks(range(len(rows)), [f"stage {stage}" for stage in range(len(rows))])
     ax.set(ylim=(len(rows) - 0.5, -0.5), xlim=(0, 1020 * last))

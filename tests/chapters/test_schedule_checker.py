@@ -113,7 +113,7 @@ WAYS = [dropped, doubled, swapped, moved, renamed, reversed_receives]
 @pytest.mark.parametrize("way", WAYS)
 def test_of_broken_schedules_it_refuses_those_that_are_wrong(way):
     rng, refused, accepted = drawn(way.__name__), 0, 0
-    for _ in range(250):
+    for _ in range(100):
         p, m, v = rng.randint(2, 4), rng.randint(1, 4), rng.randint(1, 2)
         made = [own.gpipe(p, m), own.one_f_one_b(p, m), own.zero_bubble(p, m)]
         made += [own.interleaved(p, p, v)]
@@ -127,7 +127,7 @@ def test_of_broken_schedules_it_refuses_those_that_are_wrong(way):
         refused, accepted = refused + (not wanted), accepted + wanted
         if not wanted:
             assert re.search(r"[Ss]tage \d", said) and said.endswith("."), said
-    assert refused > 50
+    assert refused > 20
     if way in (dropped, doubled):
         assert accepted == 0
 
