@@ -770,6 +770,8 @@ ways = [on_the_link(make_step) for make_step in (in_several, during_backward)]
 found = [[timed(*way) for way in ways] for _ in range(7 if rank < 2 else 0)]
 after_and_during = [min(of_way) for of_way in zip(*found)]
 
+# From ranklab.taught.feeding:
+
 
 def cores_are_free():
     """Are there two cores at least, which nobody else has much use for?

@@ -899,7 +899,7 @@ if rank == 0:
     assert max(gaps) < 1e-12
     result("largest_gap", float(max(gaps)), varies=True)
 
-# From ranklab.taught.own_ddp:
+# From ranklab.taught.feeding:
 
 
 def cores_are_free():

@@ -1173,7 +1173,7 @@ if rank == 0:
     result("speed_up", speed_up, varies=True)
     result("limit", 2 * 8 / (8 + 2 - 1))
 
-# From ranklab.taught.own_ddp:
+# From ranklab.taught.feeding:
 
 
 def cores_are_free():

@@ -479,6 +479,19 @@ x = X.clone().requires_grad_()
 AsInChapter7.apply(branch(copied(x)), None).square().sum().backward()
 assert torch.allclose(x.grad, world_size * X_whole.grad)
 
+# From ranklab.taught.feeding:
+
+
+def cores_are_free():
+    """Are there two cores at least, which nobody else has much use for?
+
+    False, too, where the system counts no load, as Windows does not.
+    """
+    if (os.cpu_count() or 1) < 2 or not hasattr(os, "getloadavg"):
+        return False
+    return os.getloadavg()[0] < 2 * os.cpu_count()
+
+
 # From ranklab.taught.layers:
 
 
@@ -497,19 +510,6 @@ def timed(passes, repeats):
             dist.barrier()
             seconds.append((time.perf_counter() - clock, computing))
     return [seconds[1:] for seconds in took]
-
-
-# From ranklab.taught.own_ddp:
-
-
-def cores_are_free():
-    """Are there two cores at least, which nobody else has much use for?
-
-    False, too, where the system counts no load, as Windows does not.
-    """
-    if (os.cpu_count() or 1) < 2 or not hasattr(os, "getloadavg"):
-        return False
-    return os.getloadavg()[0] < 2 * os.cpu_count()
 
 
 # It notices both. Without f the forward pass is right, to the last digit, and a

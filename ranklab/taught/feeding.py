@@ -3,10 +3,21 @@
 """Data loading and GPU utilization: keep the processor busy: what chapter 04_feeding teaches."""
 
 import itertools
+import os
 import time
 
 import torch
 from torch.utils.data import DataLoader, Dataset
+
+
+def cores_are_free():
+    """Are there two cores at least, which nobody else has much use for?
+
+    False, too, where the system counts no load, as Windows does not.
+    """
+    if (os.cpu_count() or 1) < 2 or not hasattr(os, "getloadavg"):
+        return False
+    return os.getloadavg()[0] < 2 * os.cpu_count()
 
 
 class Fetched(Dataset):

@@ -3,7 +3,6 @@
 """Your own DDP: communication behind backward: what chapter 12_own_ddp teaches."""
 
 import contextlib
-import os
 import weakref
 
 import torch
@@ -110,16 +109,6 @@ class Overlapped(InBuckets):
     def on_gradient(self, p):
         """Autograd calls it: the gradient of p is complete."""
         self.put(p)
-
-
-def cores_are_free():
-    """Are there two cores at least, which nobody else has much use for?
-
-    False, too, where the system counts no load, as Windows does not.
-    """
-    if (os.cpu_count() or 1) < 2 or not hasattr(os, "getloadavg"):
-        return False
-    return os.getloadavg()[0] < 2 * os.cpu_count()
 
 
 def overlapped_seconds(bucket_bytes, forward, backward, alpha, beta, core=(0.0, float("inf"))):
