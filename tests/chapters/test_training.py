@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiers import few
 
 from ranklab.taught.training import MLP, evaluate, rate_at, samples_of_step, split, train
 
@@ -59,16 +58,14 @@ def test_the_script_takes_the_published_options_and_prints_the_published_lines(t
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
-    few(
-        [
-            (["--niter", "10"], "unrecognized arguments: --niter 10"),
-            (["--batch-size", "6.5"], "invalid int value: '6.5'"),
-            (["--niters", "0"], "every option must be greater than 0"),
-            (["--train-size", "600"], "a tenth of train-size must be enough for one batch"),
-        ],
-        lambda _, said: said.startswith("every"),
-    ),
+    [
+        (["--niter", "10"], "unrecognized arguments: --niter 10"),
+        (["--batch-size", "6.5"], "invalid int value: '6.5'"),
+        (["--niters", "0"], "every option must be greater than 0"),
+        (["--train-size", "600"], "a tenth of train-size must be enough for one batch"),
+    ],
 )
+@pytest.mark.everything
 def test_a_mistyped_option_is_an_error(tmp_path, wrong, said):
     done = subprocess.run(command(tmp_path, *wrong), capture_output=True, text=True, timeout=240)
     assert done.returncode == 2

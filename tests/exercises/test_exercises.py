@@ -150,6 +150,7 @@ def test_a_right_answer_may_have_been_busy_with_errors(capsys):
     assert capsys.readouterr().out.count("Right: 5 cases") == 2  # printed, as this is no notebook
 
 
+@pytest.mark.everything
 def test_the_environment_decides_nothing(monkeypatch):
     checker_process.end()
     monkeypatch.setenv("RANKLAB_RANKS", "2")

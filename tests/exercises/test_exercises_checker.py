@@ -155,6 +155,7 @@ def test_a_slow_run_counts_only_if_the_next_one_is_slow_too():
     assert "Late again.\n\nHint: Be quick." in str(check("always_late", lambda: None))
 
 
+@pytest.mark.everything
 def test_nothing_of_the_readers_folder_runs_in_the_labs_own_processes(tmp_path):
     (tmp_path / "random.py").write_text("open('ran', 'w').close()\nraise SystemExit('no')")
     (tmp_path / "answer.py").write_text(

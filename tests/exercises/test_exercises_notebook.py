@@ -85,6 +85,7 @@ def test_the_checking_process_listens_nowhere_but_on_loopback(notebook):
                 assert one.pid != checker.pid
 
 
+@pytest.mark.everything
 def test_one_that_died_is_replaced(notebook):
     notebook.run('check("spread", lambda x, src: None)')
     everything = all_of(checkers(notebook.pid)[0])
@@ -148,6 +149,7 @@ def test_a_file_says_what_is_missing_or_wrong(tmp_path, body, code, says):
     assert not done.stderr
 
 
+@pytest.mark.everything
 def test_a_module_of_the_readers_travels_with_the_answer(tmp_path):
     (tmp_path / "mine.py").write_text("import torch\ndef one(x):\n    return x.clone()\n")
     (tmp_path / "answer.py").write_text(

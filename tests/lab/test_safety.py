@@ -221,6 +221,7 @@ def test_a_group_that_is_being_made_survives_garbage(ranks):
         send_garbage(addresses, noise())
 
 
+@pytest.mark.everything
 def test_a_group_that_a_stranger_breaks_is_replaced(ranks):
     """Gloo has no key: it takes who says 0 first for the rank that it expects next.
 

@@ -6,6 +6,7 @@ import pytest
 from bs4 import BeautifulSoup
 from exercise_sample import run_file
 from small_book import forms
+from tiers import few
 
 from bookmaker.folders import HERE, Folders
 from bookmaker.site.__main__ import main
@@ -141,7 +142,7 @@ def test_the_contents_and_the_lists_have_it(book):
     assert [row.td.get_text() for row in rows] == ["The tallest", "The tallied"]
 
 
-@pytest.mark.parametrize("name", SOLUTIONS)
+@pytest.mark.parametrize("name", few(SOLUTIONS, lambda name: name == "tallest"))
 def test_its_checks_are_found(book, name):
     path = book.root / "scripts" / "exercises" / f"09_{name}.py"
     text = path.read_text().replace("raise NotImplementedError()", f"return {SOLUTIONS[name]}")

@@ -1,15 +1,101 @@
-"""What a reader sees of each chapter without opening anything, counted in a browser."""
+"""What there is to be seen on each page, without doing anything: looked at in a browser."""
 
 import pytest
-from built_site import CHAPTERS, site
-from test_pages import Visits, browser, visits
+from browsing import Visits, browser
+from built_site import CHAPTERS, PAGES, site
+from tiers import few
 
 from bookmaker.folders import HERE
 from bookmaker.manuscript import lengths, manuscript
 
+# The first test that needs the site may have to execute every chapter.
 pytestmark = pytest.mark.timeout(900)
 
-__all__ = ["browser", "site", "visits"]
+__all__ = ["browser", "site"]
+
+
+@pytest.fixture(scope="module", params=PAGES)
+def page(request, browser, site):
+    """Each page, opened from the folder once for all the tests that look at it."""
+    visits = Visits(browser)
+    yield visits.open((site / f"{request.param}.html").as_uri())
+    visits.close()
+
+
+# Wrong by WCAG 2.0 or 2.1, level A or AA, or by what axe advises beyond that.
+EVERY_RULE = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
+# What the theme can change: colors alone.
+COLOR_RULES = ["color-contrast", "link-in-text-block"]
+
+# Each word of code is an element, which takes axe most of its time. They are colored alike on all
+# pages: elsewhere than on this one, a cell's code is one element.
+WITH_WORDS = f"{CHAPTERS[0]}.html"
+# Of the dark theme, what chapters have is the same in all of them: style sheets set its colors.
+SOME_PAGES = {*CHAPTERS[::4], *PAGES[len(CHAPTERS) :]}
+PLAIN_CODE = """document.querySelectorAll("div.highlight pre").forEach(
+    code => { code.textContent = code.textContent })"""
+
+
+def serious_violations(page, within=None, **only):
+    """What axe finds, as far as it keeps a reader out; a sentence for each.
+
+    within: a selector, of what alone is looked at.
+    """
+    from axe_playwright_python.sync_playwright import Axe
+
+    # Without `preload`, for which axe would fetch style sheets, from the wrong addresses.
+    options = {"preload": False, "resultTypes": ["violations"], "runOnly": only}
+    if not page.url.endswith(WITH_WORDS):
+        page.evaluate(PLAIN_CODE)
+    return [
+        f"{v['id']}: {v['help']}\n" + "\n".join(n["html"][:200] for n in v["nodes"][:5])
+        for v in Axe().run(page, within, options).response["violations"]
+        if v["impact"] in ("serious", "critical")
+    ]
+
+
+def test_a_page_is_accessible(page):
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    serious = serious_violations(page, type="tag", values=EVERY_RULE)
+    assert not serious, "\n\n".join(serious)
+
+
+@pytest.mark.parametrize("page", few(PAGES, lambda name: name in SOME_PAGES), indirect=True)
+def test_a_page_is_readable_in_the_dark(page):
+    theme = "theme => Object.assign(document.documentElement.dataset, {theme, mode: theme})"
+    page.evaluate(theme, "dark")
+    serious = serious_violations(page, type="rule", values=COLOR_RULES)
+    page.evaluate(theme, "light")
+    assert not serious, "\n\n".join(serious)
+
+
+def test_a_page_has_its_name_and_its_formulas(page):
+    assert page.title().endswith("Many Ranks, One Model")
+    assert page.locator(".math mjx-container").count() == page.locator(".math").count()
+
+
+def test_a_page_fits_a_phone(page):
+    page.set_viewport_size({"width": 390, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    wide = page.evaluate(
+        """() => [...document.querySelectorAll('article :is(p, img, table, pre)')]
+            .filter(e => e.getBoundingClientRect().right > 391)
+            .filter(e => !e.closest('.pst-scrollable-table-container, .cell_output, mjx-container'))
+            .map(e => e.outerHTML.slice(0, 120))"""
+    )
+    page.set_viewport_size({"width": 1280, "height": 900})
+    assert not wide
+
+
+# How long a chapter is
+
+
+each_chapter = pytest.mark.parametrize("page", CHAPTERS, indirect=True)
+
+
+def chapter_of(page):
+    return page.url.rpartition("/")[2].removesuffix(".html")
+
 
 # Before the exercises: (not folded) words, lines of code, the longest cell; and what is folded.
 COUNT = """() => {
@@ -41,19 +127,9 @@ WIDE = """() => [...document.querySelectorAll("article :is(div.highlight pre, ta
 OPEN = "() => document.querySelectorAll('details').forEach(d => { d.open = true })"
 
 
-@pytest.fixture(scope="module", params=CHAPTERS)
-def chapter(request, browser, site):
-    """The name of a chapter, and its page in a window of 1200 pixels, nothing opened."""
-    visits = Visits(browser)
-    page = visits.open((site / f"{request.param}.html").as_uri())
-    page.set_viewport_size({"width": 1200, "height": 900})
-    yield request.param, page
-    visits.close()
-
-
-def test_a_page_shows_what_can_be_read_in_45_minutes(chapter, capsys):
-    name, page = chapter
-    seen = page.evaluate(COUNT)
+@each_chapter
+def test_a_page_shows_what_can_be_read_in_45_minutes(page, capsys):
+    seen, name = page.evaluate(COUNT), chapter_of(page)
     with capsys.disabled():
         print("\n" + "  ".join([f"{name:16}", *(f"{key} {n:5}" for key, n in seen.items())]))
     assert seen["words"] <= 4000
@@ -63,10 +139,10 @@ def test_a_page_shows_what_can_be_read_in_45_minutes(chapter, capsys):
     assert seen["extra"] <= 1000
 
 
-def test_the_minutes_follow_from_what_the_page_shows(chapter):
-    name, page = chapter
+@each_chapter
+def test_the_minutes_follow_from_what_the_page_shows(page):
     seen = page.evaluate(COUNT)
-    said = lengths.measure(manuscript.read(HERE.book / f"{name}.md"))
+    said = lengths.measure(manuscript.read(HERE.book / f"{chapter_of(page)}.md"))
     assert (seen["shown"], seen["longest"], seen["folded"]) == (
         said.shown,
         said.longest,
@@ -75,42 +151,9 @@ def test_the_minutes_follow_from_what_the_page_shows(chapter):
     assert f"{said.minutes} minutes to read" in page.locator("article").inner_text()
 
 
-@pytest.mark.parametrize("width", [1200, 1440])
-def test_nothing_scrolls_sideways(chapter, width):
-    _, page = chapter
+@each_chapter
+@pytest.mark.parametrize("width", [1200, 1440])  # last, as it leaves everything open
+def test_nothing_scrolls_sideways(page, width):
     page.set_viewport_size({"width": width, "height": 900})
     page.evaluate(OPEN)
     assert page.evaluate(WIDE) == []
-
-
-def test_all_code_is_shown_at_once_and_that_is_remembered(visits, site):
-    page = visits.open((site / f"{CHAPTERS[0]}.html").as_uri())
-    folds, button = page.locator("details.fold"), page.locator("button.show-code")
-    assert folds.count() > 2 and not folds.first.locator("pre").is_visible()
-    button.focus()
-    page.keyboard.press("Enter")
-    assert page.evaluate("[...document.querySelectorAll('details.fold')].every(d => d.open)")
-    page.goto((site / f"{CHAPTERS[1]}.html").as_uri())
-    assert page.locator("details.fold pre").first.is_visible()
-    page.locator("button.show-code").click()
-    assert not page.locator("details.fold pre").first.is_visible()
-    assert page.locator("details.fold .cell_output").count() == 0  # what came out stays in sight
-
-
-# The heading that the list of contents marks, when the window stands at the middle of the page.
-MARKED = """() => {
-  const links = [...document.querySelectorAll(".bd-sidebar-secondary a.nav-link.active")];
-  const passed = [...document.querySelectorAll("article section > :is(h2, h3)")]
-    .filter(h => h.getBoundingClientRect().top < innerHeight / 2);
-  return [`#${passed.at(-1).parentElement.id}`, links.map(a => a.getAttribute("href"))];
-}"""
-
-
-@pytest.mark.parametrize("part", [0.3, 0.6, 0.9])
-def test_the_list_of_contents_follows_the_reader(visits, site, part):
-    page = visits.open((site / f"{CHAPTERS[5]}.html").as_uri())
-    page.set_viewport_size({"width": 1440, "height": 900})
-    page.evaluate(f"scrollTo(0, document.body.scrollHeight * {part})")
-    page.wait_for_function(
-        f"() => {{ const [here, marked] = ({MARKED})(); return marked.includes(here) }}"
-    )
