@@ -83,6 +83,17 @@ def four():
         yield ranks
 
 
+# The process that imports, and the one that checks answers, are there for all files of a folder.
+# Idle, they and their ranks cost a little all the time: they end with the last of these files.
+SHARED = {"chapters": "on_ranks", "exercises": "ranklab.exercises.checker_process"}
+
+
+def pytest_runtest_setup(item):
+    for folder, module in SHARED.items():
+        if item.path.parent.name != folder and module in sys.modules:
+            sys.modules[module].end()
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
     outcome = yield

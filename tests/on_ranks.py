@@ -17,6 +17,7 @@ from ranklab.start import cluster
 HERE = Path(__file__).parent
 # The first optimizer imports it, and DDP does: a second on every rank, or once for all of them.
 PRELOAD = [*cluster.PRELOAD, "torch._dynamo"]
+_last = []  # the ranks that were started last
 
 
 @contextlib.contextmanager
@@ -31,10 +32,17 @@ def started(n=4, timeout=60):
     try:
         with mock.patch.object(cluster, "PRELOAD", PRELOAD):
             ranks = Ranks(n, backend="gloo", device="cpu", timeout=timeout)
+        _last[:] = [ranks]
         ranks.run(_look_for_modules_in, [str(HERE), str(HERE / "chapters")])
         yield ranks
     finally:
         torch.set_num_threads(before)
+
+
+def end():
+    """End the ranks that were started last, if they are still there."""
+    while _last:
+        _last.pop().close()
 
 
 def _look_for_modules_in(folders):
