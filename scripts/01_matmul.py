@@ -162,10 +162,11 @@ def product(A, B):
 
 
 # NumPy's `@` computes the same, by a BLAS: a tuned library of Basic Linear Algebra
-# Subprograms [dongarra1990]. PyTorch's `@` calls one too: on a processor most often
-# Intel's MKL, on an NVIDIA GPU cuBLAS. Let the loops and NumPy multiply the same
-# matrices, on one thread. Of several calls the shortest counts, since whatever else a
-# machine does can only make a call longer.
+# Subprograms [dongarra1990]. PyTorch's `@` calls one too: most often Intel's MKL on an
+# x86 processor, and cuBLAS on an NVIDIA GPU.
+#
+# Let the loops and NumPy multiply the same matrices, on one thread. Of several calls
+# the shortest counts, since whatever else a machine does can only make a call longer.
 
 
 def by_loops(A, B):
@@ -301,12 +302,13 @@ if rank == 0:
     assert 5 < loops_seconds[-1] / loops_seconds[-2] < 12
     assert 5 < blas_seconds[-1] / blas_seconds[-2] < 12
 
-# The library is (loops_over_blas) times as fast. Yet the lines are nearly parallel:
-# when $n$ doubles, the loops take (loops_doubled) times as long and the library
-# (blas_doubled) times, around $2^3 = 8$. In the notebook such a sentence has names in
-# place of numbers; their values stand below the cells. So there are three questions.
-# Where does the eight come from? Where does the factor come from? And since the fastest
-# library has the slope too: can several processors share the work?
+# At 128 rows the library is (loops_over_blas) times as fast. Yet the lines are nearly
+# parallel. When $n$ doubles, the loops take (loops_doubled) times as long and the
+# library (blas_doubled) times, around $2^3 = 8$. In the notebook such a sentence has
+# names in place of numbers; their values stand below the cells.
+#
+# That leaves three questions, and this chapter takes them in turn. Where does the eight
+# come from? Where does the factor come from? And can several processors share the work?
 
 # --- Count it by running it -----------------------------------------------------------
 
@@ -391,7 +393,7 @@ if rank == 0:
 # each $n$ we give it matrices of that size.
 #
 # Predict: Which class does it find in the counts? And in the seconds, which are not
-# exact: how much more does the second best class leave unexplained?
+# exact: the same one, and if so, clearly or just before the next?
 
 if rank == 0:
     print("\n## How it grows\n")
@@ -408,7 +410,8 @@ if rank == 0:
 
 # What a class leaves unexplained is its residual: the sum of the squared distances
 # between the fit and the measurement. We divide by the residual of a flat line, so 1
-# means "no better than saying that nothing changes".
+# means "no better than saying that nothing changes". `Polynomial` fits $a\,n^b$ with a
+# free exponent $b$. It contains the cubic, so for the runner-up we set it aside.
 
 
 def unexplained(fitted):
@@ -441,11 +444,11 @@ if rank == 0:
     assert 2.5 < exponent < 3.3
     result("fitted_exponent", exponent, varies=True)
 
-# Counts and seconds say `Cubic`. In the seconds the next class, `Polynomial` aside,
-# leaves (second_over_first) times as much unexplained. `Polynomial` fits $a\,n^b$ with
-# a free exponent and found $b$ = (fitted_exponent). We set it aside because it contains
-# the cubic. It may still leave more unexplained: it is fitted to the logarithms, and
-# has no constant term for what every call costs.
+# Counts and seconds say `Cubic`, and clearly: in the seconds the next class,
+# `Polynomial` aside, leaves (second_over_first) times as much unexplained. `Polynomial`
+# found the exponent (fitted_exponent). It can leave more unexplained than `Cubic`,
+# though it contains it: it is fitted to the logarithms, and has no constant term for
+# what every call costs.
 
 # --- Cubic is not exponential ---------------------------------------------------------
 
@@ -469,9 +472,8 @@ if rank == 0:
 
 # --- Extra: A fit finds growth where there is none ------------------------------------
 
-# An experiment can look exactly like the one above and measure nothing. Here is one
-# that was published as an example. It asks for the class of a matrix product and gets
-# an answer.
+# An experiment can look exactly like the one above and measure nothing. Here is one. It
+# asks for the class of a matrix product and gets an answer.
 
 
 def product_5x5(data):
@@ -505,8 +507,7 @@ if rank == 0:
     result("found_in_noise", found, varies=True)
 
 # The generator ignores its `n`. Every call multiplies two 5 × 5 matrices, so the true
-# class is `Constant`. The answers in this run are (found_in_noise); the published one
-# was `Logarithmic`.
+# class is `Constant`. The answers in this run are (found_in_noise).
 
 if rank == 0:
     assert len(numbers(100)) == len(numbers(100_000)) == 50
@@ -622,12 +623,17 @@ if rank == 0:
         assert max(profile(product, n)) == n
         assert max(profile(product_by_trees, n)) == 1 + math.ceil(math.log2(n))
 
-# This is the parallelism profile: how many workers could be busy at each step. Both
-# ways do the same (operations_16) operations, so the bars of each color add up to the
-# same. Two numbers sum a profile up. The work is the number of operations, here $n^3 +
-# n^2(n-1)$. The span is the number of steps with as many workers as you like: $n$ for
-# the loops, $1 + \lceil \log_2 n \rceil$ for the trees. With $p$ workers, each taking
-# what is ready, the number of steps $T_p$ is caught between them [brent1974]:
+# The trees need (steps_as_trees) steps. The figure is a parallelism profile: how many
+# workers could be busy at each step. Both ways do the same (operations_16) operations,
+# so the bars of each color add up to the same.
+#
+# Two numbers sum a profile up:
+# - the work: the number of operations, here $n^3 + n^2(n-1)$;
+# - the span: the number of steps with as many workers as you like, $n$ for the loops
+#   and $1 + \lceil \log_2 n \rceil$ for the trees.
+#
+# With $p$ workers, each taking what is ready, the number of steps $T_p$ is caught
+# between them [brent1974]:
 #
 # $$\max\left(\frac{\text{work}}{p},\ \text{span}\right) \;\le\; T_p \;\le\; \frac{\text{work}}{p} + \text{span}.$$
 
@@ -682,11 +688,13 @@ if rank == 0:
     result("gaps_over_neighbors", gaps / neighbors, varies=True)
     result("gaps_far_over_near", gaps / in_cache, varies=True)
 
-# A number with gaps takes (gaps_over_neighbors) times as long. The same code with the
-# same gaps, on an array that fits into the cache, is (gaps_far_over_near) times as
-# fast: what it saves is the wait for memory. A cache is the small fast memory beside
-# each core. It gets memory in lines of mostly 64 bytes, eight numbers, and with gaps
-# only one of the eight is used.
+# A number with gaps takes (gaps_over_neighbors) times as long. How much of that is
+# memory? Beside each core there is a small fast memory, the cache. The same code with
+# the same gaps, on an array that fits into it, is (gaps_far_over_near) times as fast.
+# That part of the factor is the wait for memory; what is left of it is not.
+#
+# A cache gets memory in lines of mostly 64 bytes, eight numbers, and with gaps only one
+# of the eight is used.
 #
 # So put `k` in the middle of the three loops. Then the innermost one runs along a row
 # of `B`, whose entries are neighbors, and no longer down a column.
@@ -712,9 +720,10 @@ if rank == 0:
     gain = rate["loops reordered"] / rate["three loops"]
     result("gain_reordered", gain, varies=True)
 
-# The rate changed by a factor of (gain_reordered). It is not memory that limits these
-# loops. Python's interpreter works between any two operations, so take it out of the
-# innermost loop: one call of NumPy for a whole row, in the same order.
+# The rate changed by a factor of (gain_reordered). Matrices of 64 rows fit into the
+# cache anyway: it is not memory that limits these loops. But Python's interpreter works
+# between any two operations. So take it out of the innermost loop: one call of NumPy
+# for a whole row, in the same order.
 
 
 def by_rows(A, B):
@@ -754,8 +763,8 @@ def by_blocks(A, B, b=64):
 # [goto2008]. So the last rungs are `@` on whole matrices: on one thread, on all cores,
 # and on all of them with float32, PyTorch's default.
 #
-# Predict: How many times faster than three loops is BLAS on one thread? How many
-# operations does one core do in a single tick of its clock: one, or more?
+# Predict: How many operations does one core do in a single tick of its clock: one, or
+# more? And how many times faster than one thread are all cores?
 
 if rank == 0:
     has_affinity = hasattr(os, "sched_getaffinity")
@@ -823,31 +832,36 @@ if rank == 0:
     more_cores = rate["BLAS, all cores"] / core_peak
     result("cores_over_thread", more_cores, varies=True)
 
-# Every rung does the same $2n^3$ operations; only the time differs. One thread of BLAS
-# is (blas_over_loops) times as fast as the loops, at (core_peak) GFLOP/s. No processor
-# is sold with a clock of seven billion ticks a second, so one core did at least
-# (operations_a_tick) operations in a tick, on average. That a machine with 64 cores
-# does 64 operations at a time is therefore wrong: an instruction works on several
-# numbers at once, and a core can begin several instructions in a tick. Of numbers half
-# as long, an instruction takes twice as many. So float32 can gain a factor of two, here
-# (float32_gain). All (cores) cores brought a factor of (cores_over_thread) over one
-# thread. Where other programs want the cores too, that is the first number to suffer.
-# It suffers, too, where the operating system counts hardware threads: two of them share
-# the arithmetic of one core.
+# One thread of BLAS is (blas_over_loops) times as fast as the loops, at (core_peak)
+# GFLOP/s. No processor is sold with a clock of seven billion ticks a second, so one
+# core did at least (operations_a_tick) operations in a tick, on average. That a machine
+# with 64 cores does 64 operations at a time is therefore wrong: an instruction works on
+# several numbers at once, and a core can begin several instructions in a tick.
+#
+# Of numbers half as long, an instruction takes twice as many. So float32 can gain a
+# factor of two, here (float32_gain).
+#
+# All (cores) cores had (cores_over_thread) times the rate of one thread. Below 1, they
+# were slower together than one alone. Two things can keep this number down. The clock
+# on the wall also counts the time in which other programs have the cores, and CPU time
+# does not. And the operating system may count hardware threads: two of them share the
+# arithmetic of one core.
 
 # --- The roof -------------------------------------------------------------------------
 
-# What stops the ladder where it stops? Two things can limit a computation: how fast the
-# processor computes, and how fast memory delivers. Which one does, depends on the
-# arithmetic intensity $I$, the operations done for each byte moved. With a peak $P$
-# (flop/s) and a memory bandwidth $\beta$ (bytes/s), no code can be faster than
+# Two things can limit a computation: how fast the processor computes, and how fast
+# memory delivers. Which one does, depends on the arithmetic intensity $I$, the
+# operations done for each byte moved. With a peak $P$ (flop/s) and a memory bandwidth
+# $\beta$ (bytes/s), no code can be faster than
 #
 # $$\min(P,\ I \cdot \beta),$$
 #
-# and the plot of that is the roofline [williams2009]. For $P$ we take the rate of BLAS
-# on one thread. We measure $\beta$ like the STREAM benchmark [mccalpin1995], on one
-# core with large arrays: an addition moves 24 bytes, two numbers read and one written;
-# a dot product reads 16. The faster of the two counts.
+# and the plot of that is the roofline [williams2009].
+#
+# For $P$ we take the rate of BLAS on one thread. We measure $\beta$ like the STREAM
+# benchmark [mccalpin1995], on one core with large arrays: an addition moves 24 bytes,
+# two numbers read and one written; a dot product reads 16. The faster of the two
+# counts.
 
 
 def bytes_per_second(operation, bytes_each, *arrays):
@@ -870,10 +884,11 @@ if rank == 0:
     save_figures()
 
 # Below (ridge) flops per byte, the ridge point of this core, memory is the limit; above
-# it, the processor is. Now the intensities. Which bytes really cross between memory and
-# cache, Python cannot see. So we take those that the code asks for, 8 for each number,
-# as if nothing were remembered in between. What "operation" means is what changes up
-# the ladder.
+# it, the processor is.
+#
+# Now the intensities. Which bytes really cross between memory and cache, Python cannot
+# see. So we take those that the code asks for, 8 for each number, as if nothing were
+# remembered in between. What "operation" means is what changes up the ladder.
 #
 # | one operation is | flops | numbers moved | flop/byte |
 # | --- | --- | --- | --- |
@@ -906,7 +921,7 @@ if rank == 0:
     fig, ax = plt.subplots(num="roofline")
     x_axis = np.geomspace(0.004, 3000)
     roof = np.minimum(core_peak, x_axis * bandwidth)
-    ax.loglog(x_axis, roof, color="black", label="roof of one core")
+    ax.loglog(x_axis, roof, color="black", label="slope: memory, flat: processor")
     points = {name: (intensity[name], rate[name]) for name in intensity}
     points["add two arrays"] = (1 / 24, added / 1e9 / 24)
     points["matrix times vector"] = (2 / 8, vector_rate)
@@ -931,12 +946,13 @@ if rank == 0:
     assert 1024 / 12 > ridge > 2 / 8
     save_figures()
 
-# Read it from the right. The whole product does so many operations for a byte that
-# memory is no limit. It stands at the flat roof, which is its own rate by definition.
-# Matrix times vector, from the same library, hangs at the slope: the roof promised at
-# most (vector_roof) GFLOP/s, and it reached (vector_rate). The loops hang far below any
-# roof. Neither memory nor arithmetic stops them; it is the interpreter, which is in
-# neither axis.
+# Read it from the right:
+# - The whole product does so many operations for a byte that memory is no limit. It
+#   stands at the flat roof, which is its own rate by definition.
+# - Matrix times vector, from the same library, belongs to the slope: the roof there is
+#   (vector_roof) GFLOP/s, and it reached (vector_rate).
+# - The loops hang far below any roof. Neither memory nor arithmetic stops them. It is
+#   the interpreter, which is in neither axis.
 #
 # That is the use of this picture: it says which thing to work on. Below both roofs: the
 # code. At the slope: fewer bytes, or more work for each byte. At the flat roof: more
@@ -986,15 +1002,19 @@ if rank == 0:
 
 # --- Rows over two processes ----------------------------------------------------------
 
-# At the flat roof, then, more processors. A BLAS uses the cores of one machine and
-# cuBLAS one GPU; neither goes further, so this is up to us. The rows of $C$ do not wait
-# for each other: whoever has the rows of $A$ that belong to them, and all of $B$, can
-# compute them alone. We start a few processes and give each its share. In chapter 5 you
-# learn what they are and how they come about. Here it is enough to know that each has
-# its own memory, a number `rank`, and a `world_size`, which says how many they are. The
-# processes themselves are called ranks, too. A cell that begins with `%%px` runs on all
-# of them. `ranks["A"] = A` puts a copy of `A` on each, and reading `ranks["my_rows"]`
-# brings back a list, with the `my_rows` of every rank in turn.
+# At the flat roof, then, more processors. NumPy's `@` uses the cores of one machine,
+# and PyTorch's on a GPU that one GPU. To go further is up to us. The rows of $C$ do not
+# wait for each other: whoever has the rows of $A$ that belong to them, and all of $B$,
+# can compute them alone.
+#
+# We start a few processes and give each its share. chapter 5 shows what they are and
+# how they come about. Here it is enough to know that each has its own memory, a number
+# `rank`, and a `world_size`, which says how many they are. The processes themselves are
+# called ranks, too.
+#
+# A cell that begins with `%%px` runs on all of them. `ranks["A"] = A` puts a copy of
+# `A` on each, and reading `ranks["my_rows"]` brings back a list, with the `my_rows` of
+# every rank in turn.
 
 
 def from_rank_0(make):
@@ -1192,16 +1212,20 @@ if rank == 0:
 # For the product alone, 1612 rows, the speed-up was (product_speedup). With the chain
 # it was (speedup_1612) at 1612 rows, where the chain is (serial_1612) of the time of
 # one, and (speedup_403) at 403 rows, where it is (serial_403). In the small case no
-# number of ranks gets beyond (limit_403). A measurement can come out a little above the
-# law. The times of one and of many were not taken at the same moment, and the law
-# assumes that a rank works as fast on a part as on the whole.
+# number of ranks gets beyond (limit_403).
+#
+# A measurement can come out a little above the law. The times of one and of many were
+# not taken at the same moment, and the law assumes that a rank works as fast on a part
+# as on the whole.
 #
 # Amdahl asks how much faster the same problem becomes. Gustafson [gustafson1988] turned
 # it around: with $p$ ranks we take a problem $p$ times as large, and ask how long one
 # rank would have needed for it. If $s$ is the serial share of the run with $p$ ranks,
-# that speed-up is $s + (1-s)\,p$, and it has no limit. The first is called strong
-# scaling, the second weak scaling. Training moves between the two: a larger batch on
-# more ranks is weak scaling, as long as the larger batch is of use.
+# that speed-up is $s + (1-s)\,p$, and it has no limit.
+#
+# The first is called strong scaling, the second weak scaling. Training moves between
+# the two: a larger batch on more ranks is weak scaling, as long as the larger batch is
+# of use.
 
 if rank == 0:
     s = found[403]["s"]
@@ -1227,7 +1251,7 @@ if rank == 0:
 # $$T(p) = T_\text{serial} + \frac{T_\text{shared}}{p} + \text{overhead}(p).$$
 #
 # We measure it by the clock on the wall: push both matrices to all ranks, pull the
-# pieces back.
+# pieces back. These copies go through the notebook; chapter 6 sends from rank to rank.
 
 if rank == 0:
     start = time.perf_counter()
@@ -1270,9 +1294,9 @@ if rank == 0:
 
 # Moving took (moving_over_403) times as long as the whole product at 403 rows, and
 # (moving_over_1612) times at 1612. Bytes grow with $n^2$, here 16 times, and operations
-# with $n^3$, 64 times. So the larger the matrices, the less the moving weighs. Wherever
-# moving takes longer than the product, one process alone is faster than all ranks
-# together. At 403 rows it is.
+# with $n^3$, 64 times. So the larger the matrices, the less the moving weighs. But
+# wherever moving alone takes longer than the product, a factor above 1 here, one
+# process is faster than all ranks together.
 #
 # How large must a product be on real machines? Let two H100s share one in bfloat16,
 # each with half of the rows, and let the rows of $C$ stay where they are made. To each
@@ -1288,10 +1312,11 @@ if rank == 0:
 # Over NVLink, which connects the GPUs of one machine with 450 GB/s each way [h100],
 # that is (rows_over_nvlink) rows; over InfiniBand, a network between machines, with 400
 # Gbit/s or 50 GB/s [connectx7], it is (rows_over_infiniband). Below that, the GPUs wait
-# for the link. So there are two reasons why two processes are not twice as fast as one:
-# a part that cannot be shared, and what it costs to bring the operands. The rest of
-# this book is about moving less, moving it faster, and moving it while the product is
-# running.
+# for the link.
+#
+# So there are two reasons why two processes are not twice as fast as one: a part that
+# cannot be shared, and what it costs to bring the operands. The rest of this book is
+# about moving less, moving it faster, and moving it while the product is running.
 
 # --- Extra: Strassen's algorithm ------------------------------------------------------
 

@@ -35,7 +35,7 @@ if any(os.environ.get(name, "0") != "0" for name in ("RANK", "PMI_RANK", "OMPI_C
 # Two workers are free. Which operations of a training step may run at the same time,
 # which must wait, and what has to be kept in memory until they have run?
 #
-# 30 minutes to read · 10 seconds to run · stands on chapter 1
+# 35 minutes to read · 10 seconds to run · stands on chapter 1
 #
 # The answers are in a graph that PyTorch writes down on every step. At the end of this
 # chapter you can write that graph yourself, read PyTorch's, say what a second worker is
@@ -257,11 +257,13 @@ def result(name, value, varies=False):
     print(f"{name} = {plain(value)}")
 
 
-# Three steps. The function makes a schedule. With unlimited workers its steps are the
-# levels of the graph, the rows of the drawing. The two products $z = xy$ and $k = ab$
-# share the first level: no path leads from one to the other. Both $u$ and $t$ wait. The
-# gray arrow skips a row: $k$ is done early and must be kept until $t$ can use it.
-# Remember it for later.
+# Three steps. The two products $z = xy$ and $k = ab$ share the first: no path leads
+# from one to the other. Both $u$ and $t$ wait.
+#
+# What the function makes is a schedule. With unlimited workers its steps are the levels
+# of the graph, the rows of the drawing. The gray arrow skips a row: $k$ is done early
+# and must be kept until $t$ can use it. The last part of this chapter counts what that
+# costs.
 #
 # To get a value out of the graph, go through the schedule and apply each function. Its
 # order is a topological one: every operation comes after those that it needs.
@@ -305,9 +307,10 @@ def save_figures():
 
 
 # Only the value does: (t_of_the_slip) where (t) was right. The box of `t` would now say
-# `mul`, but the edges are the same, so every level and every arrow is the same. A graph
-# says when an operation may run. It cannot say whether it is the right one. For that
-# you need a second computation that does not share the mistake. In this book every
+# `mul`, but the edges are the same, and so is every level.
+#
+# A graph says when an operation may run. It cannot say whether it is the right one. For
+# that you need a second computation that does not share the mistake. In this book every
 # parallel program is checked against such a twin.
 
 # --- What a second worker is worth ----------------------------------------------------
@@ -367,11 +370,13 @@ assert len(critical_path(formula)) == len(schedule(formula)) == 3
 # $$\max\left(\frac{W}{p},\; S\right) \;\le\; T_p \;\le\; S + \frac{W - S}{p}$$
 #
 # The upper bound is Brent's [brent1974]. A schedule that leaves no worker idle while an
-# operation is ready, a greedy one like ours, always stays within it [graham1969]. In
-# each step, either all $p$ workers are busy, or every ready operation is running, and
-# then the longest remaining chain gets one shorter. The second kind of step can happen
-# at most $S$ times. If it happens $k \le S$ times, it does at least $k$ operations, so
-# at most $W - k$ are left for the full steps: $T_p \le k + (W-k)/p \le S + (W-S)/p$.
+# operation is ready, a greedy one like ours, always stays within it [graham1969].
+#
+# The reason fits in a few lines. In each step, either all $p$ workers are busy, or
+# every ready operation is running, and then the longest remaining chain gets one
+# shorter. The second kind of step can happen at most $S$ times. If it happens $k \le S$
+# times, it does at least $k$ operations, so at most $W - k$ are left for the full
+# steps: $T_p \le k + (W-k)/p \le S + (W-S)/p$.
 #
 # To see both bounds we need a larger graph: one entry of a matrix product, its $n$
 # products at once and its sums as a tree.
@@ -463,12 +468,13 @@ for node, name in names.items():
     print(name, recorded[name])
 save_figures()
 
-# The same edges, name for name. But look at what the nodes are: `MulBackward0`,
-# `AddBackward0`. They are not the operations that ran. They are the operations that
-# will run, if somebody calls `backward`. Each is a backward node, which turns the
-# gradient of a result into the gradients of its inputs. And `next_functions` leads from
-# $t$ to the leaves: what comes next in the backward pass came before in the forward
-# pass.
+# The same edges, name for name.
+#
+# But look at what the nodes are: `MulBackward0`, `AddBackward0`. They are not the
+# operations that ran. They are the operations that will run, if somebody calls
+# `backward`. Each is a backward node, which turns the gradient of a result into the
+# gradients of its inputs. And `next_functions` leads from $t$ to the leaves: what comes
+# next in the backward pass came before in the forward pass.
 
 assert all(recorded[name][1:] == formula[name][1:] for name in formula)
 kinds = [recorded[name][0] for name in formula]
@@ -624,8 +630,8 @@ batch = torch.rand(32, 784, dtype=torch.float64)
 target = torch.randint(10, (32,))
 show(nn.functional.nll_loss(model(batch), target).backward())
 
-# Predict: The same forward with our seven operations, the same weights, the same
-# numbers. Will the gradients agree in every bit?
+# Predict: The same forward with our own operations, the same weights, the same numbers.
+# Will the gradients agree in every bit?
 
 own = {n: Tensor(p.detach().numpy()) for n, p in model.named_parameters()}
 h = Tensor(batch.numpy())
@@ -643,11 +649,12 @@ for name in own:
     assert np.allclose(own[name].grad, theirs[name], 1e-9, 1e-12)
 save_figures()
 
-# They agree up to rounding: the largest difference is (largest_difference). Autograd is
-# no more than this: record, reverse, and one rule for each operation. The method is
-# called reverse-mode automatic differentiation [baydin2018]. PyTorch has its rules in
-# C++, runs them on any device, and skips the gradients that nobody asked for. Ours
-# computes them all.
+# They agree up to rounding: the largest difference is (largest_difference).
+#
+# Autograd is no more than this: record, reverse, and one rule for each operation. The
+# method is called reverse-mode automatic differentiation [baydin2018]. PyTorch has its
+# rules in C++, runs them on any device, and skips the gradients that nobody asked for.
+# Ours computes them all.
 
 # --- Extra: A softmax without dim -----------------------------------------------------
 
@@ -670,7 +677,7 @@ assert not torch.allclose(guessed.sum(dim=2), torch.ones(2, 3))
 
 # `torchviz` draws autograd's graph [torchviz]. With `show_saved=True` it adds the saved
 # tensors: the values that a backward node keeps because its rule will need them. Here
-# is the first layer and its ReLU.
+# is the first layer and its ReLU, for a batch of 32.
 
 print("\n## Reading the picture\n")
 model = mlp(widths)
@@ -697,7 +704,8 @@ show(drawing(
 
 # Predict: Blue, gray, orange, green: what is each? Which color is the forward pass?
 #
-# Do not guess from the picture; read the source it was drawn from.
+# Do not guess from the picture; read the source it was drawn from. A folded cell sorts
+# its labels by color.
 
 
 def by_color(source):
@@ -762,7 +770,8 @@ assert view["darkolivegreen3"] == ["(32, 10)"]  # its base
 # It is tempting to read such a picture as "the forward pass of layer 2 can run beside
 # the gradients of layer 1, for they are different boxes". Let us check instead. A whole
 # training step fits in our notation: `F` for a layer's forward, `G` for the gradient of
-# the loss, `dX` and `dW` for the gradients of a layer's input and of its weight.
+# the loss, `dX` and `dW` for the gradients of a layer's input and of its weight. We
+# will run it with three layers of width 512, without biases, on a batch of 256 rows.
 
 
 def linear_relu(x, weight):
@@ -850,12 +859,14 @@ assert all("dW" in pair for pair in independent)
 assert not any(n.startswith("dW") for name in step for n in before[name])
 save_figures()
 
-# `F2` must run before `dW1`: the gradient of layer 1 comes through the loss, and the
-# loss comes through layer 2. There is no way around. Forward is a chain, and so is the
-# flow of gradients back. Six pairs are independent, and each of them includes a weight
-# gradient. In the backward pass of a linear layer, the weight gradient and the input
-# gradient need the same incoming gradient, and neither needs the other. But only the
-# input gradient is waited for: no arrow leaves `dW3`.
+# No, `F2` must run before `dW1`: the gradient of layer 1 comes through the loss, and
+# the loss comes through layer 2. Forward is a chain, and so is the flow of gradients
+# back.
+#
+# Six pairs are independent, and each of them includes a weight gradient. In the
+# backward pass of a linear layer, the weight gradient and the input gradient need the
+# same incoming gradient, and neither needs the other. But only the input gradient is
+# waited for: no arrow leaves `dW3`.
 #
 # How much is that worth? With $L$ layers the work is $3L$ and the span $2L + 1$.
 
@@ -871,10 +882,11 @@ for layers in range(2, 13):
     assert len(critical_path(graph)) == 2 * layers + 1
 
 # Two workers already reach the span, and even with twelve layers the speed-up is at
-# most (speed_up_at_most); for ever more layers it approaches 1.5. So the parallelism of
-# training is not in this graph. It is inside the operations, in the matrix products of
-# chapter 1, and in the batch, where Part III will find it. What the graph offers is
-# something else: an operation that nothing waits for.
+# most (speed_up_at_most); for ever more layers it approaches 1.5.
+#
+# So the parallelism of training is not in this graph. It is inside the operations, in
+# the matrix products of chapter 1, and in the batch, where Part III will find it. What
+# the graph offers is something else: an operation that nothing waits for.
 
 # --- Two workers, for real ------------------------------------------------------------
 
@@ -933,11 +945,14 @@ result("ms_two", [lasted(two), median(map(lasted, logs[2]))], varies=True)
 result("speed_up_on_the_clock", lasted(one) / lasted(two), varies=True)
 save_figures()
 
-# Equal to the last bit, in every run. The graph fixes every value; the schedule only
-# chooses the times. Of those the shortest is shown, and then the median, in
-# milliseconds. What could be expected? No number of workers is faster than the time
-# along any chain. Let us take the one with the most operations, and see how long each
-# operation takes one worker.
+# Equal to the last bit, in every run: the graph fixes every value, and the schedule
+# only chooses the times. Of those the cell shows the shortest and the median, in
+# milliseconds.
+#
+# On the clock the speed-up was (speed_up_on_the_clock), the shortest run of one worker
+# against the shortest of two. In steps it is (speed_up_in_steps). What could be
+# expected? No number of workers is faster than the time along any chain. Let us take
+# the one with the most operations, and see how long each operation takes one worker.
 
 took = dict.fromkeys(step, float("inf"))  # each operation at its best
 for name, _, start, end in (entry for log in logs[1] for entry in log):
@@ -968,19 +983,21 @@ assert longest > 3 * shortest
 assert lasted(two) > 1e3 * along_chain / 1.2
 save_figures()
 
-# In steps, two workers are (speed_up_in_steps) times as fast as one. In seconds they
-# can be at most (speed_up_in_seconds_at_most) times as fast: operations are not equally
-# long, the longest here (longest_over_shortest) times as long as the shortest, and what
-# counts is the time along the chain. The chain that takes longest need not have the
-# most operations; an exercise finds it. On the clock the speed-up was
-# (speed_up_on_the_clock), the shortest run of one against the shortest of two. A
-# machine that does other things at the same time gives less, and two workers can even
-# be slower than one. Workers also share memory and cache, which stand in no graph.
+# In seconds, two workers can be at most (speed_up_in_seconds_at_most) times as fast as
+# one. Operations are not equally long, the longest here (longest_over_shortest) times
+# as long as the shortest, and what counts is the time along the chain. The chain that
+# takes longest need not have the most operations; an exercise finds it. `G`, between
+# `F3` and the gradients, has no label because it is so short.
+#
+# The bound is not a promise. Compare the same operation in both charts: beside another
+# one it can take longer. Workers share memory and cache, which stand in no graph, and a
+# machine that does other things at the same time does not always have a second
+# processor free. So two workers can even be slower than one.
 
 # --- The same in a trace --------------------------------------------------------------
 
-# What does PyTorch do with this freedom? Profile the backward pass of the same network,
-# built from `nn.Linear`.
+# What does PyTorch do with this freedom? We profile the backward pass of such a
+# network, built from `nn.Linear`.
 #
 # Predict: How many matrix products in the backward pass of three linear layers? Will
 # two of them overlap in time?
@@ -1049,8 +1066,11 @@ result("products_to_come", len(to_come))
 
 # There are (products_in_backward) products, since layer 1 needs no input gradient. They
 # ran on one thread, one after the other: first the input gradient of a layer, then its
-# weight gradient. Is that because both products of a layer are inside one node? Give
-# the engine two nodes that do not depend on each other.
+# weight gradient.
+#
+# Is that because both products of a layer are inside one node? Give PyTorch's engine,
+# the part that runs the nodes, two that do not depend on each other. `register_prehook`
+# lets us note the thread that calls a node.
 #
 # Predict:
 #
@@ -1072,29 +1092,33 @@ assert first.thread == second.thread
 assert first.time_range.end <= second.time_range.start
 assert callers == [threading.get_ident()]
 
-# They do not. PyTorch's engine has one thread for each device, for the processor the
-# one that calls `backward` [pytorchautograd]. It does not look for nodes that could run
-# side by side. It is sometimes said that a framework maps out the dependencies and then
-# runs all that is independent in parallel. The first half is true. On a GPU the
-# engine's thread puts the work of a backward node into the stream in which the forward
-# operation ran. A stream is a queue of work for the GPU, and what is in one stream runs
-# in order [cudasemantics]. So what runs in parallel is above all inside a product. To
-# overlap two operations takes a second stream, and somebody who asks for it. PyTorch's
-# data parallelism has one for its communication.
+# They do not. On the processor, PyTorch's engine runs the nodes on the thread that
+# called `backward`. For GPUs it has threads of its own, as many as there are devices
+# [backwardthreads]. It is sometimes said that a framework maps out the dependencies and
+# then runs all that is independent in parallel. The first half is true.
 #
-# The hatched bars matter most for this book. The gradient of the last layer's weight is
-# final while (products_to_come) of the (products_in_backward) products are still to
-# come, and nothing in backward touches it again, unless an earlier layer shares the
-# weight. It can be sent in that time. Chapter 12 does so with gradient hooks, as
-# PyTorch's own data parallelism does [li2020]. Chapter 17 uses the freedom in the other
-# direction: it delays weight gradients, to fill the idle time of a pipeline [qi2024].
+# On a GPU the engine's thread puts the work of a backward node into the stream in which
+# the forward operation ran. A stream is a queue of work for the GPU, and what is in one
+# stream runs in order [cudasemantics]. So what runs in parallel is above all inside a
+# product. To overlap two operations on purpose takes a second stream, and somebody who
+# asks for it. PyTorch's data parallelism has one for its communication.
+#
+# The hatched bars of the trace matter most for this book. The gradient of the last
+# layer's weight is final while (products_to_come) of the (products_in_backward)
+# products are still to come, and nothing in backward touches it again, unless an
+# earlier layer shares the weight. It can be sent in that time.
+#
+# Chapter 12 does so with gradient hooks, as PyTorch's own data parallelism does
+# [li2020]. Chapter 17 uses the freedom in the other direction: it delays weight
+# gradients, to fill the idle time of a pipeline [qi2024].
 #
 # Worked problem: Two H100s train the same model on halves of a batch. While the
-# backward pass of one layer runs, can the weight gradient of the layer above be sent?
-# The weight is $d \times d$ in bfloat16, so each sends $2d^2$ bytes to the other:
-# $2d^2/\beta$ seconds over a link with $\beta$ bytes a second. With $m$ rows on each
-# GPU, the two products of a layer take $4md^2$ flops: at least $4md^2/P$ seconds, with
-# $P$ = 989 TFLOP/s [h100]. The link keeps up if $m \ge P/(2\beta)$, whatever $d$ is.
+# backward pass of one layer runs, can the weight gradient of the layer that came before
+# it in backward be sent? The weight is $d \times d$ in bfloat16, so each sends $2d^2$
+# bytes to the other: $2d^2/\beta$ seconds over a link with $\beta$ bytes a second. With
+# $m$ rows on each GPU, the two products of a layer take $4md^2$ flops: at least
+# $4md^2/P$ seconds, with $P$ = 989 TFLOP/s [h100]. The link keeps up if $m \ge
+# P/(2\beta)$, whatever $d$ is.
 
 d, rows = 4096, 8192
 result("backward_us", round(4 * rows * d**2 / 989e12 * 1e6))
@@ -1112,10 +1136,11 @@ for link, bytes_a_second in (("nvlink", 450e9), ("infiniband", 50e9)):
 # In the graph of a training step the gray arrows run from the forward operations far
 # down to the gradients. What they carry has to wait, and while it waits it takes
 # memory. Our rules remember it: `matmul` its inputs, `relu` its output, `add` nothing.
-# PyTorch's do the same; those are the orange boxes. Our `Tensor` is more wasteful than
-# its rules, since `sources` keeps every result. PyTorch's nodes point to nodes and not
-# to tensors. PyTorch lets us watch: `saved_tensors_hooks` calls a function for every
-# tensor that is saved.
+# PyTorch's do the same; those are the orange boxes.
+#
+# Our `Tensor` is more wasteful than its rules, since `sources` keeps every result.
+# PyTorch's nodes point to nodes and not to tensors. And PyTorch lets us watch:
+# `saved_tensors_hooks` calls a function, our `pack`, for every tensor that is saved.
 #
 # Predict: Batch 32, float32, widths 784, 128, 64, 10. How many bytes do the 8 orange
 # boxes of the whole network hold?
@@ -1142,9 +1167,11 @@ assert len(saved) == len(colors["orange"])
 
 # Look at the letters: there are only (pieces_of_memory) pieces of memory. The output of
 # a ReLU is saved by `ReluBackward0` as `result` and by the next layer as `mat1`: two
-# boxes, one tensor. And two of the pieces are weights, which are there anyway. What the
-# batch costs is each piece once, without the parameters. These are the activations;
-# with them we count the input batch, which the first layer keeps.
+# boxes, one tensor. And two of the pieces, C and E, are weights, which are there
+# anyway.
+#
+# What the batch costs is each piece once, without the parameters. These are the
+# activations; with them we count the input batch, which the first layer keeps.
 
 
 def activation_bytes(network, x):
@@ -1175,8 +1202,10 @@ result("parameter_bytes", parameter_bytes)
 
 # For a batch of 32 that is (activations_of_32) bytes, and not the (bytes_of_all_boxes)
 # of the boxes. The formula is exact to the byte. Parameters take (parameter_bytes)
-# bytes whatever the batch is. For a short time a step holds more, such as a linear
-# layer's output until the ReLU has read it. What is saved is what stays. The formula is
+# bytes whatever the batch is.
+#
+# The count has two limits. For a short time a step holds more, such as a linear layer's
+# output until the ReLU has read it; what is saved is what stays. And the formula is
 # that of ReLU, whose output the next layer keeps anyway. A function whose rule needs
 # its input, such as GELU, keeps one more matrix for each layer.
 #
@@ -1224,11 +1253,14 @@ for i, depth in enumerate(depths):
 save_figures()
 
 # Activations grow with the batch, parameters do not: here they cross at a batch of
-# (crossover). With depth both grow in a straight line. A layer of width $d$ adds $4(d^2
-# + d)$ bytes of parameters and $4 \cdot \text{batch} \cdot d$ of activations, so what
-# decides is whether the batch is larger than $d + 1$. Three answers to this memory come
-# later: keep less and compute it again, which is called activation checkpointing
-# [chen2016]; give each rank a part of the batch; or give it a part of the layers.
+# (crossover). With depth both grow in a straight line, and which grows faster depends
+# on the batch. A layer of width $d$ adds $4(d^2 + d)$ bytes of parameters and $4 \cdot
+# \text{batch} \cdot d$ of activations, so what decides is whether the batch is larger
+# than $d + 1$.
+#
+# Three answers to this memory come later: keep less and compute it again, which is
+# called activation checkpointing [chen2016]; give each rank a part of the batch; or
+# give it a part of the layers.
 #
 # Backward also ends the keeping: as soon as a node has run, its saved tensors are
 # dropped. So the graph can be used once.
@@ -1281,11 +1313,11 @@ with may_fail():
     r.mul_(2)
     show(total.backward())
 
-# PyTorch noticed. Every tensor counts the operations that changed it in place, and a
-# saved tensor remembers the count at which it was saved, its version [pytorchautograd]:
-# "is at version 1; expected version 0". The message names, in "output 0 of Mul", the
-# operation that made the tensor what it is now: our `mul_`. It does not give the line.
-# The guilty line is the one after which the counter has grown.
+# PyTorch noticed. How? Every tensor counts the operations that changed it in place, and
+# a saved tensor remembers the count at which it was saved, its version
+# [pytorchautograd]: "is at version 1; expected version 0". The message names, in
+# "output 0 of Mul", the operation that made the tensor what it is now: our `mul_`. It
+# does not give the line. The guilty line is the one after which the counter has grown.
 
 r = torch.relu(first(batch))
 print("saved at version", r._version)
