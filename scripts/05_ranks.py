@@ -151,12 +151,13 @@ def play(part):
 # --- One program, four ranks ----------------------------------------------------------
 
 # A process is a running program: a text, the place in that text where it is now, and a
-# memory of its own, which no other process can use. Many processes can run one text.
-# The lab starts four for this notebook:
+# memory of its own, which no other process touches unless both have arranged it. Many
+# processes can run one text. The lab starts four for this notebook:
 
 # Each of them was told two numbers: its rank, a number from 0 to n − 1 that no other
 # process has, and the world size n. They stand in the variables `rank` and
-# `world_size`. A cell that begins with `%%px` runs on every rank, and not here.
+# `world_size`. A cell that begins with `%%px` runs on every rank, and not in the
+# notebook itself.
 #
 # Predict: Four ranks run one line, and there are ten tasks. Which tasks does rank 1
 # get?
@@ -518,7 +519,7 @@ if rank == 0:
 # In five runs the same four lines came in (different_orders) orders. That each rank
 # prints its line is in the text. When the line gets out, Python and the operating
 # system decide. Python, writing to a file, keeps what is printed until its buffer is
-# full or the process ends; the system gives the processors now to one process and now
+# full or the process ends. The system gives the processors now to one process and now
 # to another. So this, from two ranks, is no error:
 #
 # ```text
@@ -529,9 +530,8 @@ if rank == 0:
 # What each rank does is promised. The order between ranks is not, unless one waits for
 # another. If you need an order, collect the lines in one place and sort them there, as
 # `ranks["mine"]` does. If one line is enough, let one rank print it: `if rank == 0:
-# print(...)`. Letting the ranks take turns is not enough: `mpiexec` and the schedulers
-# of most clusters carry each rank's output through a pipe of its own, and nothing keeps
-# two pipes in step.
+# print(...)`. Letting the ranks take turns is not enough where each rank's output goes
+# through a pipe of its own, as under `mpiexec`: nothing keeps two pipes in step.
 
 # --- Extra: is a line always whole? ---------------------------------------------------
 
@@ -719,9 +719,9 @@ if __name__ == "__main__":
 # `init_process_group` is PyTorch's `meet.py`. It finds the store, waits for everybody,
 # and, with Gloo, connects everybody with everybody; NCCL as a rule connects only at the
 # first communication. It returns on each rank as soon as that rank is connected. Hence
-# the barrier: without it, a quick rank can be gone while a slow one is still
-# connecting, and the slow one then fails, now and then, with `Connection closed by
-# peer`.
+# the barrier, a call that nobody leaves before all have come. Without it, a quick rank
+# can be gone while a slow one is still connecting, and the slow one then fails, now and
+# then, with `Connection closed by peer`.
 
 
 def meeting_point():
@@ -787,15 +787,16 @@ if rank == 0:
 # | by hand | `RANK`, `WORLD_SIZE`: set by you | `MASTER_ADDR`, `MASTER_PORT`: set by you |
 # | `mp.spawn` | arguments of your function | the same, set by you |
 # | `torchrun` | `RANK`, `WORLD_SIZE`, `LOCAL_RANK` | `MASTER_ADDR`, `MASTER_PORT`: all set for you |
-# | `mpiexec` | asked of MPI | for MPI, arranged by MPI; for Gloo and NCCL, rank 0 tells the others an address |
+# | `mpiexec`, not run here | asked of MPI | for MPI, arranged by MPI; for Gloo and NCCL, rank 0 tells the others an address |
 # | the lab | `rank`, `world_size` | a file in a private folder |
 #
 # When the function fails on one rank, `mp.spawn` ends the others, and raises. A bare
-# `Process` of Python's `multiprocessing` tells nobody. Older programs were started with
-# `python -m torch.distributed.launch`, the predecessor of `torchrun`, which passed the
-# local rank as an argument, `--local-rank`, before PyTorch 2.0 `--local_rank`, and not
-# as `LOCAL_RANK` [torchrun]. All these names are upper case: `os.environ["rank"]`, as
-# some examples have it, is a `KeyError` on Linux.
+# `Process` of Python's `multiprocessing` tells nobody.
+#
+# Older programs were started with `python -m torch.distributed.launch`. It passed the
+# local rank as an argument, `--local-rank`, before PyTorch 2.0 `--local_rank`
+# [torchrun]. The names in the environment are upper case: `os.environ["rank"]` is a
+# `KeyError` on Linux.
 #
 # Which GPU is mine? A rank is the number of a process, not of a computer. `LOCAL_RANK`
 # counts the processes of one host, that is, of one computer. A program on GPUs begins
@@ -809,11 +810,13 @@ if rank == 0:
 
 # Python has several ways to begin a new process [multiprocessing]; two matter here.
 # Fork makes a copy of the one that asks, with all its memory, but without its other
-# threads; so it has every function already. CUDA does not work in such a copy if the
-# original has used it. Spawn starts a fresh Python, which imports the file and looks
-# for the function there by its name. That is what `mp.spawn` does, and the reason for
-# `if __name__ == "__main__"`: without that line, each new process, importing the file,
-# would try to start processes of its own.
+# threads. The copy has every function already. CUDA does not work in it if the original
+# has used CUDA.
+#
+# Spawn starts a fresh Python, which imports the file and looks for the function there
+# by its name. That is what `mp.spawn` does, and the reason for `if __name__ ==
+# "__main__"`: without that line, each new process, importing the file, would try to
+# start processes of its own.
 #
 # Predict: The next program is in no file: Python gets it as a string, as a notebook's
 # kernel gets a cell. Its function is spawned. What does the new process say?
@@ -845,8 +848,8 @@ process.join()
 # The first argument of `init_process_group` names the backend: the library that moves
 # the tensors. Which ones you have was settled when your PyTorch was built.
 #
-# Predict: PyTorch knows Gloo, NCCL and MPI. Which of the three does it have on your
-# machine?
+# Predict: Three backends that PyTorch knows are Gloo, NCCL and MPI. Which of them does
+# it have on your machine?
 
 if rank == 0:
     print("\n## Who carries the messages\n")
@@ -865,10 +868,13 @@ if rank == 0:
 # | NCCL [nccl] | tensors on NVIDIA's GPUs, from one to another | all training on those GPUs |
 # | MPI [mpi] | what the host's MPI library can move | clusters whose own MPI knows their network best |
 #
-# The program stays the same, whatever the backend. Old examples that say
-# `backend="mpi"` stop at that line, because PyTorch as you install it comes without; it
-# must be built from source next to an MPI [pytorchdistributed]. On the machine that
-# made this page there was (backends_here): a build for GPUs has NCCL, too.
+# The PyTorch that made this page has (backends_here). A build for NVIDIA's GPUs has
+# NCCL, too. MPI is missing as a rule, and old examples that say `backend="mpi"` stop at
+# that line: PyTorch must be built from source next to an MPI [pytorchdistributed].
+#
+# One group can have two backends: with `"cpu:gloo,cuda:nccl"`, Gloo carries the tensors
+# on the CPU, and NCCL those on GPUs [pytorchdistributed]. The calls stay the same,
+# whatever the backend.
 #
 # The ranks of this notebook are engines: Python processes that wait for code, run it,
 # keep their variables, and wait again [ipyparallel]. The lab starts them and does for
@@ -1045,17 +1051,23 @@ if rank == 0:
 # Blue is rank 0, orange is rank 1; of four attempts we see the one that got most of the
 # cores. The counting threads hand the lock to each other: CPython asks the one that has
 # it to let go after (switch_ms) ms. Together they keep (cores_of_counting_threads)
-# cores busy. The two processes have a lock each: (cores_of_counting_processes) cores.
-# The last pair shows what threads are good for. PyTorch lets go of the lock while it
-# multiplies: (cores_of_multiplying_threads) cores. The last two numbers come near 2
-# where other programs leave two cores free. But a training step also runs Python
-# between such calls, and for that part threads take turns.
+# cores busy, and never much more than one, however many are free.
+#
+# The two processes have a lock each: (cores_of_counting_processes) cores. The last pair
+# shows what threads are good for. PyTorch lets go of the lock while it multiplies:
+# (cores_of_multiplying_threads) cores. These two numbers come near 2 only where other
+# programs leave two cores free; on a busy machine they say little.
+#
+# So the second check looks at the lock itself, and needs no free core. When no thread
+# is asked to let go, one counting thread ends before the other begins, while two that
+# multiply still overlap. A training step also runs Python between its products, and for
+# that part threads take turns.
 #
 # There are builds of Python without the lock [gross2023]. Ranks would stay processes
 # even so: a thread cannot live on another computer, and it takes the whole process with
 # it when it crashes.
 
-# --- As one ---------------------------------------------------------------------------
+# --- As one: the first call that all make ---------------------------------------------
 
 # What ranks still lack is messages. The next chapters are about nothing else; here is
 # one ahead of time. `all_reduce` replaces a tensor on every rank by the sum over all
@@ -1066,7 +1078,7 @@ if rank == 0:
 
 everyone()
 if rank == 0:
-    print("\n## As one\n")
+    print("\n## As one: the first call that all make\n")
 
 play("ranks")
 total = torch.tensor(rank + 1)
@@ -1161,7 +1173,8 @@ if rank == 0:
 # of the same host [hopper], a 400 Gbit/s InfiniBand card 50 GB/s to another host
 # [connectx7]. By bandwidth, and measured against its own memory, a rank's neighbor is
 # (times_nvlink) times as far away, and a rank on another host (times_infiniband) times.
-# Sharing nothing is not a habit of this book; it is how the machines are built.
+# Even where a GPU can reach into its neighbor's memory, it pays this price. So the
+# program says what moves, and when.
 
 if rank == 0:
     host, local_rank = divmod(77, 8)
@@ -1226,13 +1239,15 @@ def fresh_group():
     form_groups()
 
 
-# By themselves, until their patience ends: five seconds here, (minutes_until_the_error)
-# minutes where nobody sets it. For the process of rank 1 lives on. In a program of your
-# own an exception that nobody catches ends the process, too, which is the third case
-# below. The script of this chapter catches it, and does wait. In the notebook the lab
-# keeps watch, and breaks the connections of ranks that wait for one that has failed.
-# Its message begins with the cause. The logs of a cluster give no such order: look
-# there for the rank that did not time out.
+# By themselves they wait until their patience ends: five seconds here,
+# (minutes_until_the_error) minutes where nobody sets it. The process of rank 1 lives
+# on, and so do its connections. The script of this chapter catches the exception, and
+# does wait. In a program of your own an exception that nobody catches ends the process,
+# too, which is the third case below.
+#
+# In the notebook the lab keeps watch. It breaks the connections of ranks that wait for
+# one that has failed, and its message begins with the cause. The logs of a cluster give
+# no such order: look there for the rank that did not time out.
 #
 # The group is broken now, and the processes are well.
 
@@ -1269,11 +1284,15 @@ dist.all_reduce(total)  # and a group that works
 
 # Shorter: nobody's time was up. When a process ends, its connections end with it, and
 # the system tells those at the other end. Their errors say that the connection was
-# closed or reset by a peer. This takes a computer that lives on when the process dies.
-# When a whole host or a cable fails, nobody is left to tell; and over NVLink, NCCL has
-# no such connection. Then the others wait until their time is up, as they do for a rank
-# that lives and does not come: nothing tells it from a slow one. `torchrun` lets nobody
-# wait: when one rank fails, it ends all the others [torchrun].
+# closed or reset by a peer.
+#
+# This takes a connection, and a computer that lives on when the process dies. When a
+# whole host or a cable fails, nobody is left to tell. Then the others wait until their
+# time is up, as they do for a rank that lives and does not come: nothing tells it from
+# a slow one. Do not count on the quick error with NCCL either, where GPUs of one host
+# may exchange data without any such connection [nccl].
+#
+# `torchrun` lets nobody wait: when one rank fails, it ends all the others [torchrun].
 #
 # The survivors still have their variables:
 

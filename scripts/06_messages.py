@@ -142,7 +142,7 @@ except ImportError:
 # - hide a wait behind other work;
 # - predict how long a message takes, on your machine and on a cluster.
 #
-# Everything that many ranks do together, in all the chapters that follow, is made of
+# Whatever many ranks do together, in all the chapters that follow, can be written with
 # what stands here.
 
 # --- One message ----------------------------------------------------------------------
@@ -236,10 +236,11 @@ def everyone():
 
 
 # Only rank 1 has the numbers. Rank 0 sent a tensor that it never put in its own `box`,
-# and the other ranks took neither branch, so for them the block was empty. And rank 0
-# waits: this is a space-time diagram [lamport1978], in which time runs to the right,
-# every rank has its line, and an arrow leads from the moment a message leaves to the
-# moment it has arrived. The broad pale part of a line is waiting. Rank 0 has called
+# and the other ranks took neither branch, so for them the block was empty.
+#
+# And rank 0 waits. The picture is a space-time diagram [lamport1978]: time runs to the
+# right, every rank has its line, and an arrow leads from the moment a message leaves to
+# the moment it has arrived. The broad pale part of a line is waiting. Rank 0 has called
 # `send` at once, and the message leaves when rank 1 is ready for it.
 #
 # Two details matter. `recv` does not return the tensor: it fills one that is already
@@ -304,7 +305,7 @@ if rank == 0:
 # receiver. Is that so for every size, and in both directions?
 #
 # Predict: One of the two ranks comes 0.3 seconds late, first the receiver, then the
-# sender. How long do `send` and `recv` take, for 4 bytes and for 64 MB?
+# sender. How long do `send` and `recv` take, for 4 bytes and for 64 MiB?
 
 
 def wait_for(latecomer, nbytes):
@@ -393,13 +394,14 @@ def fresh_group():
     form_groups()
 
 
-# Nothing, for 5 seconds; then both gave up. Run the cell yourself, and you need not
-# wait so long: after a second the lab says below the cell, while it still runs, where
-# each rank is and what it waits for. The error says it again. Each of the two would
-# have sent as soon as it had received.
+# Nothing, for 5 seconds; then both gave up. Each of the two would have sent as soon as
+# it had received. Run the cell yourself, and you need not wait so long: after a second
+# the lab says below the cell, while it still runs, where each rank is and what it waits
+# for. The error says it again.
 #
-# This is a deadlock: a circle of processes, each of which waits for the next. The
-# classic account [coffman1971] is about programs that lock resources. It names four
+# This is a deadlock: a circle of processes, each of which waits for the next.
+#
+# The classic account [coffman1971] is about programs that lock resources. It names four
 # conditions, all of them necessary: a resource serves one at a time; whoever waits
 # keeps what it has; nothing can be taken away from it; and the waiting closes a circle.
 # Ranks in blocking calls meet the first three by what a call is: one message answers
@@ -542,10 +544,12 @@ with may_fail():
 
 # It never left: rank 1 waited in vain, while rank 0 had finished, without an error.
 # Nobody held the handle, so Python threw it away, and with it the transfer, which still
-# waited for its receiver. At times such a program works, where the receiver was ready
-# first; and with NCCL it works [isendgone], where the operation stands in the GPU's
-# queue. So a program that was written on GPUs can fail on CPUs. The cell before kept
-# the handle in a variable; for several, take a list, and wait for all at the end.
+# waited for its receiver.
+#
+# At times such a program works: with Gloo if the receiver was ready first, and with
+# NCCL [isendgone], where the operation stands in the GPU's queue. So a program that was
+# written on GPUs can fail on CPUs. Keep one handle in a variable, as the cell with the
+# 99 did. For several, take a list, and wait for all at the end.
 
 fresh_group()
 
@@ -586,13 +590,14 @@ if rank == 0:
 # Between two ranks, messages arrive in the order in which they were sent. No number is
 # needed to tell the third from the fourth. A tag makes an exception: it divides the
 # messages between two ranks into separate streams, each in order, and the receiver
-# chooses the stream. Note that the tagged messages went out with `isend`. With `send`,
-# rank 0 would wait for somebody to take the 0, while rank 1 waits for the 1: a deadlock
-# again. NCCL has no tags; PyTorch ignores them there [pytorchdistributed].
+# chooses the stream. NCCL has no tags [pytorchdistributed].
+#
+# Note that the tagged messages went out with `isend`. With `send`, rank 0 would wait
+# for somebody to take the 0, while rank 1 waits for the 1: a deadlock again.
 #
 # Order is promised for each pair. Between different senders there is none, and if the
 # receiver names no sender, it gets whatever comes first. `recv` returns who it was.
-# NCCL has no such receive: there every `recv` names its sender.
+# With NCCL every `recv` names its sender.
 
 everyone()
 arrivals = []
@@ -650,7 +655,7 @@ everyone()
 if rank == 0:
     print("\n## What a message costs\n")
 
-ball = torch.zeros(1 << 22)  # 16 MB
+ball = torch.zeros(1 << 22)  # 16 MiB
 square = torch.ones(800, 800)  # something to multiply
 dist.barrier()
 with trace() as t:
@@ -667,11 +672,13 @@ t_by_rank = to_rank_0(t)
 if rank == 0:
     show(timeline(t_by_rank[:2], name="ball"))
 
-# A rank computes in the upper half of its row, in full color, and communicates in the
-# lower half. An empty box is waiting: the partner has not yet made the call that
-# answers. What is hatched in both rows at once is the transfer. The clock of rank 0
-# cannot tell them apart, so to measure a message, leave nothing to wait for: the
-# partner returns the ball as soon as it has it.
+# While rank 1 multiplies, rank 0 waits. A rank computes in the upper half of its row,
+# in full color, and communicates in the lower half. An empty box is waiting: the
+# partner has not yet made the call that answers. What is hatched in both rows at once
+# is the transfer.
+#
+# The clock of rank 0 cannot tell waiting from transfer. So to measure a message, leave
+# nothing to wait for: the partner returns the ball as soon as it has it.
 
 
 def ping(nbytes, repeats=10, a=0, b=1):
@@ -702,7 +709,7 @@ def from_rank_0(make):
     return pickle.loads(box[0])
 
 
-# Predict: From 4 bytes to 16 MB, each size four times the one before. Which sizes will
+# Predict: From 4 bytes to 16 MiB, each size four times the one before. Which sizes will
 # take about the same time? From where on does four times the size take four times as
 # long?
 
@@ -731,7 +738,7 @@ if rank == 0:
 
 # Small messages take nearly the same time, whatever their size: 4,096 bytes are a
 # thousand times as many as 4, and take (small_ones) times as long. The time of large
-# messages grows with the size: 16 MB are 256 times as much as 64 KB, and take
+# messages grows with the size: 16 MiB are 256 times as much as 64 KiB, and take
 # (large_ones) times as long. The simplest model with both properties is Hockney's, the
 # latency-bandwidth model [hockney1994]:
 #
@@ -739,7 +746,7 @@ if rank == 0:
 #
 # α is the latency: the time of a message with nothing in it. β is the bandwidth, in
 # bytes a second. Both come out of the measurements by least squares, with one
-# precaution: an error of 10 % should count as much at 4 bytes as at 16 MB. So every
+# precaution: an error of 10 % should count as much at 4 bytes as at 16 MiB. So every
 # equation $\alpha + n/\beta = T$ is divided by its measured $T$ before it is fitted.
 
 
@@ -845,10 +852,11 @@ if rank == 0:
 # | --- | --- | --- |
 # | NVLink 4, between GPUs of a host | 3.4 µs [nccltuning] | 450 GB/s each way [hopper] |
 # | InfiniBand NDR, between hosts | 14 µs [nccltuning] | 50 GB/s [connectx7] |
-# | 10 Gbit/s Ethernet, between hosts | 14 µs, and more through TCP | 1.25 GB/s |
+# | 10 Gbit/s Ethernet, between hosts | 14 µs [nccltuning], and more through TCP | 1.25 GB/s |
 #
 # The α are what NCCL reckons with for one message from neighbor to neighbor, in its
-# protocol for large messages. It takes the same number for every network.
+# protocol for large messages. It starts from the same number for every network, and
+# adds what the network itself reports.
 #
 # Predict: To make good use of a faster link, does a message have to be smaller or
 # larger?
@@ -858,11 +866,13 @@ if rank == 0:
 #
 # α ≤ T/10 means n/β ≥ 9 α, so n ≥ 9 αβ, nine times $n_{1/2}$. Over NVLink that is
 # (enough_nvlink) MB, over InfiniBand (enough_infiniband) MB, over Ethernet
-# (enough_ethernet) MB, here (enough_here) MB. So the faster the link, the larger a
-# message must be. One of DDP's buckets, 25 MiB [ddpdocs], is large enough for the three
-# links if it travels as one message. Where ranks add it up around a ring, it travels in
-# pieces, one for each rank. With eight ranks a piece has (piece_mb) MB, less than
-# NVLink or InfiniBand needs. Chapter 8 reckons with that.
+# (enough_ethernet) MB, here (enough_here) MB. Among the three links of the table, the
+# faster one needs the larger message: α differs far less than β.
+#
+# Is one of DDP's buckets, 25 MiB [ddpdocs], large enough? For all three links, if it
+# travels as one message. Where ranks add it up around a ring, it travels in pieces, one
+# for each rank. With eight ranks a piece has (piece_mb) MB, less than NVLink or
+# InfiniBand needs. Chapter 8 reckons with that.
 #
 # How long does such a bucket take? (bucket_nvlink) ms over NVLink, (bucket_infiniband)
 # ms over InfiniBand, (bucket_ethernet) ms over Ethernet.
@@ -944,11 +954,15 @@ if rank == 0:
 
 # By the model, (many_predicted) times: a hundred messages and one answer from rank 1 at
 # the end, each alone. Received one by one, they took (many_over_one) times as long;
-# with all hundred receives started beforehand, (posted_over_one) times. What matters is
-# whether the boxes are ready. Where they are not, each message waits until the receiver
-# is back in `recv`, and the model knows nothing of that; a busy receiver makes it
-# longer. Where they are, a message can leave while the one before still arrives. α is
-# the price of one message alone, between two ranks that do nothing else.
+# with all hundred receives started beforehand, (posted_over_one) times.
+#
+# What matters is whether the boxes are ready. Where they are not, each message is
+# announced, and waits until the receiver is back in `recv` and has said so. In the
+# ping-pong the partner is back in `recv` before the ball comes, as a rule, so the model
+# knows nothing of that wait. Where all boxes are ready, a message can leave while the
+# one before still arrives.
+#
+# So α is the price of one message alone, between two ranks that do nothing else.
 #
 # In either case, few large messages beat many small ones. That is why data parallelism
 # sends its gradients in buckets, not layer by layer.
@@ -995,7 +1009,7 @@ fastest_hop = min(ping(4) for _ in range(5))
 fastest_lap = min(lap_time() for _ in range(50))
 dist.barrier()
 with trace() as t:
-    pass_token(1 << 20)  # 4 MB, so that there is something to see
+    pass_token(1 << 20)  # 4 MiB, so that there is something to see
 
 token_value_by_rank = to_rank_0(token_value)
 if rank == 0:
@@ -1158,7 +1172,7 @@ everyone()
 if rank == 0:
     print("\n## Three ways out\n")
 
-mine = torch.full((1 << 21,), float(rank))  # 8 MB
+mine = torch.full((1 << 21,), float(rank))  # 8 MiB
 theirs = torch.zeros(1 << 21)
 all_ways()
 with trace() as t:
@@ -1168,15 +1182,20 @@ t_by_rank = to_rank_0(t)
 if rank == 0:
     show(messages(t_by_rank, name="ways"))
 
-# A gray band is a barrier, after which all start. The chain works, and it is a
-# staircase again. Rank 0 takes the message of the last rank, which only then can
-# receive, and so on backwards: as many steps as there are ranks. With parity there are
-# two rounds, however many ranks there are, and three if their number is odd: all even
-# ranks send while all odd ones receive, then the other way around. Together, there is
-# one round, in which every rank sends and receives at the same time.
+# A gray band is a barrier, after which all start. Look at where the arrows begin.
+#
+# The chain works, and it is a staircase again, from the last rank upwards. Rank 0 takes
+# the message of the last rank, which only then can receive, and so on backwards: as
+# many steps as there are ranks.
+#
+# With parity there are two rounds, however many ranks there are, and three if their
+# number is odd: all even ranks send while all odd ones receive, then the other way
+# around.
+#
+# Together, there is one round, in which every rank sends and receives at the same time.
 #
 # Fewer steps are not always less time: messages that are under way together may share a
-# link, or a core.
+# link, or a core. An arrow can also be long because a rank had to wait for a core.
 #
 # PyTorch's own form takes a list of operations and starts them all. With NCCL it is not
 # a matter of taste: there, sends and receives that need each other must be started as
@@ -1274,7 +1293,7 @@ if rank == 0:
 # Every rank has the sum, the same that `dist.all_reduce` gives, and it took
 # (ring_messages) messages of 4 bytes: every rank sent world size − 1 of them. Each rank
 # adds in an order of its own; chapter 8 asks what that does to the last bits. Is that a
-# good way to add? Here are the two beside each other, for one number and for 4 MB.
+# good way to add? Here are the two beside each other, for one number and for 4 MiB.
 
 
 def ratio_to_pytorch(x, row):
@@ -1307,17 +1326,18 @@ if rank == 0:
     result("ratio_of_large", ratio_large_by_rank[0], varies=True)
 
 # Our ring takes (ratio_of_one) times as long as PyTorch's all-reduce for the one
-# number, (ratio_of_large) times for the 4 MB. More telling than these two is what was
+# number, (ratio_of_large) times for the 4 MiB. More telling than these two is what was
 # counted: every rank sends the whole tensor world size − 1 times. Chapter 8 makes it
 # less than twice, however many ranks there are, still with nothing but `sendrecv`.
 #
 # And look at what it took to write even this: a ring, an order, a function against the
-# deadlock, a picture to check it. Send and receive say what one pair does. A training
-# step needs what all ranks do: give everybody the start, add everybody's gradients,
-# share out the batch. Written by hand, each of these is one more chance for a circle,
-# and the right way depends on the number of ranks, on the size of the tensor, on α and
-# on β. So these patterns have names, and calls of their own. They are the subject of
-# chapter 7.
+# deadlock, a picture to check it.
+#
+# Send and receive say what one pair does. A training step needs what all ranks do: give
+# everybody the start, add everybody's gradients, share out the batch. Written by hand,
+# each of these is one more chance for a circle, and the right way depends on the number
+# of ranks, on the size of the tensor, on α and on β. So these patterns have names, and
+# calls of their own. They are the subject of chapter 7.
 
 # --- What you can do now --------------------------------------------------------------
 
