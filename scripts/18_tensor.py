@@ -146,11 +146,11 @@ def play(part):
 #
 # chapter 16 cuts a model between its layers. Here the cut goes through every layer:
 # each rank has some columns of this matrix and some rows of that one, and no rank
-# multiplies by a whole matrix. That is tensor parallelism. At the end you have split
-# all of a GPT in this way, from the embedding to the loss, and it trains to the weights
-# of the whole model. You can say how many bytes a step sends before you run it. And you
-# can say whether the messages take longer than the products, from the width of a layer,
-# the number of ranks, and the speeds of a rank and a link.
+# multiplies by a whole matrix. That is tensor parallelism.
+#
+# At the end all of a GPT is split in this way, from the embedding to the loss, and it
+# trains to the weights of the whole model. You can say how many bytes a step sends
+# before you run it, and whether the messages take longer than the products.
 
 if rank == 0:
     n_ranks = world_size
@@ -163,7 +163,8 @@ def everyone():
 
 # --- A product, cut two ways ----------------------------------------------------------
 
-# A layer is a product of matrices, X A. There are two ways to share A.
+# A layer is a product of matrices, X A. X has a row for each token, and A holds the
+# layer's weights. There are two ways to share A.
 #
 # By columns. A = [A₀ A₁ …], side by side. Then X A = [X A₀, X A₁, …]: every rank needs
 # all of X and computes some columns of the product. No message. An elementwise
@@ -194,9 +195,10 @@ dist.all_reduce(Z)
 product_error = (Z - torch.tanh(X @ A) @ B).abs().max().item()
 
 # None. The columns of H that a rank has computed are exactly those that its rows of B
-# wait for. Column, then row: two layers, and one sum at the end. With A by rows the sum
-# would be needed in the middle: tanh(a + b) is not tanh a + tanh b, so the terms must
-# be added up before the tanh.
+# wait for. Column, then row: two layers, and one sum at the end.
+#
+# With A by rows the sum would be needed in the middle: tanh(a + b) is not tanh a + tanh
+# b, so the terms must be added up before the tanh.
 
 everyone()
 assert product_error < 1e-12
@@ -325,21 +327,23 @@ if rank == 0:
         ax.text(at, 0, sign, fontsize=14, **middle)
     for at, what in ((1.95, "f"), (8.65, "tanh"), (17.5, "g")):
         ax.text(at, 0.9, what, fontsize=12, style="italic", **middle)
-    names = "X", "X", "A", "H", "B", "terms", "Z"
+    names = ("X\n", "copies\nof X", "A, by\ncolumns", "H\n", "B, by\nrows",
+             "terms\n", "Z, the\nsum")
     for at, what in zip((0.65, 3.6, 6.7, 10.6, 13.25, 15.6, 18.85), names):
         ax.text(at, -2.05, what, **middle)
     ax.set(xlim=(-0.2, 19.7), ylim=(-2.4, 1.8))
     ax.set_axis_off()
     save_figures()
 
-# X goes to every rank, f; the ranks' terms are added up, g. In color is what one rank
-# computes with, in gray what comes in and out, alike on all of them.
+# In color is what one rank computes with, in gray what all ranks have alike. Two steps
+# have names: f copies X to every rank, and g adds up the ranks' terms.
 
 # --- f and g --------------------------------------------------------------------------
 
-# That was the forward pass. The gradient of a matrix that a rank owns needs the
-# gradient of Z, which every rank has: they all compute the same loss from the same Z.
-# So there is nothing to send for the weights. But X?
+# That was the forward pass. In backward, the gradient of a matrix that a rank owns
+# needs the gradient of Z, which every rank has: they all compute the same loss from the
+# same Z. So there is nothing to send for the weights. But X comes from an earlier
+# layer, which waits for the gradient of X.
 #
 # Predict: Every rank lets autograd compute the gradient of X from its term. Is it the
 # gradient of the whole?
@@ -374,19 +378,21 @@ if rank == 0:
 
 # No: X has gone into every term, so its gradient is the sum of what comes out of all of
 # them. One all-reduce again, at the beginning of the layer this time, where backward
-# ends. So there is a place where X goes into the parts, and a place where the terms
-# come together. Megatron-LM [shoeybi2019] has named them:
+# ends. So f and g, named in Megatron-LM [shoeybi2019], each send in one direction:
 #
 # | | forward | backward |
 # | --- | --- | --- |
 # | f, where x goes into the parts | as it is | all-reduce |
 # | g, where the terms come together | all-reduce | as it is |
 #
-# It is no accident that f's row, read from the right, is g's row. Call a tensor that
-# all ranks have alike one tensor, and n tensors that differ from rank to rank a tensor
-# of n parts. Then f makes n parts of one tensor, by copying; g makes one tensor of n
-# parts, by adding. Both are linear, and backward goes through the adjoint f*, the map
-# for which ⟨f(x), y⟩ = ⟨x, f*(y)⟩:
+# Read f's row from the right: it is g's row. That is no accident. Take one number and
+# two ranks. To copy it is to multiply by the column (1, 1); to add two numbers up is to
+# multiply by the row (1, 1). One matrix is the other's transpose, and backward
+# multiplies by the transpose.
+#
+# The same without matrices: f makes n parts of one tensor, by copying; g makes one
+# tensor of n parts, by adding. Both are linear, and backward goes through the adjoint
+# f*, the map for which ⟨f(x), y⟩ = ⟨x, f*(y)⟩:
 #
 # $$ \langle f(x), y\rangle = \sum_r \langle x, y_r\rangle = \Big\langle x, \sum_r y_r \Big\rangle
 # = \langle x, g(y)\rangle . $$
@@ -445,13 +451,13 @@ over_parts = summed((copied(x) * y).sum())  # <f(x), y>, a sum over all ranks
 over_one = (x * summed(y)).sum()  # <x, g(y)>
 assert torch.allclose(over_parts, over_one, rtol=1e-12)
 
-# And as derivatives: `gradcheck` moves each number of x a little up and down, sees what
-# becomes of the result, and compares that with backward. All ranks move the same number
-# at the same time, for they have the same x. So it is the whole function that is
+# The second check is of derivatives: `gradcheck` moves each number of x a little up and
+# down, sees what becomes of the result, and compares that with backward. All ranks move
+# the same number at the same time, for they have the same x. So the whole function is
 # checked, x in, Z out.
 #
-# Predict: Does the check notice if f is left out? And if g is? And what does an
-# all-reduce give, in the place of g, whose backward is an all-reduce, too?
+# Predict: Does the check notice if f is left out? And if g is? And what if g is
+# replaced by an all-reduce whose backward is an all-reduce, too?
 
 
 def passes(function):
@@ -515,11 +521,13 @@ def timed(passes, repeats):
 # It notices both. Without f the forward pass is right, to the last digit, and a
 # training would run, with wrong gradients for every layer below. Without g every rank
 # has its own term for a result, and backward is the derivative of a function that no
-# rank has computed. In the table of chapter 7 the backward of an all-reduce is an
-# all-reduce, and PyTorch's `torch.distributed.nn.functional.all_reduce` does so: there
-# every rank's result counts for itself, n results and n losses. Here all n results are
-# one Z, and the n losses are one loss, computed n times. So in the place of g it
-# multiplies whatever goes back through it by n, once in each layer.
+# rank has computed.
+#
+# The other all-reduce multiplies whatever goes back through it by n, once in each pair
+# of layers. It is the one in the table of chapter 7, and PyTorch's
+# `torch.distributed.nn.functional.all_reduce`. There n results belong to n losses, and
+# each counts. Here all n results are one Z, and the n losses are one loss, computed n
+# times.
 
 # --- Is it faster? --------------------------------------------------------------------
 
@@ -566,7 +574,8 @@ if rank == 0:
     play("kernel")
     by_width = [seconds_of(each) for each in zip(*took_by_rank)]
     fig, ax = plt.subplots(num="two-against-one", figsize=(5.2, 2.8))
-    bars = {"one rank": "#d0d0d0", "two, nothing sent": "#909090", "two": "#303030"}
+    bars = {"one rank": "#d0d0d0", "two, nothing sent": "#909090",
+            "two, with messages": "#303030"}
     for k, (label, color) in enumerate(bars.items()):
         for at, seconds in enumerate(by_width):
             share = seconds[k] / seconds[0].min()
@@ -575,7 +584,7 @@ if rank == 0:
             ends = share.min(), np.median(share)
             ax.vlines(at + 0.28 * (k - 1), *ends, "#0072B2")
     ax.set_xticks(range(2), ["width 96", "width 768"])
-    ax.set_ylabel("time / one rank's best")
+    ax.set_ylabel("time (best of one rank = 1)")
     fig.legend(fontsize="small", loc="outside upper center", ncols=3)
     save_figures()
 
@@ -608,23 +617,28 @@ if rank == 0:
     result("embedding_gb", 50_257 * 12_288 * 8 / 1e9)  # quoted below
     save_figures()
 
-# At width 768, on (cores) cores, two ranks are (wide_speedup) times as fast as one,
-# where (wide_silent) is what the cores give when nothing is sent. At width 96 it is
-# (narrow_speedup). The messages, and the waiting for each other in them, take
-# (narrow_sent) % of the narrow layer's time, and (wide_sent) % of the wide one's. Twice
-# the width is twice the bytes, but four times the operations: below, that becomes a
-# formula. Where the messages take longer than what is saved, two ranks are slower than
-# one. More ranks than cores would gain nothing, so the rest of this chapter asks what
-# four ranks compute and send, and not how fast.
+# A bar is the best of the repeats; the line on it ends at their median. At width 768,
+# on (cores) cores, two ranks are (wide_speedup) times as fast as one, where
+# (wide_silent) is what the cores give when nothing is sent. At width 96 it is
+# (narrow_speedup), and below 1 means slower.
+#
+# The messages decide it. Waiting included, they take (narrow_sent) % of the narrow
+# layer's time, and (wide_sent) % of the wide one's. Twice the width is twice the bytes,
+# but four times the operations: below, that becomes a formula.
+#
+# More ranks than cores would gain nothing, so the rest of this chapter asks what four
+# ranks compute and send, and not how fast.
 
 # --- Layers that know their part ------------------------------------------------------
 
-# Now as modules. Their first weights must be those of the whole model, whatever the
-# number of ranks. Chapter 16's `drawn(name, shape)` gives the whole matrix of that
-# name, always the same one; a rank keeps its piece, drops the rest, and goes on to the
-# next. So one whole matrix must fit on a rank for a moment, in float64: for GPT-3's
-# embedding [brown2020] that is (embedding_gb) GB. Where even that is too much, one can
-# draw each row from a seed of its own.
+# Now as modules. They must begin with the weights of the whole model, whatever the
+# number of ranks, or there is nothing to compare them with. Chapter 16's `drawn(name,
+# shape)` gives the whole matrix of that name, always the same one; a rank keeps its
+# piece, drops the rest, and goes on to the next.
+#
+# Four short tools do this. A `Piece` is a parameter that remembers which slice of the
+# whole it is. `share` says which slice is this rank's, `own_part` cuts it out of a
+# whole tensor, and `fill` does so for every parameter of a model.
 
 
 class Piece(nn.Parameter):
@@ -695,6 +709,9 @@ def fill(model, seed=0):
     return model
 
 
+# One whole matrix must fit on a rank for a moment, in float64: for GPT-3's embedding
+# [brown2020] that is (embedding_gb) GB.
+#
 # The way back is needed for a checkpoint: a tensor of zeros takes each rank's part, and
 # a sum makes it whole.
 
@@ -709,10 +726,10 @@ def joined(p, part, group=None):
     return whole
 
 
-# What is dealt out are the outputs of a column layer and the inputs of a row layer.
+# Now the two layers. A column layer deals out its outputs, a row layer its inputs.
 # PyTorch's `nn.Linear` stores its matrix as (outputs, inputs): the columns of A are the
-# rows of `weight`. `enter` and `leave` are f and g; sequence parallelism, further
-# below, puts others there.
+# rows of `weight`. `enter` is f and `leave` is g; sequence parallelism, further below,
+# puts others there.
 
 
 class ColumnLinear(nn.Module):
@@ -986,17 +1003,18 @@ def show(value, on_rank=None):
 # sends their sum. And the ranks need not divide the heads: here is one head more than
 # there are ranks. One rank has two heads, and the others wait for it in g.
 #
-# Fewer heads than ranks are refused. A head could be cut, by its features, but then
-# each score is a sum of terms on several ranks. It must be added up before the softmax:
-# an all-reduce of time × time numbers for each head, where a whole head needs none. So
-# the number of heads is the first limit of tensor parallelism. With grouped-query
-# attention [ainslie2023] several query heads share one key and value head, and the
-# number of those is smaller still: where it is below the number of ranks, the ranks
-# that share one hold replicas of its weights, and must add up their gradients.
+# Fewer heads than ranks are refused:
 
 everyone()
 with may_fail():
     show(SplitAttention(8, world_size - 1, 4), rank)
+
+# A head could be cut, by its features, but then each score is a sum of terms on several
+# ranks. It must be added up before the softmax: an all-reduce of time × time numbers
+# for each head, where a whole head needs none. So the number of heads is the first
+# limit of tensor parallelism. With grouped-query attention [ainslie2023], where several
+# query heads share one key and value head, it is the smaller number of those; beyond
+# it, ranks hold replicas and must add up their gradients.
 
 everyone()
 q, k = torch.randn(2, 6, 4 * world_size, dtype=torch.float64)
@@ -1047,8 +1065,7 @@ class VocabularyEmbedding(nn.Module):
 def split_cross_entropy(logits, targets, vocabulary, group=None):
     """Mean cross-entropy, on all ranks, of logits with their tokens dealt out.
 
-    logits (batch, time, this rank's part), targets (batch, time), all of them
-    within the vocabulary (that is not checked).
+    logits (batch, time, this rank's part), targets (batch, time), not checked.
     """
     part = share(vocabulary, group, "tokens")
     largest = logits.detach().amax(-1)
@@ -1088,16 +1105,17 @@ class Block(nn.Module):
         return x + self.mlp(self.norm_2(x))
 
 
-# Three numbers for each place, in place of one for each token of the vocabulary
-# [shoeybi2019]. The gradient is free: in backward g sends nothing, and each rank has
-# the gradient of its own logits. And m? It is in both terms and cancels: the loss does
-# not depend on it, so it may be a constant to autograd.
+# Three numbers for each place, m and the two sums, instead of one for each token of the
+# vocabulary [shoeybi2019]. The gradient is free: in backward g sends nothing, and each
+# rank has the gradient of its own logits. And m may be a constant to autograd: it is in
+# both terms and cancels.
 
 # --- A GPT that no rank holds ---------------------------------------------------------
 
 # A block is two pairs, a column and a row layer each, between an f and a g. What lies
 # between the pairs, the LayerNorms and the residual additions, every rank computes
-# alike, on the whole width: those are replicas.
+# alike, on the whole width: those are replicas. Skip `sequence`, `gathered` and
+# `scattered`: they come further below.
 
 
 class SplitBlock(Block):
@@ -1146,9 +1164,8 @@ class SplitHead(nn.Module):
 def tensor_gpt(shape, group=None, seed=0, dtype=torch.float32, sequence=False):
     """Chapter 16's GPT, its layers split over the group: same names, weights.
 
-    It returns this rank's part of the logits. sequence: between split layers
-    every rank has a part of the time (see `sum_replicas`). ValueError where
-    something cannot be dealt out.
+    It gives this rank's part of the logits. sequence: between split layers a
+    rank has a part of the time. ValueError where something cannot be dealt out.
     """
     n = dist.get_world_size(group)
     if sequence and shape.context % n:
@@ -1198,10 +1215,9 @@ class Shape:
     blocks: int = 4
 
 
-# What `sequence` does comes below, with `gathered` and `scattered`. Now the twin.
-# Groups of two ranks, of three, and of all train the same GPT in float64 on Python's
-# documentation, and the whole model trains beside them. It has 8 heads, which 3 ranks
-# do not share equally.
+# Now the twin. Groups of two ranks, of three, and of all train the same GPT in float64
+# on Python's documentation, and the whole model trains beside them. It has 8 heads,
+# which 3 ranks do not share equally.
 #
 # Predict: The ranks add in another order than the whole model does. After some steps of
 # SGD, how large will the difference be: bits, percent?
@@ -1385,11 +1401,14 @@ if rank == 0:
 
 # --- What it sends --------------------------------------------------------------------
 
-# A rank hands over tensors to all-reduces. What it sends are the bytes that leave it:
-# around a ring, 2(n − 1)/n times what it hands over (chapter 8). Each block has two f
-# and two g. In forward g hands over an activation, in backward f does: four times T · w
-# numbers, for T tokens (batch × time) and the width w, however many ranks there are.
-# Then g of the embedding and f of the head, and three numbers a token for the loss:
+# Two counts must be kept apart. A rank hands over tensors to all-reduces. What it sends
+# are the bytes that leave it: around a ring, 2(n − 1)/n times what it hands over
+# (chapter 8).
+#
+# Each block has two f and two g. In forward g hands over an activation, in backward f
+# does: four times T · w numbers, for T tokens (batch × time) and the width w, however
+# many ranks there are. Then g of the embedding and f of the head, and three numbers a
+# token for the loss:
 
 
 def tensor_numbers(shape, tokens):
@@ -1430,27 +1449,30 @@ if rank == 0:
     result("bytes_handed_over", n_bytes)
     result("all_reduces", 4 * blocks + 4)  # two are the loss's
 
-# Each rank hands over (bytes_handed_over) bytes, in (all_reduces) all-reduces. If 4
-# ranks share the model, each one sends 1.5 times that; if 8 do, 1.75 times, and never
-# more than twice. With twice the batch it sends twice as much, for these are
-# activations. Data parallelism sends the gradients of weights: there it does not change
-# with the batch.
+# Each rank hands over (bytes_handed_over) bytes, in (all_reduces) all-reduces.
+# - Twice the ranks: little more. Each of 4 ranks sends 1.5 times that, each of 8 sends
+#   1.75 times, and none ever more than twice.
+# - Twice the batch: twice as much, for these are activations. Data parallelism sends
+#   the gradients of weights: there it does not change with the batch.
 #
-# A block makes four all-reduces, two in forward and two in backward, and the next
-# product needs each sum. In chapter 12 messages hide behind backward. As written here,
-# these cannot. In forward there is nothing else to do with the same batch, unless a
-# product is cut into pieces. In backward there is: the gradient of a layer's weights
-# does not need f's sum, and can be computed while it is under way. Megatron-LM's code
-# does that.
+# In chapter 12 messages hide behind backward. As written here, these cannot: the next
+# product needs each sum. In forward there is nothing else to do with the same batch,
+# unless a product is cut into pieces. In backward there is: the gradient of a layer's
+# weights does not need f's sum, and can be computed while it is under way.
+# Megatron-LM's code does that.
 
 # --- How wide must a layer be? --------------------------------------------------------
 
 # All-reduces that nothing hides are added to the time of the products. Which of the two
-# is longer? In a block each token costs 72 w² operations: 12 w² weights, a
-# multiplication and an addition for each, forward once and backward twice (the scores
-# of attention, a small part in a wide layer, are left out). On n ranks of F operations
-# a second, T tokens take 72 T w² / (n F) seconds. Four all-reduces of T · w numbers of
-# b bytes, around a ring of bandwidth β, take 8 (n − 1)/n · T w b/β. So
+# is longer?
+#
+# Products. A block has 12 w² weights, 4 w² in attention and 8 w² in the MLP. Each token
+# costs a multiplication and an addition for each, forward once and backward twice: 72
+# w² operations. The scores of attention, a small part in a wide layer, are left out. On
+# n ranks of F operations a second, T tokens take 72 T w² / (n F) seconds.
+#
+# Messages. Four all-reduces of T · w numbers of b bytes, around a ring of bandwidth β,
+# take 8 (n − 1)/n · T w b/β seconds. So
 #
 # $$ \frac{\text{messages}}{\text{products}} = \frac{(n - 1)\, b\, F}{9\, w\, \beta} . $$
 #
@@ -1499,12 +1521,13 @@ if rank == 0:
     assert products <= flops < 1.5 * products
     assert 3 < of_width[0] / flops <= 4
 
-# The batch is not in the formula, nor is the length of a sequence: more tokens are more
-# products, and as many more bytes. It is a roofline without the batch: what decides is
-# the width, the link, and the number of ranks. Now with real numbers. An H100 computes
-# 989 · 10¹² operations a second in bfloat16, two bytes a number, at most [h100]. Within
-# a host NVLink carries 450 GB/s each way [hopper]; between hosts, InfiniBand of 400
-# Gbit/s carries 50 GB/s [connectx7].
+# A wider layer helps, and fewer ranks. The batch is not in the formula, nor is the
+# length of a sequence: more tokens are more products, and as many more bytes. What
+# decides is the width, the link, and the number of ranks.
+#
+# Now with real numbers. An H100 computes 989 · 10¹² operations a second in bfloat16,
+# two bytes a number, at most [h100]. Within a host NVLink carries 450 GB/s each way
+# [hopper]; between hosts, InfiniBand of 400 Gbit/s carries 50 GB/s [connectx7].
 
 
 def messages_over_products(width, n, beta, flops=989e12, nbytes=2):
@@ -1530,27 +1553,30 @@ if rank == 0:
         ax.text(1050, ratio[0] * 1.05, label, color=color, fontsize=9)
     ax.axhline(1, color="#595959", linewidth=1)
     ax.axvline(12_288, color="#595959", linewidth=1, linestyle=":")
-    ax.text(12_800, 20, "GPT-3", fontsize=9, color="#595959")
-    ax.set(xlabel="width", ylabel="messages / products", ylim=(0.01, 60))
+    ax.text(12_800, 20, "GPT-3's width", fontsize=9, color="#595959")
+    ax.set(xlabel="width (below the line at 1, products take longer)",
+           ylabel="messages' time / products'", ylim=(0.01, 60))
     ax.set_xticks((1000, 4000, 16_000), ("1,000", "4,000", "16,000"))
     ax.minorticks_off()
     save_figures()
 
-# Below the line at 1 the products take longer. With 8 ranks on NVLink a layer must be
-# (nvlink_width) wide for that, on InfiniBand (infiniband_width). GPT-3, with a width of
-# 12,288 [brown2020], has (nvlink_ratio) on NVLink and (infiniband_ratio) between hosts.
-# So tensor parallelism stays within a host. At half of a rank's peak, which is nearer
-# to what programs reach, each ratio is half as large, if the link still reaches its
-# own.
+# For the products to take longer, with 8 ranks on NVLink a layer must be (nvlink_width)
+# wide, on InfiniBand (infiniband_width). GPT-3, with a width of 12,288 [brown2020], has
+# a ratio of (nvlink_ratio) on NVLink and (infiniband_ratio) between hosts. So tensor
+# parallelism stays within a host.
+#
+# At half of a rank's peak, which is nearer to what programs reach, each ratio is half
+# as large, if the link still reaches its own.
 
 # --- Between the layers: sequence parallelism -----------------------------------------
 
-# After g every rank has all activations, and computes LayerNorms and residual additions
-# on all of them, the same numbers n times. And it keeps them, all of them, for
-# backward. Sequence parallelism [korthikanti2023] avoids both. An all-reduce is a
-# reduce-scatter and an all-gather (chapter 7). So put something between the two: after
-# the reduce-scatter every rank has a part of the time, and computes the LayerNorms for
-# that part; before the next split layer, an all-gather.
+# After g every rank has all activations. It computes LayerNorms and residual additions
+# on all of them, the same numbers n times, and keeps them all for backward. Sequence
+# parallelism [korthikanti2023] avoids both.
+#
+# An all-reduce is a reduce-scatter and an all-gather (chapter 7). So pull the two
+# apart: after the reduce-scatter every rank has a part of the time, and computes the
+# LayerNorms for that part; before the next split layer comes the all-gather.
 
 
 def strip(ax, title, words, by_time):
@@ -1574,9 +1600,10 @@ def strip(ax, title, words, by_time):
 if rank == 0:
     print("\n## Between the layers: sequence parallelism\n")
     fig, axes = plt.subplots(2, num="sequence", figsize=(5.2, 3.2))
-    strip(axes[0], "tensor parallelism", ("f", "g\nall-\nreduce"), False)
+    strip(axes[0], "tensor parallelism: norm and + whole on every rank",
+          ("f\ncopy", "g\nall-\nreduce"), False)
     words = "all-\ngather", "reduce-\nscatter"
-    show(strip(axes[1], "and sequence parallelism", words, True))
+    show(strip(axes[1], "and sequence parallelism: norm and + split by time", words, True))
     save_figures()
 
 # From ranklab.taught.collectives:
@@ -1608,11 +1635,9 @@ def all_gather(boxes, x, group=None):
 
 
 # A block, left to right; in each box time runs to the right, and features run down.
-# What is split by features stays so. What was gray, on every rank, is now split by
-# time. g becomes a reduce-scatter, f an all-gather, and each is again the other's
-# adjoint. That paper writes f for our f, f̄ for g, and g and ḡ for the new pair. Both
-# are chapter 7's, made of messages, since Gloo's own reduce-scatter is an all-reduce in
-# disguise.
+# What was gray, on every rank, is now split by time. g becomes a reduce-scatter, f an
+# all-gather, and each is again the other's adjoint. Both collectives are chapter 7's,
+# made of messages, since Gloo's own reduce-scatter is an all-reduce in disguise.
 
 
 class Gathered(torch.autograd.Function):
@@ -1773,18 +1798,23 @@ if rank == 0:
     result("kept_split", of_split)
     result("kept_sequence", of_sequence)
 
+# What goes into the two norms and out of them is 4 units of T · w numbers; queries,
+# keys, values and their mixture are 4; the hidden features before and after gelu are 8.
+# Tensor parallelism divides the last two by n. Sequence parallelism divides what goes
+# into the norms, too; what comes out is gathered, and kept whole.
+#
 # | a block keeps, in units of T · w numbers | with n ranks | here, counted |
 # | --- | --- | --- |
-# | whole: norms in and out 4, q, k, v and their mixture 4, hidden 8 | 16 | (kept_whole) |
-# | tensor parallelism: the norms' 4 on every rank | 4 + 12/n | (kept_split) |
-# | with sequence parallelism: the gathered inputs on every rank | 2 + 14/n | (kept_sequence) |
+# | whole | 16 | (kept_whole) |
+# | tensor parallelism | 4 + 12/n | (kept_split) |
+# | with sequence parallelism | 2 + 14/n | (kept_sequence) |
 # | and gathered again in backward | 16/n | |
 #
 # The last line is how it is used [korthikanti2023]: a rank keeps its part of what it
 # gathers, and gathers once more where backward needs it. Then everything that a block
-# keeps is divided by n, as in a pipeline. The price is one gather more for each of the
-# two pairs: ten halves of an all-reduce in a block in place of eight, so 5/4 of the
-# ratio above, unless the gather hides behind other products.
+# keeps is divided by n. The price is one gather more for each of the two pairs: ten
+# halves of an all-reduce in a block instead of eight, so 5/4 of the ratio above, unless
+# the gather hides behind other products.
 
 # --- The norm of the gradient ---------------------------------------------------------
 
@@ -1844,10 +1874,11 @@ true_norm_by_rank = to_rank_0(true_norm)
 if rank == 0:
     result("true_norm", round(true_norm_by_rank[0], 6))
 
-# The ranks' own norms go from (least_norm) to (most_norm), and each rank would scale
-# its replicas by another number: they drift apart. The sum of all squares is the same
-# everywhere, and too large, (naive_norm) for (true_norm): it counts every replica once
-# for each rank. Pieces must be added up over the ranks, replicas counted once.
+# Something else: pieces are added up over the ranks, replicas counted once. The ranks'
+# own norms go from (least_norm) to (most_norm), and each rank would scale its replicas
+# by another number: they drift apart. The sum of all squares is the same everywhere,
+# and too large, (naive_norm) for (true_norm): it counts every replica once for each
+# rank.
 #
 # The same care is due wherever something is added up over "all parameters": weight
 # decay that is logged, a count of parameters, a checksum. And where an optimizer looks
@@ -2002,12 +2033,14 @@ def leave_group():
     dist.destroy_process_group()
 
 
-# Equal. On this small model ours takes (own_over_pytorch) of the time: a DTensor asks
-# at every operation how its result is dealt out. `benchmarks/model_parallel.py` has
-# larger models, too. What a DTensor gives in return: the model is written once, without
-# a word about ranks, the plan can change without it, and a checkpoint knows what is
-# whose. `SequenceParallel` in the plan splits the norms by time. For a model of your
-# own, begin there; now you know what the plan must say.
+# Equal. On this small model ours takes (own_over_pytorch) of the time; a DTensor has
+# more to do, and finds out at every operation how its result is dealt out.
+# `benchmarks/model_parallel.py` has larger models.
+#
+# What a DTensor gives in return: the model is written once, without a word about ranks,
+# the plan can change without it, and a checkpoint knows what is whose.
+# `SequenceParallel` in the plan splits the norms by time. For a model of your own,
+# begin there; now you know what the plan must say.
 
 # --- When to use which ----------------------------------------------------------------
 
@@ -2018,13 +2051,13 @@ def leave_group():
 # sequences.
 #
 # Worked problem: GPT-3 has 96 blocks of width 12,288 [brown2020]. Let it be trained on
-# 1,536 H100, in hosts of 8, with 1,536 sequences a step. Its state needs more than one
-# GPU, so 96 GPUs hold one model, and 16 such models share the sequences: 96 for each,
-# one sequence a micro-batch. Is it better to cut the model into 96 stages of one block,
-# or into 12 stages of 8 blocks, each shared by the 8 GPUs of a host? The bubble of p
-# stages and m micro-batches makes a step 1 + (p − 1)/m times as long (chapter 17), and
-# the messages of tensor parallelism make every stage 1 + the ratio from above times as
-# long.
+# 1,536 H100, in hosts of 8, with 1,536 sequences a step. 96 GPUs hold one model, and 16
+# such models share the sequences: 96 for each, one sequence a micro-batch.
+#
+# Is it better to cut the model into 96 stages of one block, or into 12 stages of 8
+# blocks, each shared by the 8 GPUs of a host? The bubble of p stages and m
+# micro-batches makes a step 1 + (p − 1)/m times as long (chapter 17), and the messages
+# of tensor parallelism make every stage 1 + the ratio from above times as long.
 
 if rank == 0:
     print("\n## When to use which\n")
@@ -2039,24 +2072,27 @@ if rank == 0:
     assert (1 + (12 - 1) / m) * (1 + 5 / 4 * within_hosts) < only_stages
     save_figures()
 
-# Answer: 96 stages take (stages_step) times the ideal step, and no interleaving can
-# help, for a stage has one block only. 12 stages of shared blocks take (nvlink_step),
-# the second gather included. Both hold (state_gb) GB of state on a GPU, at 16 bytes a
-# weight [rajbhandari2020]. Of one micro-batch's activations both keep a 96th, but in
-# 1F1B the first of 96 stages holds up to 96 micro-batches, and the first of 12 only 12.
-# The same with InfiniBand in the place of NVLink: (infiniband_step). So tensor
-# parallelism within a host, and the pipeline between hosts, is what large trainings use
-# [narayanan2021]. In rules:
+# The 12 stages of shared blocks are better.
+#
+# Time. 96 stages take (stages_step) times the ideal step, and no interleaving can help,
+# for a stage has one block only. 12 stages of shared blocks take (nvlink_step), the
+# second gather included. With InfiniBand instead of NVLink it would be
+# (infiniband_step).
+#
+# Memory. Both hold (state_gb) GB of state on a GPU, at 16 bytes a weight
+# [rajbhandari2020]. Of one micro-batch's activations both keep a 96th, but in 1F1B the
+# first of 96 stages holds up to 96 micro-batches, and the first of 12 only 12.
+#
+# So tensor parallelism within a host, and the pipeline between hosts, is what large
+# trainings use [narayanan2021]. In rules:
 # - Does everything fit on one rank, and are there sequences enough? Data: a message for
 #   each bucket, hidden behind backward.
 # - Is one layer too large for a rank? Tensor: of the three, only it cuts a layer.
 # - Are there too few sequences for the ranks? Tensor, as many ranks as a host has,
-#   where the layer is wide enough for the link, and not more than there are heads. With
-#   one sequence, as in writing a sentence, neither of the two others shares the work.
+#   where the layer is wide enough for the link, and not more than there are heads.
 # - Across slow links: pipeline, which sends least, or data.
 #
-# How many ranks to give to each, for a model and a machine, memory and overlap
-# included, is chapter 22's planner.
+# How many ranks to give to each, for a model and a machine, is chapter 22's planner.
 
 # --- What you can do now --------------------------------------------------------------
 
@@ -2086,6 +2122,7 @@ if rank == 0:
 # - [shoeybi2019]: Megatron-LM, where column, row, f and g come from, with all that this
 #   chapter leaves out for GPUs.
 # - [korthikanti2023]: sequence parallelism, and a count of activations, byte by byte.
+#   It writes f and f̄ for our f and g, and g and ḡ for the new pair.
 # - [narayanan2021]: tensor, pipeline and data parallelism together on thousands of
 #   GPUs, with rules for which goes where.
 # - [pytorchtp]: PyTorch's `parallelize_module` and its plans.

@@ -200,8 +200,7 @@ class VocabularyEmbedding(nn.Module):
 def split_cross_entropy(logits, targets, vocabulary, group=None):
     """Mean cross-entropy, on all ranks, of logits with their tokens dealt out.
 
-    logits (batch, time, this rank's part), targets (batch, time), all of them
-    within the vocabulary (that is not checked).
+    logits (batch, time, this rank's part), targets (batch, time), not checked.
     """
     part = share(vocabulary, group, "tokens")
     largest = logits.detach().amax(-1)
@@ -261,9 +260,8 @@ class SplitHead(nn.Module):
 def tensor_gpt(shape, group=None, seed=0, dtype=torch.float32, sequence=False):
     """Chapter 16's GPT, its layers split over the group: same names, weights.
 
-    It returns this rank's part of the logits. sequence: between split layers
-    every rank has a part of the time (see `sum_replicas`). ValueError where
-    something cannot be dealt out.
+    It gives this rank's part of the logits. sequence: between split layers a
+    rank has a part of the time. ValueError where something cannot be dealt out.
     """
     n = dist.get_world_size(group)
     if sequence and shape.context % n:
