@@ -145,7 +145,7 @@ def play(part):
 # behind that line, and how much code does it take to write one that you would trust
 # with a training of your own?
 #
-# 30 minutes to read · 30 seconds to run · stands on chapter 8, chapter 10 and chapter
+# 35 minutes to read · 30 seconds to run · stands on chapter 8, chapter 10 and chapter
 # 11
 #
 # The gradient of the whole batch is the mean of the ranks' gradients: chapter 10 has
@@ -318,10 +318,12 @@ def everyone():
     dist.barrier(group=driver)
 
 
-# (messages_1) all-reduces, and nobody computes meanwhile: a long row of hatched pieces
-# behind the backward pass. Half of them carry a bias, 224 numbers, and pay the same
-# latency as a weight of 50,176. This chapter shortens the hatched part, and then moves
-# it under the full color.
+# (messages_1) all-reduces: a long row of hatched pieces behind the backward pass.
+# Meanwhile a rank computes next to nothing: the thin lines are the divisions by the
+# world size. Half of the messages carry a bias, 224 numbers, and pay the same latency
+# as a weight of 50,176.
+#
+# This chapter shortens the hatched part, and then moves it under the full color.
 
 # --- One message for all --------------------------------------------------------------
 
@@ -359,8 +361,8 @@ t_2_by_rank = to_rank_0(t_2)
 if rank == 0:
     show(timeline(t_2_by_rank, name="one-for-all"))
 
-# One latency in place of (messages_1). Note what became of `.grad`: it is no longer a
-# tensor of its own but a view, a window into the flat one. That saves copying
+# Better: one latency in place of (messages_1). And what became of `.grad`? It is no
+# longer a tensor of its own but a view, a window into the flat one. That saves copying
 # everything back.
 #
 # Two things are still bad. There is a second copy of all gradients, made anew in every
@@ -370,7 +372,8 @@ if rank == 0:
 # --- Buckets --------------------------------------------------------------------------
 
 # The middle way: several tensors, made once and used in every step. Such a tensor is a
-# bucket.
+# bucket. A bucket knows how many of its gradients are `missing`; when none is, it can
+# be sent.
 
 
 class Bucket:
@@ -400,8 +403,13 @@ class Bucket:
             p.grad = self.views[i]
 
 
-# One detail, `present`, is of use only later: it counts for each parameter how many
-# ranks have a gradient. It lies in the same tensor, so it travels for nothing.
+# `put` copies a gradient to its place and divides it by the number of ranks, so that
+# the sum over the ranks will be the mean. Its last lines make `.grad` a view, as
+# before.
+#
+# You can pass over `present` for now. It counts for each parameter how many ranks have
+# a gradient, and is of use only when one is missing. It lies in the same tensor, so it
+# needs no message of its own.
 #
 # Into which bucket does a parameter go? The first bucket should be the one that is full
 # first. chapter 2 has shown that backward goes through the layers from the last to the
@@ -525,7 +533,22 @@ if rank == 0:
 
 # (n_buckets) buckets, of (bucket_kb) KB: with the third layer a bucket has 512 KB or
 # more, and is closed. The first one holds the last three layers. The hatched end of
-# each holds `present`. Now deal them, and send each bucket when it is full:
+# each holds `present`.
+#
+# From here to the reducer the code is a ladder: each class is the one before, and one
+# thing more.
+#
+# | class | what it adds |
+# | --- | --- |
+# | `Dealt` | a place in a bucket for every trained parameter |
+# | `InBuckets` | a bucket that is full is sent |
+# | `Overlapped` | gradients are put in while backward computes |
+# | `InOrder` | all ranks send their buckets in the same order |
+# | `Complete` | backward waits for all messages, and sends zeros for gradients that did not come |
+# | `Armed` | not every backward averages |
+# | `Reducer` | buckets in the order in which gradients arrive |
+#
+# The first two rungs deal the parameters, and send each bucket when it is full:
 
 
 class Dealt:
@@ -587,15 +610,18 @@ play("ranks")
 error_3 = wrong_by(lambda model: in_several(model, 1000))
 t_3 = traced(in_several)
 
-# As long as all of it happens after backward, buckets gain nothing over one message.
-# But now it need not.
+# This is the third version. As long as all of it happens after backward, buckets gain
+# nothing over one message. But now it need not.
 
 # --- While backward computes ----------------------------------------------------------
 
 # Autograd offers a hook that it calls when the gradient of a parameter is complete, in
 # the middle of backward: `register_post_accumulate_grad_hook`. All that has to be done
 # is to put the gradient into its bucket and, if it was the last one missing there, to
-# send the bucket off. `async_op=True` returns at once (chapter 7); backward goes on,
+# send the bucket off.
+#
+# `put` and `send` are as they were; they are only called earlier. With `async_op=True`
+# an all-reduce returns at once, with a handle to wait on (chapter 7). Backward goes on,
 # and another thread, Gloo's, carries the bytes.
 
 
@@ -643,7 +669,7 @@ if rank == 0:
     show(timeline(t_4_by_rank, name="overlapped"))
 
 # Hatching under the full color: gradients are on their way while others are still being
-# computed.
+# computed. Is the step shorter, too? A picture of one step cannot say.
 
 # --- What overlap gains ---------------------------------------------------------------
 
@@ -693,16 +719,19 @@ if rank == 0:
     result("fourth_over_third", median_ms[3] / median_ms[2], varies=True)
 
 # The first version takes (first_over_second) times as long as the second. And overlap?
-# The fourth takes (fourth_over_third) times as long as the third, on (cores) cores. So
-# this is how much, or how little, overlap gains where the cores carry the bytes
-# themselves: a core that sends does not compute. With as many cores as ranks none is
-# left over to send, and with fewer the ranks already share them. What a message costs
-# the cores is measured below. Overlap hides waiting, and moves no work away.
+# The fourth takes (fourth_over_third) times as long as the third, on (cores) cores.
+# Compare that with the ranges printed above: where two of them have a part in common,
+# the ratio of their medians says little.
+#
+# Here the cores carry the bytes themselves, and a core that sends does not compute.
+# With as many cores as ranks none is left over to send, and with fewer the ranks
+# already share them. Overlap hides waiting, and moves no work away. So this machine is
+# a poor place to see what it gains.
 #
 # In a cluster a network card sends by itself, and it is slower than memory. So let two
-# of the ranks have the machine to themselves, and give them such a network. Their
-# all-reduce is the real one, but its handle is not done before a slower link would have
-# been done. In the meantime the rank sleeps and needs no core.
+# of the ranks have the machine to themselves, and give them such a network, a `Link`.
+# Their all-reduce is the real one, but its handle is not done before a slower link
+# would have been done. In the meantime the rank sleeps and needs no core.
 
 everyone()
 play("ranks")
@@ -783,6 +812,10 @@ def cores_are_free():
     return os.getloadavg()[0] < 2 * os.cpu_count()
 
 
+# The two rows are the third and the fourth version on that link, rank 0, of each the
+# fastest of seven steps. The light bar is forward and the full one backward. The
+# hatched bars are messages under way, and the gray line is where the step ends.
+
 after_and_during_by_rank = to_rank_0(after_and_during)
 if rank == 0:
     play("kernel")
@@ -803,19 +836,23 @@ if rank == 0:
     result("link_gain", during / after, varies=True)
     save_figures()
 
-# Drawn is rank 0, and of each kind the fastest of seven steps. The light bar is
-# forward, the full one backward; the hatched bars are messages under way, and the gray
-# line is where the step ends. In the lower row messages hide behind backward, and the
-# step takes (link_gain) of the time. They cannot begin earlier: forward comes first,
-# and then a bucket has to be filled.
+# In the lower row messages hide behind backward, and the step takes (link_gain) of the
+# time. Of forward overlap can save nothing: while it runs there is no gradient to send.
+# And it saves less than backward takes, because the first bucket has to be filled
+# before anything can leave. Where the bars of computing differ between the rows, that
+# is the machine, and not overlap.
 
 # --- How large a bucket? --------------------------------------------------------------
 
 # Small buckets leave early, but every one of them pays the latency. Large ones save
 # latencies, but the first one leaves late, and the last one ends long after backward.
-# So both ends must lose. By how much, chapter 8's model can say, with two more lines: a
-# bucket is sent when it is full and the link is free; and a message keeps the core that
-# computes from its work for a moment, to start it and to copy and add.
+# So both ends must lose.
+#
+# By how much? Chapter 8's model of a message, α + bytes / β, can say it. In the code
+# below `full` is when a bucket is full, and `free` is when the link has sent it: a
+# bucket leaves when it is full and the link is free. `busy` is a correction. A message
+# also keeps the core that computes from its work for a moment, to start it and to copy
+# and add.
 
 
 def overlapped_seconds(bucket_bytes, forward, backward, alpha, beta,
@@ -835,9 +872,12 @@ def overlapped_seconds(bucket_bytes, forward, backward, alpha, beta,
     return max(free, forward + backward + busy)
 
 
-# The link's α and β are what we made them. The cost on the cores can be measured by
-# itself: the operating system counts how long all threads of a process have kept a core
-# busy, those of Gloo included.
+# The link's α and β are what we made them. The cost on the cores is measured by itself:
+# the operating system counts how long all threads of a process have kept a core busy,
+# those of Gloo included.
+#
+# Predict: Between one bucket for all and one for each tensor: where is the step
+# shortest? And with one for each, what takes longer, the link or the core?
 
 
 def core_seconds(nbytes, rounds=10, messages=5):
@@ -945,32 +985,41 @@ if rank == 0:
 
 # On the link both ends lose: one bucket for everything takes (whole_over_best) times as
 # long as the best number, and a message for each tensor (single_over_best) times. On
-# the left nothing overlaps; on the right you pay for every tensor: α on the link, and
-# (core_us) µs of a core. For 32 messages the model predicts (predicted_single) of the
-# measured time, and (without_core) if it leaves out the cores. No point is off the full
-# line by more than a factor of (fit_off).
+# the left nothing overlaps. On the right you pay α on the link for every tensor. No
+# point is off the full line by more than a factor of (fit_off).
+#
+# And the core? A message costs it (core_us) µs and a little for each byte. For 32
+# messages the model predicts (predicted_single) of the measured time, and
+# (without_core) if it leaves out the cores. If the two are alike, the link is what
+# binds: the core is done before it, and what it loses is hidden behind sending.
 #
 # PyTorch's choice is 25 MB [li2020], after a first bucket of 1 MB, so that something is
 # under way early, as chapter 11 has said.
 #
 # Where is the optimum in general? Take k equal buckets of a gradient of S bytes, T
-# seconds of backward, and a link that sends by itself. As long as it has sent each
-# bucket before the next one is full, it keeps up. Then only the last bucket is left
-# when backward ends, α + S/(kβ): more buckets are better, by less and less. The link
-# keeps up with at most (T − S/β)/α of them. Beyond that it begins after T/k, when the
-# first bucket is full, and is done kα + S/β later, which is least for k = √(T/α). The
-# best number is the larger of the two: `tests/chapters/test_seconds_predicted.py` holds
-# it against the best of 400, for four networks.
+# seconds of backward, and a link that sends by itself.
+# - The link keeps up if it has sent each bucket before the next one is full. Then only
+#   the last bucket is left when backward ends, α + S/(kβ) seconds. More buckets are
+#   better, by less and less. It keeps up with at most (T − S/β)/α of them.
+# - Beyond that it never rests. It begins after T/k, when the first bucket is full, and
+#   is done kα + S/β later. The sum is least for k = √(T/α).
+#
+# The best number is the larger of the two: `tests/chapters/test_seconds_predicted.py`
+# holds it against the best of 400, for four networks.
 
 # --- Three ways to get it wrong -------------------------------------------------------
 
-# The fourth version is the one to keep, and it is dangerous. Three mistakes, of which
-# the first two say nothing at all.
+# The fourth version is the one to keep, and it is dangerous. Three mistakes follow. The
+# first two give wrong weights without a word; the third one stops the training. Each
+# has a remedy, and two of the remedies are the next rungs.
 
 # --- Reading too early ----------------------------------------------------------------
 
 # Predict: The last rank is late. Rank 0 has finished its backward and reads `.grad`
 # before it has called `finish`. What is in it?
+#
+# So that rank 0 is sure to read first, the last rank waits for a word from it before it
+# computes.
 
 everyone()
 if rank == 0:
@@ -1002,16 +1051,17 @@ if rank == 0:
 
 # Something that is not yet the mean: `.grad` is a view into a bucket, and the bucket
 # belongs to the all-reduce until its `wait()`. An optimizer that steps now leaves the
-# ranks with different weights. A wrapper must wait by itself, before `backward()`
-# returns. We come back to how.
+# ranks with different weights. The remedy: a wrapper must wait by itself, before
+# `backward()` returns. How it can comes with the third mistake.
 
 # --- In another order -----------------------------------------------------------------
 
 # Here are two layers of the same shape, and the data decide which of them comes first.
-# On rank 0 it is the other one.
+# On rank 0 it is the other one. With a limit of 1 byte, each layer has a bucket of its
+# own.
 #
-# Predict: Every rank computes both gradients, of the right shapes, and each layer has a
-# bucket of its own. What can go wrong?
+# Predict: Every rank computes both gradients, of the right shapes, and sends both
+# buckets. What can go wrong?
 
 
 def two_layers():
@@ -1089,15 +1139,20 @@ if rank == 0:
 # `find_unused_parameters=True` lets the wrapper look for such parameters.
 
 # The remedy: at the end of backward, fill what is missing with zeros, and send it. For
-# that, somebody must say that backward has ended. Autograd can: whoever is called by it
-# may queue a callback for the end of this backward. The call for that is not in
+# that, somebody must say that backward has ended. Autograd can: a hook may queue a
+# callback for the end of the backward that it is called in. The call for that is not in
 # PyTorch's documentation, but PyTorch's own sharding uses it.
+#
+# So the first hook of a backward queues `finish`. With that, the first mistake is
+# mended, too: `finish` waits for all messages before `backward()` returns.
 #
 # But is a zero the same as no gradient? For the mean it is. For an optimizer with
 # momentum or weight decay it is not: it moves a weight whose gradient is zero, and
 # skips one that has none [zerograd]. So a parameter that no rank used must keep `None`.
-# One that some rank used must have the mean everywhere. No rank can know that by
-# itself; the counts behind the gradients, `present`, tell it after the all-reduce.
+# One that some rank used must have the mean everywhere.
+#
+# No rank can know by itself which of the two it is. Here `present` is of use: it has
+# been summed along with the gradients, and says how many ranks have one.
 
 
 class Complete(InOrder):
@@ -1127,10 +1182,11 @@ class Complete(InOrder):
 
 # PyTorch calls this part the reducer. One thing is missing in ours: not every backward
 # is to average. Gradients may be accumulated over several of them first (gradient
-# accumulation), and whoever evaluates or debugs calls the model, too. So the reducer
-# has three states. It is idle, and gradients pass it by. A forward makes it armed. The
-# first gradient after that makes it averaging, and the end of that backward makes it
-# idle again.
+# accumulation), and whoever evaluates or debugs calls the model, too.
+#
+# So the reducer has three states. While it is idle, gradients pass it by. A forward
+# makes it armed. The first gradient after that makes it averaging, and the end of that
+# backward makes it idle again.
 #
 # Predict: All ranks find a NaN in their loss and skip the backward. In which state is
 # the reducer, and what should the next forward do with it? And if a backward fails
@@ -1265,9 +1321,11 @@ if rank == 0:
     ))
 
 # Whoever skips a backward leaves it armed, and the next forward arms it again: nothing
-# is lost. A backward that fails leaves it averaging, with messages under way into the
-# very buckets that a second try would fill. So `arm` refuses, in a sentence, and the
-# model has to be wrapped again.
+# is lost.
+#
+# A backward that fails leaves it averaging, with messages under way into the very
+# buckets that a second try would fill. So `arm` refuses, in a sentence, and the model
+# has to be wrapped again.
 
 # --- The order of arrival -------------------------------------------------------------
 
@@ -1287,9 +1345,10 @@ def crossed(x):
 # Predict: In which order are its gradients put into buckets? In which order do they
 # arrive? What does the bucket do that has the head's?
 #
-# So the first backward is used to take notes, and when it ends, `learn` deals the
+# The remedy: the first backward is used to take notes. When it ends, `learn` deals the
 # buckets again, in the order of arrival. It has to be the same on all ranks, so rank
-# 0's is broadcast.
+# 0's is broadcast. `send_zeros` is for ranks that run out of batches; you can pass over
+# it.
 
 
 class Reducer(Armed):
@@ -1345,12 +1404,15 @@ if rank == 0:
 
 # --- The wrapper ----------------------------------------------------------------------
 
+# The reducer averages. What is left is everything around it, and that is the wrapper's:
+# the same start on all ranks, and the decision when to arm.
+#
 # All ranks must begin with the same weights, and so with the same model. A broadcast
 # trusts the order of the parameters, as the buckets do. If a rank has built its layers
 # in another order, weights and gradients of one layer go into another; and if only the
-# shapes agree, nothing is said. So two helpers: `demand_equal` compares names, shapes
-# and types, and `broadcast_all` gives everyone rank 0's tensors, a message for each
-# type.
+# shapes agree, nothing is said. So there are two helpers. `demand_equal` compares
+# names, shapes and types, and `broadcast_all` gives everyone rank 0's tensors, a
+# message for each type.
 
 
 def demand_equal(module, group=None):
@@ -1420,6 +1482,11 @@ class Replicated(nn.Module):
         return output
 
 
+# Next come `no_sync`, for backwards that only accumulate, and the buffers: tensors of a
+# model that are not trained, such as the running means of a batch norm. Rank 0's are
+# given to all.
+
+
 def remove_all(hooks):
     """Hooks go with their wrapper: else they live as long as the model."""
     for hook in hooks:
@@ -1447,8 +1514,8 @@ class Shared(Replicated):
             self.sync = before
 
 
-# Only one part is left: `join`, for ranks that have fewer batches than others. An extra
-# below says how it is used.
+# Only one part is left: `join`, for ranks that have fewer batches than others. It is
+# folded here, and an extra below says how it is used.
 
 
 class OwnDDP(Shared):
@@ -1522,8 +1589,8 @@ def may_fail():
 #   does, after the step.
 # - A backward that fails is final. A retry is refused, and never writes into a buffer
 #   that is under way.
-# - Buffers (the running means of a batch norm) are given to all by rank 0, before a
-#   forward that follows one that averages. They are not averaged.
+# - Buffers are given to all by rank 0, before a forward that follows one that averages.
+#   They are not averaged.
 # - The hooks go with the wrapper. A model that is wrapped again, as happens to whoever
 #   runs a cell twice, would else be averaged by both.
 #
@@ -1545,10 +1612,13 @@ with may_fail():
 
 # --- The same weights -----------------------------------------------------------------
 
-# Is it right? The judge is PyTorch's wrapper, and a training without any ranks, on a
-# model that has what wrappers stumble over: a layer used twice, tied weights, frozen
-# ones, some that are never used, a layer that is used on some ranks only, and an output
-# that is a dict. Every fourth step adds up two batches under `no_sync`.
+# Is it right? There are two judges: PyTorch's wrapper, and a training without any
+# ranks. The model has what wrappers stumble over: a layer used twice, tied weights,
+# frozen ones, some that are never used, a layer that is used on some ranks only, and an
+# output that is a dict. Every fourth step adds up two batches under `no_sync`.
+#
+# Predict: After 20 steps in float64, how far are the weights from PyTorch's? How far
+# are the ranks' weights from each other?
 
 
 class Awkward(nn.Module):
@@ -1664,8 +1734,8 @@ if rank == 0:
 # keeps as many samples as before, so that all together have a larger batch. Perfect is
 # a step in which nobody waits for gradients.
 #
-# The model can answer both for machines whose links send by themselves. These are its
-# links:
+# `overlapped_seconds` can answer both for machines whose links send by themselves.
+# These are its links:
 #
 # | link | one direction | latency, assumed |
 # | --- | --- | --- |
@@ -1673,13 +1743,18 @@ if rank == 0:
 # | InfiniBand NDR, 400 Gbit/s [connectx7] | 50 GB/s | 5 µs |
 # | NVLink 4, up to 256 GPUs [hopper] | 450 GB/s | 5 µs |
 #
-# An H100 does at most 989 TFLOP/s with bfloat16 [h100]; we assume that it reaches 40 %
-# of that. A model of 10⁹ parameters takes 6 · 10⁹ FLOP for each token, a third of them
-# forward. Its gradients are 2 GB in bfloat16, in buckets of 25 MB, and each GPU has
-# 16,384 tokens a step, however many GPUs there are: weak scaling. All GPUs are on one
-# ring over one kind of link, and sending takes nothing of their processors. A real
-# cluster has NVLink within a machine and InfiniBand between machines, and NCCL's sums
-# keep a part of each GPU busy. So take the shapes of the curves, not their digits.
+# And this is what runs on them:
+# - An H100 does at most 989 TFLOP/s with bfloat16 [h100]; we assume that it reaches 40
+#   % of that.
+# - A model of 10⁹ parameters takes 6 · 10⁹ FLOP for each token, a third of them
+#   forward. Its gradients are 2 GB in bfloat16, in buckets of 25 MB.
+# - Each GPU has 16,384 tokens a step, however many GPUs there are: weak scaling.
+# - All GPUs are on one ring over one kind of link, and sending takes nothing of their
+#   processors.
+#
+# The last one is the boldest. A real cluster has NVLink within a machine and InfiniBand
+# between machines, and NCCL's sums keep a part of each GPU busy. So take the shapes of
+# the curves, not their digits.
 
 
 def ring_of(size, alpha, beta):
@@ -1744,20 +1819,22 @@ def leave_group():
     dist.destroy_process_group()
 
 
-# On Ethernet (ethernet_8) of perfect scaling is left with 8 GPUs: sending takes more
-# than ten times as long as computing, and little can be hidden behind what is so short.
-# Then only less communication helps (chapter 14). On InfiniBand overlap lifts
-# (infiniband_8_after) to (infiniband_8); NVLink is above 0.9 there even without. Go
-# from 8 GPUs to 64 on InfiniBand: in the weak question the share is (weak_64). In the
-# strong one, with an eighth of the tokens on each, it is (strong_64). The gradients are
-# as large as before, and there is less computing to hide them behind: a part that does
-# not shrink, as in Amdahl's law (chapter 1).
+# 8 GPUs. On Ethernet (ethernet_8) of perfect scaling is left: sending takes more than
+# ten times as long as computing, and little can be hidden behind what is so short. Then
+# only less communication helps (chapter 14). On InfiniBand overlap lifts
+# (infiniband_8_after) to (infiniband_8). NVLink is above 0.9 even without.
 #
-# On 1024 GPUs InfiniBand is at (infiniband_1024): a ring's latency grows with the
-# ranks, 2 · 1023 rounds, and each of the buckets pays it. With four buckets of 500 MB
-# it is (in_four_1024), though on 8 GPUs the small buckets are better. Where even one
-# ring's latency is too much, libraries change to trees, whose rounds grow with the
-# logarithm [nccltuning].
+# 1024 GPUs. With these buckets no link reaches 90 %: NVLink ends at 256, and InfiniBand
+# is at (infiniband_1024). Here the ring matters: its latency grows with the ranks, 2 ·
+# 1023 rounds, and each of the buckets pays it. With four buckets of 500 MB it is
+# (in_four_1024), though on 8 GPUs the small buckets are better. Where even one ring's
+# latency is too much, libraries change to trees, whose rounds grow with the logarithm
+# [nccltuning].
+#
+# Weak and strong. Go from 8 GPUs to 64 on InfiniBand. In the weak question the share is
+# (weak_64). In the strong one, with an eighth of the tokens on each, it is (strong_64).
+# The gradients are as large as before, and there is less computing to hide them behind:
+# a part that does not shrink, as in Amdahl's law (chapter 1).
 
 
 def tokens_to_hide(size, network):

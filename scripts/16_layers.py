@@ -138,16 +138,18 @@ def play(part):
 # A model is too large for any one of your ranks. Can they own it together, a few layers
 # each, and still train the same model? And what becomes of the time?
 #
-# 35 minutes to read · 20 seconds to run · stands on chapter 2, chapter 6, chapter 7 and
+# 30 minutes to read · 20 seconds to run · stands on chapter 2, chapter 6, chapter 7 and
 # chapter 10
 #
 # In data parallelism every rank holds the whole model and a part of the batch. Here it
 # is the other way round: every sample passes through every rank, and a rank holds a
 # part of the model. That is model parallelism, and in its simplest form the cut runs
-# between two layers. You first cut a small network by hand, then a GPT, at any place
-# and between any number of ranks. The result is the model that one rank would have
-# trained. You measure what it saves and what it does not, and why the next chapter is
-# needed. PyTorch's own stages come with a schedule, and so in that chapter, too.
+# between two layers.
+#
+# You first cut a small network by hand, then a GPT, at any place and between any number
+# of ranks. The result is the model that one rank would have trained. You measure what
+# it saves and what it does not, and why the next chapter is needed. PyTorch's own
+# stages come together with a schedule, so they are in that chapter, too.
 
 # --- A cut, by hand -------------------------------------------------------------------
 
@@ -203,11 +205,13 @@ loss = y.square().mean() if rank == world_size - 1 else None
 # Predict: The last rank calls `loss.backward()`. Which layers get a gradient? What
 # would the rank before it have to know to go on, and how large is that?
 #
-# Autograd's graph ends where the process ends. The last rank's backward computes the
-# gradients of its own layer, and that of x, which came as a message: for autograd, x is
-# a leaf, and `requires_grad_()` asks for its gradient. Now x is the y of the rank
-# before. With $h_k$ for the output of rank k, which it sends on, and $W_k$ for its
-# weights, the chain rule says
+# Autograd's graph ends where the process ends. So the last rank's backward reaches its
+# own layer, and no other. It computes the gradients of this layer, and that of x, which
+# came as a message: for autograd, x is a leaf, and `requires_grad_()` asks for its
+# gradient.
+#
+# Now x is the y of the rank before. With $h_k$ for the output of rank k, which it sends
+# on, and $W_k$ for its weights, the chain rule says
 #
 # $$
 # \frac{\partial L}{\partial W_k} = \frac{\partial L}{\partial h_k} \frac{\partial h_k}{\partial W_k},
@@ -384,10 +388,11 @@ if rank == 0:
 # By hand, each rank has to remember that a send in forward means a receive in backward.
 # But these two belong together as a function and its derivative do. chapter 7 calls
 # such a pair adjoint: the adjoint of "send to rank 1" is "receive from rank 1".
+#
 # Autograd can do the remembering, if both are written as functions with a backward of
-# their own: `forward` may note in `ctx` what `backward` will need, and `backward` is
-# given the gradient of what `forward` has returned, and returns one for each argument
-# of `forward`. One calls such a function by its `apply`.
+# their own. `forward` may note in `ctx` what `backward` will need. `backward` is given
+# the gradient of what `forward` has returned, and returns one for each argument of
+# `forward`. One calls such a function by its `apply`.
 
 
 class Send(torch.autograd.Function):
@@ -497,16 +502,18 @@ if rank == 0:
 # Nobody gets an error, and the lab names a circle. The last rank is in its second step
 # already, in forward, and waits for an activation. The rank before it is still in
 # backward of the first, and waits for a gradient that has never been sent; each of the
-# others waits for the rank behind it. Why was it not sent? Autograd calls the backward
-# of a function only where one of its inputs requires a gradient. `like` is the only
-# tensor that `Receive` is given. So its output is a constant, the graph ends there, and
-# the last rank's backward, which has its own layer's gradient, is content.
+# others waits for the rank behind it.
 #
-# That is how to find it: of two neighbors, one waits for a gradient, and the other is
+# Why was it not sent? Autograd calls the backward of a function only where one of its
+# inputs requires a gradient. `like` is the only tensor that `Receive` is given. So its
+# output is a constant, the graph ends there, and the last rank's backward, which has
+# its own layer's gradient, is content.
+#
+# Remember how it looks: of two neighbors, one waits for a gradient, and the other is
 # past its backward. Then ask which tensor between them requires none: one that was made
-# without, a `detach()`, a `no_grad()`. Remember how it looks. Without the lab it is a
-# job that stands still until a timeout ends it. The remedy is that one place makes
-# `like`, and all stages use it: `through`.
+# without, a `detach()`, a `no_grad()`. Without the lab it is a job that stands still
+# until a timeout ends it. The remedy is that one place makes `like`, and all stages use
+# it: `through`.
 #
 # `ranks.reset()` gives the ranks a new process group, and their variables stay. But
 # groups made before it are gone. So if you come back to this section later, also run
@@ -611,12 +618,13 @@ class Embed(nn.Module):
 
 # Then come the blocks, all alike. Each has two parts, and what a part computes is added
 # to what came in: a residual connection. In front of each part a LayerNorm brings the
-# features of every token to mean 0 and variance 1. In the first part tokens look at
-# each other, by attention: from its features each token makes a query, a key and a
-# value; it compares its query with the keys of all tokens up to itself, and gets a
-# mixture of their values, most of those whose keys fit best. It is causal: a token that
-# saw a later one would read what it is to guess. Several attention heads look for
-# several things at once.
+# features of every token to mean 0 and variance 1.
+#
+# In the first part tokens look at each other, by attention. From its features each
+# token makes a query, a key and a value. It compares its query with the keys of all
+# tokens up to itself, and gets a mixture of their values, most of those whose keys fit
+# best. It is causal: a token that saw a later one would read what it is to guess.
+# Several attention heads look for several things at once.
 
 
 def attend(query, key, value):
@@ -940,12 +948,14 @@ except ImportError:
 # weights differ in their last digits (chapter 10). `tests/chapters/test_layers.py` does
 # 50 steps for every cut of a smaller GPT over 1 to 4 ranks.
 #
-# Three conditions are hidden in that. The optimizer must treat each parameter by
-# itself, as SGD and Adam do. What looks at all of them together, such as clipping by
-# the norm of the whole gradient, needs an all-reduce: that is one of the exercises.
-# Random numbers, of dropout say, must not depend on the layout. And the ranks must
-# compute alike: on another kind of processor, or with another number of threads, a
-# matrix product may add in another order. So the assertion allows the last digits.
+# Three conditions are hidden in that.
+# - The optimizer must treat each parameter by itself, as SGD and Adam do. What looks at
+#   all of them together, such as clipping by the norm of the whole gradient, needs an
+#   all-reduce: that is one of the exercises.
+# - Random numbers, of dropout say, must not depend on the layout.
+# - The ranks must compute alike. On another kind of processor, or with another number
+#   of threads, a matrix product may add in another order. So the assertion allows the
+#   last digits.
 
 # --- What it saves, and what it does not ----------------------------------------------
 
@@ -987,12 +997,14 @@ if rank == 0:
 # ranks, which is forward, and comes back up, which is backward. What is idle forms
 # triangles: the later a rank stands in the chain, the longer it waits before its
 # forward and after its backward, and the earlier, the longer it waits in between. Idle
-# time of this kind is called the bubble. What share of all the ranks' time is spent
-# computing?
+# time of this kind is called the bubble.
+#
+# What share of all the ranks' time is spent computing?
 
-# One rank after the other, without a gap, would be 1/n of it: no more is possible. The
-# messages are exactly what the shape at the seams says: batch × time × width numbers of
-# 4 bytes, over each seam once forward and once back.
+# One rank after the other, without a gap, would be 1/n of it: no more is possible.
+#
+# The messages are exactly what the shape at the seams says: batch × time × width
+# numbers of 4 bytes, over each seam once forward and once back.
 
 # --- Memory and time ------------------------------------------------------------------
 
@@ -1215,11 +1227,15 @@ if rank == 0:
     alone = np.array(team_seconds_by_rank)[:, 0, :, 0].max(0)  # by repeat
     result("alone_spread", np.median(alone) / alone.min(), varies=True)
 
-# With (owners) owners it takes (clock_ratio) times as long as with one, where the model
-# says (predicted_ratio). Each point is the least of four repeats; for one owner their
-# median is (alone_spread) times the least, so finer differences mean nothing. The
-# crosses are the processor time of all ranks, added up, which a busy machine disturbs
-# less. Memory is divided by n, and time is not.
+# Memory is divided by n, and time is not. With (owners) owners a step takes
+# (clock_ratio) times as long as with one, where the model says (predicted_ratio). Each
+# point is the least of four repeats; for one owner their median is (alone_spread) times
+# the least, so finer differences mean nothing.
+#
+# The model adds messages to T(1), and nothing else. So where a point lies above the
+# line, look at its cross, the processor time of all ranks, added up. If the cross is as
+# high, the ranks together have worked longer than one alone. What the point is above
+# its cross was spent waiting.
 #
 # And the messages? Data parallelism sends the gradients of all parameters in each step;
 # this sends an activation and its gradient over each seam, however many parameters lie
@@ -1373,8 +1389,10 @@ def from_rank_0(make):
 
 # The head costs as much as (head_in_blocks) blocks. With equally many layers each, the
 # last rank computes (balance_gain) times as long as the fullest one of the balanced
-# cut. The dotted line is an even share. The head alone takes (head_share) %: a layer
-# that takes more than an even share cannot be balanced by any cut, and has to be split
+# cut.
+#
+# The dotted line is an even share. The head alone takes (head_share) %: a layer that
+# takes more than an even share cannot be balanced by any cut, and has to be split
 # itself (chapter 18).
 #
 # Predict: By how much does the balanced cut shorten a step?
@@ -1399,12 +1417,16 @@ if rank == 0:
     result("work_ratio", balanced_work / equal_work, varies=True)
     assert 0.7 < balanced_work / equal_work < 1.4
 
-# It does not. With it a step takes (balanced_over_equal) times as long, and
-# (work_ratio) times the processor time. How unsure is that? The equal cut was measured
-# a second time, in turns with the others, and took (equal_over_equal) times its own
-# time. The ranks work one after the other, so a step takes the sum of the stages, and
-# the sum is the same for every cut. It is another matter where several batches are
-# under way, each in another stage:
+# It should not shorten it at all. The ranks work one after the other, so a step takes
+# the sum of the stages, and the sum is the same for every cut.
+#
+# What was measured? The balanced cut took (work_ratio) times the processor time of the
+# equal one. By the clock, which a busy machine disturbs more, it took
+# (balanced_over_equal) times as long. To know what such a number is worth, the equal
+# cut was measured a second time, in turns with the others: it took (equal_over_equal)
+# times its own time.
+#
+# It is another matter where several batches are under way, each in another stage:
 
 
 def seconds_with(batches, stages):
@@ -1524,10 +1546,11 @@ if rank == 0:
 # after 12 steps. The weight is used in two places, and the gradient of a weight that is
 # used twice is the sum of both uses. Autograd does that addition where both uses are in
 # its graph. Here each rank has one of the terms: the first one that of looking up, the
-# last one that of comparing. So the two owners add their gradients before each step: an
-# all-reduce in a group of two. Then both step alike, and the copies stay equal. It is
-# the sum and not the mean: these are not two opinions on one gradient, as in data
-# parallelism, but its two terms.
+# last one that of comparing.
+#
+# So the two owners add their gradients before each step: an all-reduce in a group of
+# two. Then both step alike, and the copies stay equal. It is the sum and not the mean:
+# these are not two opinions on one gradient, as in data parallelism, but its two terms.
 #
 # With the sum, another mistake lies near: the shared weight is there twice, but it is
 # one parameter. Whoever adds up something over all ranks counts it twice.
@@ -1719,9 +1742,12 @@ def leave_group():
 # Cut between layers, n ranks train at the speed of one. If the model fits on one rank,
 # data parallelism is better: the same n ranks, each on a processor of its own, have up
 # to n times the speed (chapter 12). What remains is the model that does not fit. How
-# soon is that? GPT-3 has 96 blocks of width 12,288 and a vocabulary of 50,257, and was
-# trained on 3.2 million tokens a step [brown2020]. Adam in mixed precision needs 16
-# bytes for each parameter [rajbhandari2020], and an H100 has 80 GB [hopper].
+# soon is that?
+#
+# GPT-3 has 96 blocks of width 12,288 and a vocabulary of 50,257, and was trained on 3.2
+# million tokens a step [brown2020]. A block has 12 · width² parameters, 4 of the 12 in
+# attention and 8 in its MLP. Adam in mixed precision needs 16 bytes for each parameter
+# [rajbhandari2020], and an H100 has 80 GB [hopper].
 
 everyone()
 if rank == 0:
@@ -1741,15 +1767,17 @@ if rank == 0:
     stages = int(np.ceil(96 / blocks_each))
     result("stage_seconds", round(6 * parameters * 3.2e6 / stages / 989e12))
 
-# Its (billions) billion parameters need (state_tb) TB, before the first activation is
-# saved: at least (gpus) GPUs to hold it. Cut between layers it takes more: only
-# (blocks_each) whole blocks fit on one, which makes (stages) stages. One batch at a
-# time, all but one of them would be idle at any moment. What would be sent? (seam_gb)
-# GB over each seam, forward, and as much back. The gradients, which data parallelism
-# would send, are (gradient_gb) GB, whatever the batch; the two are equal at
-# (million_tokens_equal) million tokens. Of the ways to cut a model (this one and that
-# of chapter 18), this one sends least, and only to a neighbor. So large systems cut
-# between layers where the cut goes from one machine to another [narayanan2021].
+# Memory. Its (billions) billion parameters need (state_tb) TB, before the first
+# activation is saved: at least (gpus) GPUs to hold it. Cut between layers it takes
+# more: only (blocks_each) whole blocks fit on one, which makes (stages) stages. One
+# batch at a time, all but one of them would be idle at any moment.
+#
+# Messages. Over each seam go (seam_gb) GB forward, and as much back. The gradients,
+# which data parallelism would send, are (gradient_gb) GB, whatever the batch; the two
+# are equal at (million_tokens_equal) million tokens. Of the ways to cut a model (this
+# one and that of chapter 18), this one sends least, and only to a neighbor. So large
+# systems cut between layers where the cut goes from one machine to another
+# [narayanan2021].
 #
 # Worked problem: How long do the messages of one seam take, beside what one stage
 # computes? Between hosts a link of 400 Gbit/s carries 50 GB/s [connectx7], and an H100
