@@ -727,7 +727,7 @@ if rank == 0:
     *times, measured = np.min(rounds_by_rank[0], axis=0)  # the best of three
     for n, seconds in zip(sizes, times):
         print(f"{n:>10,} bytes {1e6 * seconds:8.0f} µs", end=" ")
-        print(f"{n / seconds / 1e9:8.3f} GB/s")
+        print(f"{n / seconds / 1e6:9.1f} MB/s")
 
 if rank == 0:
     few = times[sizes.index(4096)] / times[0]

@@ -114,7 +114,7 @@ store = next(dist.rendezvous("env://"))[0]
 form_groups()
 
 
-APART = ["after_and_during", "computing", "costs", "dealt", "link", "path"]  # the kernel and the ranks have one each
+APART = ["after_and_during", "computing", "costs", "dealt", "link", "path", "what"]  # the kernel and the ranks have one each
 playing, held_by = "kernel", {"ranks": {}}
 streams = {"ranks": (torch.get_rng_state(), np.random.get_state(), random.getstate())}
 torch.seed()  # the kernel's streams begin somewhere else
@@ -825,6 +825,9 @@ if rank == 0:
         computed = [(0, forward), (forward, ended - forward)]
         ax.broken_barh(computed, (row - 0.35, 0.35),
                        facecolors=(pale(RANK_COLORS[0], 0.4), RANK_COLORS[0]))
+        for a, b, what in ((0, forward, "forward"), (forward, ended, "backward")):
+            ax.text((a + b) / 2, row - 0.175, what, ha="center", va="center",
+                    fontsize=8, color="white" if a else "black")
         ax.broken_barh(sent, (row + 0.02, 0.3), facecolor=pale(RANK_COLORS[0]),
                        edgecolor=RANK_COLORS[0], hatch="//////", linewidth=0.6)
         ax.vlines(end, row - 0.42, row + 0.42, color="#595959", linewidth=1.5)
@@ -833,14 +836,14 @@ if rank == 0:
     ax.grid(False, axis="y")
     (after, *_), (during, *_) = (marks for marks, _ in after_and_during)
     assert during < after or not cores_are_free()
-    result("link_gain", during / after, varies=True)
+    exposed = [end - ended for (end, _, ended), _ in after_and_during]
+    result("link_gain", exposed[1] / exposed[0], varies=True)
     save_figures()
 
-# In the lower row messages hide behind backward, and the step takes (link_gain) of the
-# time. Of forward overlap can save nothing: while it runs there is no gradient to send.
-# And it saves less than backward takes, because the first bucket has to be filled
-# before anything can leave. Where the bars of computing differ between the rows, that
-# is the machine, and not overlap.
+# In the lower row messages hide behind backward. What is left to wait for after it is
+# (link_gain) of what it was in the upper row. Of forward overlap can save nothing:
+# while it runs there is no gradient to send. And it saves less than backward takes,
+# because the first bucket has to be filled before anything can leave.
 
 # --- How large a bucket? --------------------------------------------------------------
 
@@ -947,20 +950,13 @@ if rank == 0:
     link, dealt = max(link_by_rank[:2]), dealt_by_rank[0]  # the slower rank's
     parts = ahead / 1e3, (computing - ahead) / 1e3
 
-
-def predicted(core):
-    return np.array([1e3 * overlapped_seconds(b, *parts, *link, core)
-                     for b in dealt])
-
-
-if rank == 0:
-    with_core, without_core = predicted(core), predicted((0.0, np.inf))
+    predicted = np.array([1e3 * overlapped_seconds(b, *parts, *link, core)
+                          for b in dealt])
 
 if rank == 0:
     fig, ax = plt.subplots(num="bucket-size")
     n_messages = [len(each) for each in dealt]
-    ax.semilogx(n_messages, without_core, "C0--", label="predicted, cores free")
-    ax.semilogx(n_messages, with_core, "C0", label="predicted")
+    ax.semilogx(n_messages, predicted, "C0", label="predicted")
     ax.semilogx(n_messages, by_link, "C1o", label="measured")
     ax.axhline(computing, color="#595959", linestyle=":", label="computing alone")
     ax.set_xticks(n_messages, n_messages)
@@ -972,26 +968,22 @@ if rank == 0:
 
 if rank == 0:
     best = int(np.argmin(by_link))
-    off = np.abs(np.log(by_link / with_core))
+    off = np.abs(np.log(by_link / predicted))
     if cores_are_free():
         assert by_link[best] < min(by_link[0], by_link[-1])
-        assert max(off) < np.log(2), by_link / with_core
+        assert max(off) < np.log(2), by_link / predicted
     result("whole_over_best", by_link[-1] / by_link[best], varies=True)
     result("single_over_best", by_link[0] / by_link[best], varies=True)
-    result("predicted_single", with_core[0] / by_link[0], varies=True)
-    result("without_core", without_core[0] / by_link[0], varies=True)
+    result("predicted_single", predicted[0] / by_link[0], varies=True)
     result("core_us", round(1e6 * core[0]), varies=True)
     result("fit_off", np.exp(max(off)), varies=True)
 
 # On the link both ends lose: one bucket for everything takes (whole_over_best) times as
 # long as the best number, and a message for each tensor (single_over_best) times. On
 # the left nothing overlaps. On the right you pay α on the link for every tensor. No
-# point is off the full line by more than a factor of (fit_off).
-#
-# And the core? A message costs it (core_us) µs and a little for each byte. For 32
-# messages the model predicts (predicted_single) of the measured time, and
-# (without_core) if it leaves out the cores. If the two are alike, the link is what
-# binds: the core is done before it, and what it loses is hidden behind sending.
+# point is off the line by more than a factor of (fit_off). The line counts the core's
+# part of a message, too: (core_us) µs, and a little for each byte. For 32 messages it
+# says (predicted_single) of the measured time.
 #
 # PyTorch's choice is 25 MB [li2020], after a first bucket of 1 MB, so that something is
 # under way early, as chapter 11 has said.
