@@ -162,16 +162,26 @@ assert losses[0] > log(32) and max(losses[-15:]) < log(32) / 5
 #
 # Two lines are about the device. `net.to(device)` moves the weights to the GPU, if
 # there is one, and each batch must follow: a product of tensors on two devices is an
-# error. And the losses stay where they are until the loop is over. A GPU's operations
-# are only queued by the program, which runs ahead [cudasemantics]; `loss.item()` in
-# each step would make it wait.
+# error.
+#
+# The losses stay where they are until the loop is over. A GPU's operations are only
+# queued by the program, which runs ahead [cudasemantics]; `loss.item()` in each step
+# would make it wait.
 
 # --- The data -------------------------------------------------------------------------
 
-# From here on we follow an exercise that others have begun with [pathway2ai]: complete
-# `mlp.py`, run it, and "you should see something like" the options and ten lines. The
-# options are theirs. The script of this chapter has them on its command line. In a
-# notebook you write here what you would write there:
+# From here on we follow a published exercise [pathway2ai]. It says: complete `mlp.py`,
+# run it, and "you should see something like" a line of options and ten lines of losses.
+# These are the first two and the last:
+#
+# ```text
+# step 0 | train_loss 3.7844 | test_loss 3.7780 | step time 332.70ms
+# step 100 | train_loss 0.7557 | test_loss 0.7426 | step time 12.70ms
+# step 900 | train_loss 0.2070 | test_loss 0.2232 | step time 11.66ms
+# ```
+#
+# We take the same options. The script of this chapter has them on its command line. In
+# a notebook you write here what you would write there:
 
 print("\n## The data\n")
 defaults = {"n_layers": 4, "dim_in": 1024, "n_classes": 32, "dim_hidden": 256}
@@ -316,16 +326,18 @@ assert not as_published or abs(first_loss - guessing - opinions / 2) < 0.1
 #
 # Keep in mind: with a loss above (loss_of_guessing), the network's probabilities are
 # worse than those of somebody who knows nothing. A network that is too sure where it is
-# wrong can lose that much and still be right more often than chance. The accuracy
-# counts how often the class that it finds most probable is the right one. An accuracy
-# has an error bar: a share $p$ found among $n$ samples is uncertain by about
-# $\sqrt{p(1-p)/n}$.
+# wrong can lose that much and still be right more often than chance.
+#
+# So we look at the accuracy, too: how often the class that the network finds most
+# probable is the right one. It has an error bar: a share $p$ found among $n$ samples is
+# uncertain by about $\sqrt{p(1-p)/n}$.
 
 # --- One step -------------------------------------------------------------------------
 
-# A step takes a batch, computes loss and gradients, and moves the weights. We keep the
-# gradients and the move apart: data parallelism will put something between them. The
-# learning rate falls in a line, to 0.3 of what it was.
+# A step begins with its batch. An epoch is one pass through the training data, and each
+# goes through it in a new order. Which samples a step takes depends on its number and
+# the seed alone: a run which was stopped need not restore the order, and no rank has to
+# tell another what comes next.
 
 
 @functools.lru_cache(maxsize=2)  # every step asks; it holds for an epoch
@@ -348,6 +360,11 @@ def samples_of_step(step, n, batch_size, seed=0):
     return order[place * batch_size : (place + 1) * batch_size]
 
 
+# Then it computes loss and gradients, and moves the weights. We keep the gradients and
+# the move apart: data parallelism will put something between them. The learning rate
+# falls in a line, to 0.3 of what it was.
+
+
 def loss_and_gradients(model, x, y):
     """Return a batch's loss; leave its gradients in the parameters' .grad."""
     model.zero_grad()
@@ -360,11 +377,6 @@ def rate_at(step, niters, first=0.1):
     """The learning rate: falls in a line from `first` to 0.3 first."""
     return first * (1 - 0.7 * step / niters)
 
-
-# An epoch is one pass through the training data. Each goes through it in a new order,
-# and which samples a step takes depends on its number and the seed alone: a run which
-# was stopped need not restore the order, and no rank has to tell another what comes
-# next.
 
 # --- Where its time goes --------------------------------------------------------------
 
@@ -390,11 +402,14 @@ with FlopCounterMode(display=False) as counter:
 assert counter.get_total_flops() == backward_flops
 
 # Not twice: (backward_over_forward). The first layer holds most of the weights, and
-# nobody asks for the gradient of the data. In a deep network that one layer hardly
-# counts. There, each of $N$ weights costs each of $D$ samples, or tokens, 2 operations
-# in the forward pass and 4 in the backward pass. A training takes $6ND$ operations: the
-# field's rule [kaplan2020], and the beginning of every estimate of time and cost. This
-# small network needs (of_six_n_d) of that.
+# nobody asks for the gradient of the data.
+#
+# In a deep network that one layer hardly counts. There, each of $N$ weights costs each
+# of $D$ samples, or tokens, 2 operations in the forward pass and 4 in the backward
+# pass. A training takes $6ND$ operations: the field's rule [kaplan2020], and the
+# beginning of every estimate of time and cost. It counts products with weights alone;
+# what a transformer's attention multiplies without any comes on top. This small network
+# needs (of_six_n_d) of $6ND$.
 #
 # A clock that is read too early measures nothing: on a GPU, `perf_counter()` after a
 # call says how long it took to queue it. So we wait for the device before each reading.
@@ -453,19 +468,21 @@ result("first_over_median", sum(steps[0]) / median(whole), varies=True)
 result("slowest_over_fastest", whole[-1] / whole[0], varies=True)
 assert whole[-1] > whole[0]
 
-# The clock said (backward_over_forward_time) in this run, where the count of
-# multiplications is (backward_over_forward). It need not be the same, for the clock
-# also counts what is no multiplication: tanh and the loss in one, their derivatives in
-# the other, gradients that are written to memory. To pick the samples took (data_share)
-# of a step: 64 rows, from places all over the memory, are copied into one tensor, and
-# from there to the GPU, if there is one. When they must be read and decoded first, this
-# part can be the largest: chapter 4.
+# Each bar is the median of a hundred steps. By the clock, the backward pass took
+# (backward_over_forward_time) times as long as the forward pass in this run, where the
+# count of multiplications is (backward_over_forward). It need not be the same, for the
+# clock also counts what is no multiplication: tanh and the loss in one, their
+# derivatives in the other, gradients that are written to memory.
 #
-# One step is no measurement. The first took (first_over_median) times the median, and
-# of the later ones the slowest took (slowest_over_fastest) times as long as the
-# fastest. The published lines give the time of every hundredth step, one each: from
-# 11.63 ms to 332.70 ms [pathway2ai]. None of them is "the step time". Nor do they
-# contain the data's part, for that clock starts when the batch is there.
+# To pick the samples took (data_share) of a step: 64 rows, from places all over the
+# memory, are copied into one tensor, and from there to the GPU, if there is one. When
+# they must be read and decoded first, this part can be the largest: chapter 4.
+#
+# One step is no measurement. The first took (first_over_median) times as long as the
+# median, and of the hundred that are drawn the slowest took (slowest_over_fastest)
+# times as long as the fastest. The published lines give the time of every hundredth
+# step, one each: from 11.63 ms to 332.70 ms. None of them is "the step time". Nor do
+# they contain the data's part, for that clock starts when the batch is there.
 
 # --- How much of the processor --------------------------------------------------------
 
@@ -581,7 +598,8 @@ suspect, history = published(X, y, options)
 
 # These are like the published lines in form, in the start near 3.8, in two columns that
 # agree to about two digits, and in a floor that is reached and kept. Test loss like
-# train loss: no overfitting. It looks like a model that one could use.
+# train loss: the network seems to do as well on what it has not seen. It looks like a
+# model that one could use.
 #
 # One thing is different. The published run is at 0.76 by step 100, and ours is not. Is
 # that chance, another draw of the first weights? Ask: three seeds, and other ways to
@@ -703,10 +721,13 @@ save_figures()
 # In a sound program that trains on nine of these tenths, the nine reach the weights and
 # the train loss. The test loss is reached by the tenth for testing, and, as the first
 # line is taken after step 0, by the samples of that step. Here there are two faults in
-# one picture. Nine tenths of the data reach nothing. No bit changed anywhere. To blank
-# them is one change of many, so we look into the program, too. The split is the wrong
-# way round: `X[:cut]` is the first tenth, and it is what the network is trained on. And
-# the test loss depends on the training data alone. The last tenth was cut off for
+# one picture.
+#
+# Nine tenths of the data reach nothing. No bit changed anywhere. To blank them is one
+# change of many, so we look into the program, too. The split is the wrong way round:
+# `X[:cut]` is the first tenth, and it is what the network is trained on.
+#
+# And the test loss depends on the training data alone. The last tenth was cut off for
 # testing and never looked at. Both columns are the mean of the same losses. In the
 # printed lines they differ at all only because each is a mean over batches, drawn anew,
 # and the last batch, of (last_batch) samples, counts as much as a full one.
@@ -773,15 +794,19 @@ assert not as_published or abs(found - chance) < 2 * error
 # the 9000 samples that nobody looked at, the network's loss is (loss_elsewhere): its
 # probabilities are much worse than guessing's (loss_of_guessing). It finds the class of
 # (accuracy_elsewhere) of them, where chance finds (chance), give or take
-# (error_elsewhere). In the run that looked good nothing was learned that could be told
-# from chance on new data, and yet the network is very sure of its answers.
+# (error_elsewhere). A loss so far above guessing means that it is sure of its answers.
+# So this is what the run that looked good has learned: 960 samples by heart, and
+# nothing about new ones that could be told from chance.
 
 # --- The honest number ----------------------------------------------------------------
 
-# Three repairs. The split is made by chance and the right way round; the test loss is
-# computed on the test set; and every epoch has an order of its own. Besides, a loss is
-# the mean over samples and not over batches, and it is taken before the step that the
-# line names: line 0 is the untrained network.
+# Three repairs:
+# 1. The split is made by chance, and the right way round.
+# 2. The test loss is computed on the test set.
+# 3. Every epoch has an order of its own.
+#
+# Besides, a loss is the mean over samples and not over batches, and it is taken before
+# the step that the line names: line 0 is the untrained network.
 
 
 def split(X, y, share=0.1, seed=0):
@@ -865,11 +890,13 @@ result("epochs", [round(options["niters"] / many) for many in batches])
 save_figures()
 
 # The published run and the honest one went through (epochs) epochs. The honest test
-# loss is (honest_test_loss), above guessing, and (honest_accuracy) of the classes are
-# found, ± (honest_error). In no line is the test loss below (best_test_loss): whenever
-# we looked, the network's probabilities were worse than those of knowing nothing. The
-# train loss falls all the while, to (honest_train_loss): the network learns these
-# samples, and not what they have in common. That is overfitting.
+# loss is (honest_test_loss), above guessing. The class of (honest_accuracy) of the test
+# samples is found, ± (honest_error), where chance finds (chance).
+#
+# In no line is the test loss below (best_test_loss): whenever we looked, the network's
+# probabilities were worse than those of knowing nothing. The train loss falls all the
+# while, to (honest_train_loss): the network learns these samples, and not what they
+# have in common. That is overfitting.
 
 # --- Is it the program, or the data? --------------------------------------------------
 
@@ -900,11 +927,13 @@ clusters = 10 * n_classes
 result("samples_of_a_cluster", len(X) / clusters)
 result("spread_of_a_column", round(informative, 1))
 
-# In every informative column, the centers of the clusters are at $-1$ or $+1$, and the
-# samples of a cluster spread (spread_of_a_column) around theirs. Two centers differ in
-# about half of the 512 columns, by 2, so their distance is about $2\sqrt{256} = 32$.
-# From a center to halfway is 16, little more than one spread. There are 319 other
-# clusters for which a sample can be mistaken, and of each there are
+# Here is the arithmetic. In every informative column, the centers of the clusters are
+# at $-1$ or $+1$, and the samples of a cluster spread (spread_of_a_column) around
+# theirs. Two centers differ in about half of the 512 columns, by 2, so their distance
+# is about $2\sqrt{256} = 32$. From a center to halfway is 16, little more than one
+# spread.
+#
+# There are 319 other clusters for which a sample can be mistaken, and of each there are
 # (samples_of_a_cluster) samples, training and test together. In the control, halfway is
 # at 160.
 #
@@ -959,6 +988,7 @@ for to, name in ((torch.float32, "float32"), (torch.float64, "float64")):
 save_figures()
 
 # On the same machine, the same training gives the same bits twice: no tolerance needed.
+#
 # Two halves give the same gradient as the whole up to a relative (error_float32),
 # because the same numbers are added in another order, and each addition rounds. In
 # float64 it is (error_float64). That is how the book will tell rounding from a mistake:
@@ -1007,9 +1037,10 @@ result("drift64_after_10", double[-1], varies=True)
 # After the first step the weights differ by (drift_after_1), after ten steps by
 # (drift_after_10): hardly a digit is left. In float64 it is (drift64_after_10), so it
 # was rounding all the same. A large difference late in a training proves nothing:
-# compare early, or in float64. An undivided training that runs beside a parallel one,
-# from the same weights and on the same batches, is its twin. Every chapter of Part III
-# has one.
+# compare early, or in float64.
+#
+# An undivided training that runs beside a parallel one, from the same weights and on
+# the same batches, is its twin. Every chapter of Part III has one.
 #
 # On a GPU the same bits do not come by themselves. Some operations add in an order that
 # is left to chance, and libraries can choose among algorithms by trying them.
@@ -1031,8 +1062,8 @@ assert len(set(finals)) == 3
 save_figures()
 
 # After 100 steps the test losses of three seeds are (test_losses_of_three_seeds). They
-# differ, and all of them are above (loss_of_guessing): the verdict does not hang on the
-# seed.
+# differ, and all of them are above (loss_of_guessing): the verdict is the same for all
+# three.
 
 # --- What you can do now --------------------------------------------------------------
 

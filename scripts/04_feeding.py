@@ -229,10 +229,9 @@ if recorded:
     tiny_share = gflops["tiny sums"] / gflops["matrix products"]
     result("rate_of_tiny", tiny_share, varies=True)
 
-# The meter showed (percents) %: it tells sleep from the rest, and the last three not
-# from each other. A loop that asks for the time over and over has the utilization of a
-# matrix product, and does nothing. Sums of one number at a time reach (rate_of_tiny) of
-# the product's rate.
+# The meter showed (percents) %: it tells sleep from the rest, and the last three hardly
+# from each other. A loop that does nothing but spin shows about as much as a matrix
+# product. Sums of one number at a time reach (rate_of_tiny) of the product's rate.
 #
 # NVIDIA's driver reports a GPU's utilization as the percentage of time, over its last
 # sample period, during which one or more kernels was executing; the period is between a
@@ -245,10 +244,12 @@ if recorded:
 # processor waits. High utilization does not prove that it works. A GPU is made of many
 # multiprocessors that compute side by side, an H100 SXM of 132 [hopper], and a kernel
 # that occupies a single one of them counts in full. So does one that waits for a
-# message of another GPU. Whether a GPU works is a question for operations per second
-# against the peak, the MFU of chapter 3, or simply for examples per second. Between the
-# two stands what DCGM measures: the share of multiprocessors that had something to do,
-# and the share of time in which their matrix units worked [dcgm].
+# message of another GPU.
+#
+# Whether a GPU works is a question for operations per second against the peak, the MFU
+# of chapter 3, or simply for examples per second. Between utilization and MFU stands
+# what DCGM measures: the share of multiprocessors that had something to do, and the
+# share of time in which their matrix units worked [dcgm].
 #
 # Here it is in a real training step, on data that is already in memory:
 
@@ -292,18 +293,21 @@ if recorded:
     gain = per_percent[1] / per_percent[0]
     result("large_over_small_batch", gain, varies=True)
 
-# For each percent that the meter shows, the larger batch gets through
-# (large_over_small_batch) times the examples. From here on throughput decides, in
-# examples per second, and utilization is a symptom.
+# The two lines above answer both questions. For each percent that the meter shows, the
+# larger batch gets through (large_over_small_batch) times the examples. Either step
+# goes over all weights once to move them, whether for one example or for 256. From here
+# on throughput decides, in examples per second, and utilization is a symptom.
 
 # --- Watch it starve ------------------------------------------------------------------
 
 # A training loop takes a batch, makes a step, takes the next. Where the batch comes
 # from is the job of a `Dataset`, which gives examples, and a `DataLoader`, which puts
-# them together [torchdata]. An example can be slow for two reasons. It may have to come
-# from a disk or over a network: then the processor has nothing to do meanwhile. Or it
-# has to be made, by decoding, resizing, tokenizing: then a core works. We want both, as
-# slow as we choose, so that what comes out can be compared with what should.
+# them together [torchdata].
+#
+# An example can be slow for two reasons. It may have to come from a disk or over a
+# network: then the processor has nothing to do meanwhile. Or it has to be made, by
+# decoding, resizing, tokenizing: then a core works. We want both, as slow as we choose,
+# so that what comes out can be compared with what should.
 
 
 class Fetched(Dataset):
@@ -469,11 +473,12 @@ if recorded:
 # between the steps have closed. The same step on the same data gets through
 # (long_fed_over_starved) times as many examples; (3 + 1)/1 = 4 was to be expected.
 #
-# At the bottom the same loop starves about as much as at the top, in steps of 0.01
-# seconds. Each sample now is the mean over several teeth, and a gap shows in
-# (idle_fine) of them. A low and even utilization can be a starved loop, too. Where a
-# tooth is as long as the time between two samples, it is worse: the samples then show a
-# pattern that is not there. Watching itself took (cost_of_sampling) of a core.
+# At the bottom the same loop starves about as much as at the top, but in steps of 0.01
+# seconds. Each reading is now the mean over two teeth or more, and next to nothing
+# shows in only (idle_fine) of them. A low and even utilization can be a starved loop,
+# too. Where a tooth is as long as the time between two readings, it is worse: the
+# readings then show a pattern that is not there. Watching itself took
+# (cost_of_sampling) of a core.
 
 if recorded:
     if on_gpu:
@@ -493,20 +498,20 @@ if recorded:
 # --- The knee -------------------------------------------------------------------------
 
 # How many workers are enough? Let a batch take $L$ seconds to load and $S$ seconds to
-# train on. With $w$ workers, $w$ batches are under way at a time, so that one arrives
-# every $L/w$ seconds. This is Little's law [little1961]: how many are under way equals
-# how many arrive in a second, times how long each is under way. Here $w$ are, each for
-# $L$ seconds, so $w/L$ arrive in a second. The training takes one every $S$ seconds at
-# best. The slower of the two decides:
+# train on. With $w$ workers, $w$ batches are under way at a time, each for $L$ seconds,
+# so $w/L$ arrive in a second. This is Little's law [little1961]: how many are under way
+# equals how many arrive in a second, times how long each is under way. The training
+# takes $1/S$ in a second at best. The slower of the two decides:
 #
 # $$\text{batches per second} = \begin{cases} 1/(L + S) & w = 0 \\ \min(w/L,\ 1/S) & w \ge 1
 # \end{cases}$$
 #
-# The two rates meet at $w = L/S$: the knee. But there is a limit that this leaves out.
-# Loading that computes needs cores. If $K$ of the $L$ seconds are a core's, then $c$
-# cores cannot load more than $c/K$ batches in a second, with any number of workers.
-# Where the training runs on the same cores, and needs $S$ seconds of one for a batch,
-# it is $c/(K+S)$.
+# The two rates meet at $w = L/S$: the knee.
+#
+# There is a limit that this leaves out. Loading that computes needs cores. If $K$ of
+# the $L$ seconds are a core's, then $c$ cores cannot load more than $c/K$ batches in a
+# second, with any number of workers. Where the training runs on the same cores, and
+# needs $S$ seconds of one for a batch, it is $c/(K+S)$.
 
 
 def predicted(workers, load, step, core_seconds=0.0, cores=1):
@@ -621,12 +626,23 @@ if recorded:
 
 # The input that waits has its knee at 4 workers, and no core matters: workers that
 # sleep need none. With 4 workers it reached (reached_at_4) of what was predicted, and 6
-# brought nothing more. The input that computes has the same $L$, and stops where the
-# cores end: on 2 cores, at 2 workers. With 4 cores or more, on 8 for example, it has
-# its knee at 4, like the other. This run had (cores) cores. The two inputs became
-# (gains) times as fast as with no worker; (predicted_gains) was predicted. On a machine
-# that does other things as well, the dots of what computes lie lower, as the cores are
-# shared.
+# brought nothing more.
+#
+# The input that computes has the same $L$, and stops where the cores end: on 2 cores,
+# at 2 workers. With 4 cores or more, on 8 for example, it has its knee at 4, like the
+# other. This run had (cores) cores.
+#
+# How many times as fast does each get? With no worker a batch takes $L + S = 0.1$ s,
+# which is 10 in a second. The step alone does 50, so that the input that waits can
+# become 5 times as fast. Two cores load $2/0.08 = 25$, which is 2.5 times as fast; with
+# 4 cores or more it is 5 again. In this run the two became (gains) times as fast. From
+# the times measured here the formula makes it (predicted_gains).
+#
+# Where other programs use the cores, the input that computes suffers twice. It shares
+# the cores, so its dots lie lower. And its $L$ is measured too long: its line begins
+# too low, can still climb where the cores are used up, and promises too large a gain. A
+# dot can also lie above its line, as after a delay the batches that are ready come at
+# once.
 #
 # That is why "twice as many workers as GPUs" and "as many as cores" are both wrong as
 # rules. Ask the input whether it waits or computes, measure $L$ and $S$, and divide. If
@@ -678,20 +694,24 @@ per_token = 6 * 405e9  # flop: chapter 3's rule
 result("tokens_per_s", round(400e12 / per_token))
 assert 4 * 400e12 / per_token < 1000  # bytes a second
 
-# $S = 256/2500 = 0.1$ s and $L = 256 \cdot 0.01 + 0.2 = 2.8$ s, so $L/S$ is
-# (workers_needed) workers, on (cores_needed) cores, for one GPU. The storage must give
-# (mb_per_s) MB/s, which is little for the links above: here it is the cores that starve
-# the GPU. And finished batches wait in (gb_of_batches) GB of shared memory, of which a
-# container may have far less. Text is another case. Llama 3's largest model needs $6
-# \cdot 405 \cdot 10^9$ operations a token, and a GPU did 400 TFLOP/s of them [llama3]:
-# (tokens_per_s) tokens a second, less than a kilobyte.
+# $S = 256/2500 = 0.1024$ s and $L = 256 \cdot 0.01 + 0.2 = 2.76$ s, so $L/S$, rounded
+# up, is (workers_needed) workers, on (cores_needed) cores, for one GPU. The storage
+# must give (mb_per_s) MB/s, which is little for the links above: here it is the cores
+# that starve the GPU. And finished batches wait in (gb_of_batches) GB of shared memory,
+# of which a container may have far less.
+#
+# Text is another case. Llama 3's largest model needs $6 \cdot 405 \cdot 10^9$
+# operations a token, and a GPU did 400 TFLOP/s of them [llama3]: (tokens_per_s) tokens
+# a second, with 4 bytes each less than a kilobyte a second.
 
 # --- What a queue can do, and what it cannot ------------------------------------------
 
 # A worker does not stop when its batch is ready. It goes on until it is
 # `prefetch_factor` batches ahead, (default_prefetch) by default. What are more of them
-# good for? Take an input that is fast enough on average but not evenly: nothing for
-# seven batches, then a long wait, as when a new file is opened.
+# good for?
+#
+# Take an input that is fast enough on average but not evenly: nothing for seven
+# batches, then a long wait, as when a new file is opened.
 
 if recorded:
     class Files(Fetched):
@@ -722,24 +742,28 @@ if recorded:
         assert long_quick > 1.1 * short_quick and long_slow > 1.1 * short_slow
         assert long_slow < 0.7 and long_quick > 1.3 * long_slow
 
-# In a queue of 2, two steps' time of each wait is hidden; so 8 batches take 8 + 6 − 2 =
+# In a queue of 2, two steps' time of each wait is hidden. So 8 batches take 8 + 6 − 2 =
 # 12 steps' time from the first input, and 8 + 16 − 2 = 22 from the second. That lets us
 # expect 8/12 = 0.67 and 8/22 = 0.36 of the steps' own rate, and we measured
-# (short_queue). With a queue of 16 the single waits no longer matter. What is left is
-# the slower of two mean rates, the worker's and the steps': 1 and 0.5 were to be
-# expected, and (long_queue) came out. The second input delivers half as much as the
-# steps would take, and no queue can change that. A queue evens out; it does not speed
-# up. It brings an input to its mean rate at best, and it costs memory: workers ×
-# `prefetch_factor` batches.
+# (short_queue).
+#
+# A queue of 16 can hold more than the steps take during a wait of the first input. What
+# is left is the slower of two mean rates, the worker's and the steps'. So 1 and 0.5 are
+# the most that can be expected, and (long_queue) came out, more than from the short
+# queue. The second input delivers half as much as the steps would take, and no queue
+# can change that. A queue evens out; it does not speed up. It brings an input to its
+# mean rate at best, and it costs memory: workers × `prefetch_factor` batches.
 #
 # Two more switches. `persistent_workers=True` keeps the workers from one epoch to the
 # next, instead of starting them anew. And `pin_memory=True` puts each batch into pinned
 # memory, which stays in its place so that the GPU can fetch it by itself. Then
 # `.to("cuda", non_blocking=True)` returns at once: the program goes on while the copy
-# waits its turn. A GPU can have several queues of work, its streams. A copy that is
-# asked for on a second one, `torch.cuda.Stream`, can run beside the computation: the
-# next batch travels while this one is trained on [moens2024]. Without a GPU there is
-# nobody to fetch it:
+# waits its turn.
+#
+# A GPU can have several queues of work, its streams. A copy that is asked for on a
+# second one, `torch.cuda.Stream`, can run beside the computation: the next batch
+# travels while this one is trained on [moens2024]. Without a GPU there is nobody to
+# fetch it, and PyTorch says so:
 
 
 def copy_ms(x):
@@ -794,9 +818,9 @@ result("first_twenty", seen[4][:20])
 assert seen[4][:40] == 4 * seen[0][:10]
 
 # 10 and 40. With 4 workers, every number came 4 times. Each worker got a copy of the
-# dataset, as a fork does, and each went through the whole stream. No error, no warning,
-# and a loss would fall. Only counting finds that an "epoch" is four times as long, and
-# four batches in a row are the same.
+# dataset with the fork, and went through the whole stream. No error, no warning, and a
+# loss would fall. Only counting finds that an "epoch" is four times as long, and four
+# batches in a row are the same.
 #
 # This is the first bug of data parallelism, and you will meet it again with ranks in
 # place of workers in chapter 10. The repair is the same there: each one must know who
@@ -858,9 +882,13 @@ result("own_noise", own_noise[0])
 
 # The dataset's own. Each list is a worker's: two of the first epoch, two of the second.
 # The generator that the dataset owns was copied, state and all: each worker draws the
-# same numbers, and in the next epoch, from a fresh copy, again. The global generators
-# do not repeat: PyTorch seeds Python's, NumPy's and its own in each worker, from its
-# own seed and the worker's number [torchdata]. An exercise below repairs it.
+# same numbers, and in the next epoch, from a fresh copy, again. An exercise below
+# repairs it.
+#
+# NumPy's global generator does not repeat. PyTorch seeds its own in each worker, from a
+# base seed and the worker's number [torchdata], and the printed lists show that
+# NumPy's, too, differs. Do not count on it for other libraries: the same page warns
+# that their seeds may be duplicated.
 
 # --- A worker that dies ---------------------------------------------------------------
 
@@ -890,13 +918,15 @@ if recorded:
 # The system tells the training process that a worker is gone, and it raises a
 # `RuntimeError`. It knows which one, and not where: the traceback shows what the
 # training was doing. It says how the worker ended, Killed, or only that it "exited
-# unexpectedly": that depends on who notices first. Both suggest memory: watch it, and
-# try fewer workers and a shorter queue. In a container, look at `/dev/shm` first:
-# workers hand over their batches through it, and a bus error is what a worker dies of
-# when it is full. Give the container more, `--shm-size` or `--ipc=host`
-# [pytorchreadme]. Where a worker fails with an exception, set the workers to 0: it is
-# then raised in your own process, where a debugger works. That is the best reason for
-# the default.
+# unexpectedly": that depends on who notices first.
+#
+# Both suggest memory: watch it, and try fewer workers and a shorter queue. In a
+# container, look at `/dev/shm` first: workers hand over their batches through it, and a
+# bus error is what a worker dies of when it is full. Give the container more,
+# `--shm-size` or `--ipc=host` [pytorchreadme].
+#
+# Where a worker fails with an exception, set the workers to 0: it is then raised in
+# your own process, where a debugger works. That is the best reason for the default.
 
 # --- What to do when the number is low ------------------------------------------------
 
@@ -924,7 +954,9 @@ if recorded:
     assert of_ceiling[1] < 0.5 and (of_ceiling[6] > 1 or not cores_are_free())
 
 # With 1 worker the input reaches (input_with_1) of the ceiling: feed it. With 6 it
-# could do (input_with_6) times what the steps take: look at the step.
+# could do (input_with_6) times what the steps take: look at the step. By the formula it
+# is 1/4 and 6/4. The best of three rounds can be more, where batches that were already
+# waiting are counted.
 # 1. The input is the lower one. Does it wait? More workers, until $w = L/S$ with the
 #    $L$ that you measure. Does it compute? Workers up to the cores, then less work for
 #    each example. Is it uneven? A longer queue.
