@@ -392,10 +392,13 @@ if rank == 0:
     show(holdings(before_by_rank, boxes_by_rank, name="all-gather"))
 
 # Everybody had one number, and now everybody has everybody's. In this chapter you write
-# this call and eight others yourself, from chapter 6's messages, with two additions. A
-# message may be a view of something larger, such as a column of a matrix, which has to
-# be packed to be sent. And the partners may be numbered within a group of ranks, of
-# which more below; `group=None` means all ranks.
+# this call and eight others yourself.
+#
+# They are made of chapter 6's messages, with two additions. A message may be a view of
+# something larger, such as a column of a matrix, which has to be packed to be sent. And
+# the partners may be numbered within a group of ranks, of which more below;
+# `group=None` means all ranks. As in chapter 6, this is for Gloo: NCCL wants sends and
+# receives that need each other started by `dist.batch_isend_irecv`.
 
 
 def send(x, dst, group=None):
@@ -423,10 +426,10 @@ def sendrecv(outgoing, dst, incoming, src, group=None):
 # One rank, the root, has a tensor; afterwards all have it. The obvious way: the root
 # sends it to one rank after the other.
 #
-# We count bytes, and rounds. A rank has one connection to the network, so let it send
-# one message at a time, and receive one at a time. Messages that can be under way
-# together are one round; one that must wait for another, because a rank is busy or has
-# not got it yet, is in a later round.
+# What does a collective cost? We count bytes, and rounds. A rank has one connection to
+# the network, so let it send one message at a time, and receive one at a time. Messages
+# that can be under way together are one round. One that must wait for another, because
+# a rank is busy or has not got it yet, is in a later round.
 
 
 def broadcast_in_turn(x, src):
@@ -484,12 +487,15 @@ if rank == 0:
     play("kernel")
     show(holdings(before_by_rank, x_by_rank, name="broadcast"))
 
-# Every rank but the root must get the $N$ bytes once, so $n - 1$ messages of $N$ bytes
-# is the least. Both versions send just that. What the tree saves are rounds: $\lceil
-# \log_2 n \rceil$ for $n - 1$. For long tensors it is not the best. Its root sends all
-# of the tensor in every round. Scatter its parts and then all-gather them, by the next
-# two sections, and nobody sends or receives more than two tensors [thakur2005]. The
-# last exercise builds that.
+# A dashed box is still empty. Let the tensor have $N$ bytes, and let there be $n$
+# ranks. Every rank but the root must get the $N$ bytes once, so $n - 1$ messages of $N$
+# bytes is the least. Both versions send just that. What the tree saves are rounds:
+# $\lceil \log_2 n \rceil$ in place of $n - 1$.
+#
+# For long tensors the tree is not the best, as its root sends all of the tensor in
+# every round. Scatter its parts and then all-gather them, by the next two sections, and
+# nobody sends or receives more than two tensors [thakur2005]. The last exercise builds
+# that.
 #
 # Used for: the same initial parameters on every rank.
 
@@ -547,6 +553,8 @@ if rank == 0:
     play("kernel")
     show(holdings(before_by_rank, box_by_rank, name="scatter"))
 
+# 0c is rank 0's number c, the third of its four. Gather, the way back:
+
 everyone()
 play("ranks")
 before = marks()
@@ -567,16 +575,15 @@ before_by_rank = to_rank_0(before)
 if rank == 0:
     show(holdings(before_by_rank, boxes_held, name="gather"))
 
-# In the pictures, 2b is rank 2's number b, the second of its four.
-#
 # If the whole has $N$ bytes, the root sends or receives $\frac{n-1}{n} N$ of them, in
-# $n - 1$ rounds. With a tree it is the same number: $\frac{1}{2} + \frac{1}{4} + \dots
-# + \frac{1}{n}$ of the whole, which is $\frac{n-1}{n}$. The ranks that pass parts on do
-# so at the same time as the root goes on. So the tree is better in rounds and no worse
-# in the root's bytes, and MPICH scatters along it for short and for long messages
-# [mpichscatter]. Its price is room for other ranks' parts, and traffic: added up over
-# all ranks, a part is sent up to $\log_2 n$ times. Ours, straight to the owner, is
-# shorter.
+# $n - 1$ rounds. With a tree it is the same number. For $n$ a power of two the root
+# sends $\frac{1}{2} + \frac{1}{4} + \dots + \frac{1}{n}$ of the whole, which is
+# $\frac{n-1}{n}$.
+#
+# So the tree is better in rounds and no worse in the root's bytes, and MPICH scatters
+# along it for short and for long messages [mpichscatter]. Its price is room for other
+# ranks' parts, and traffic: a part is sent up to $\log_2 n$ times before it is where it
+# belongs. We keep the one that sends straight to the owner, because it is shorter.
 #
 # Used for: sharing out data that one rank has read; collecting losses or samples in one
 # place, for a log. Beware of gathering anything large: the root needs room for all of
@@ -584,10 +591,9 @@ if rank == 0:
 
 # --- All-gather -----------------------------------------------------------------------
 
-# Everybody gathers. A gather and then a broadcast would do, through a root that
-# everyone waits for. The ring has no root: everyone passes on to the right what came
-# from the left, until everything has been everywhere. It is chapter 6's last program,
-# without its sum.
+# Everybody gathers. A gather and then a broadcast would do, but everyone would wait for
+# the root. The ring has none: everyone passes on to the right what came from the left,
+# until everything has been everywhere. It is chapter 6's last program, without its sum.
 #
 # Predict: How many bytes must each rank receive, at the least? How many does it receive
 # around the ring?
@@ -614,10 +620,13 @@ all_gather(boxes, before)
 dist.all_gather(theirs, before)
 assert boxes == theirs
 
-# The result is the picture at the head of the chapter. Each box is a tensor of its own;
-# `[empty()] * n` would be one box, n times, and keep one part only. Every rank must
-# receive the $n - 1$ parts that it does not have, $\frac{n-1}{n} N$ bytes. Around the
-# ring it receives just these, in $n - 1$ rounds.
+# The result is the picture at the head of the chapter. Let the whole, of all parts
+# together, again have $N$ bytes. Every rank must receive the $n - 1$ parts that it does
+# not have, $\frac{n-1}{n} N$ bytes. Around the ring it receives just these, in $n - 1$
+# rounds.
+#
+# Each box must be a tensor of its own: `[empty()] * n` would be one box, n times, and
+# keep one part only.
 #
 # Used for: putting together a tensor of which everyone has a shard: parameters (chapter
 # 19), activations (chapter 18).
@@ -691,10 +700,12 @@ if rank == 0:
     result("changed_by_pytorchs_reduce", changed, varies=True)
 
 # A cell with stripes is a sum; its stripes are the ranks that are in it, and Σb is the
-# sum of their numbers b. Ours leaves the others' tensors alone. PyTorch's own has
-# changed those of the ranks (changed_by_pytorchs_reduce): nothing is promised about the
-# tensor of a rank that is not the root, and Gloo uses it as scratch paper. To read it
-# afterwards is a mistake that works on one backend and not on another.
+# sum of their numbers b.
+#
+# Ours leaves the others' tensors alone. PyTorch's own has changed those of the ranks
+# (changed_by_pytorchs_reduce). Nothing is promised about the tensor of a rank that is
+# not the root, and Gloo uses it for its partial sums. Whoever reads it afterwards has a
+# program that may work on one backend and not on another.
 #
 # The costs are the broadcast's: $n - 1$ messages of $N$ bytes, $\lceil \log_2 n \rceil$
 # rounds.
@@ -921,10 +932,10 @@ if rank == 0:
         print(f"came, and the last one {leave[-1]:.1f} ms after it")
         assert leave[0] > -20  # clocks of several hosts may differ a little
 
-# The grey band is PyTorch's barrier, which lines them up. Then whoever comes early
-# waits in one of its rounds, the broad pale part, until word of the last rank has
-# reached it. Nobody leaves before the last has come. They do not leave together: each
-# leaves when it has heard.
+# The grey band is PyTorch's barrier, which lines them up. Then, to the right of it,
+# whoever comes early waits in one of its rounds, the broad pale part, until word of the
+# last rank has reached it. Nobody leaves before the last has come. They do not leave
+# together: each leaves when it has heard.
 #
 # Used for: lining the ranks up before a clock is started; waiting until rank 0 has
 # written a file. It is not needed between two collectives: the second one finds its
@@ -933,9 +944,11 @@ if rank == 0:
 # --- The bill -------------------------------------------------------------------------
 
 # Nine collectives, and for each a claim about bytes and rounds. Are they true? And what
-# does PyTorch's own send? Our own messages are in a trace, where `traffic` counts them.
-# The messages inside one of Gloo's calls are in no trace. But the operating system
-# counts what every connection has received, and on Linux a process may ask.
+# does PyTorch's own send?
+#
+# Our own messages are in a trace, where `traffic` counts them. The messages inside one
+# of Gloo's calls are in no trace. But the operating system counts what every connection
+# has received, and on Linux a process may ask.
 #
 # Predict: An all-reduce through a root, gather and then broadcast in turn, sends
 # $2(n-1)N$ bytes in all. How many does the ring send in all? Which number tells the two
@@ -1016,11 +1029,15 @@ bytes_and_times = {name: rest for name, (t, *rest) in bill.items()}
 
 # The bytes of all ranks together cannot tell a good algorithm from a bad one: through a
 # root and around a ring it is $2(n-1)N$. What decides is the busiest rank, the most
-# bytes that any rank sends or receives. With it, chapter 6's model of a message becomes
-# one of a collective: T = rounds · α + bytes of the busiest / β. It holds where the
-# busiest rank sends and receives at the same time, or does only one of the two. A root
-# that must receive everything before it sends anything needs the time of both. What
-# must come out, as multiples of the whole tensor's $N$ bytes:
+# bytes that any rank sends or receives.
+#
+# With it, chapter 6's model of a message becomes one of a collective, with a latency α
+# for each round and a bandwidth β: T = rounds · α + bytes of the busiest / β. It holds
+# where the busiest rank sends and receives at the same time, or does only one of the
+# two. A root that must receive everything before it sends anything needs the time of
+# both.
+#
+# What must come out, as multiples of the whole tensor's $N$ bytes:
 
 everyone()
 if rank == 0:
@@ -1071,10 +1088,11 @@ if rank == 0:
         assert abs(gloos["reduce"] - (n - 1 + share)) < 0.15
         assert abs(gloos_root - 2 * share) < 0.15
 
-# Ours sent to the byte what the formulas say. In the all-reduce the busiest rank sends
-# (all_reduce_bytes_a_rank) times its tensor; through a root it would be $n - 1$ times.
-# Gloo mostly sends the same, as less is not possible. Its rounds cannot be seen from
-# outside. Two lines stand out.
+# Compare the two columns "all": what all of our ranks send together, and what Gloo's
+# do. Ours sent to the byte what the formulas say. In the all-reduce the busiest rank
+# sends (all_reduce_bytes_a_rank) times its tensor; through a root it would be $n - 1$
+# times. Gloo mostly sends the same, as less is not possible. Its rounds cannot be seen
+# from outside. In two lines it sends more.
 #
 # Gloo's reduce-scatter moves as much as its all-reduce: (gloo_reduce_scatter) times the
 # tensor against (gloo_all_reduce), where half is enough. Which of Gloo's routines ran
@@ -1115,8 +1133,8 @@ if rank == 0:
 
 # Of a list it makes (list_form) all-reduces, one for each part, and keeps one result;
 # of one tensor, in `reduce_scatter_single`, (tensor_form) [gloo_reduce_scatter]. So on
-# Gloo neither form saves bytes, and the list form costs rounds, too. NCCL has a real
-# one [nccl]. Whoever measures chapter 19 on a laptop should remember it.
+# Gloo neither form saves bytes, and the list form costs rounds, too. NCCL has a
+# reduce-scatter of its own [nccl]. Remember it when you measure chapter 19 on a laptop.
 #
 # Its reduce moves (gloo_reduce) times the tensor: a reduce-scatter, then a gather to
 # the root. That is more than our tree in all. But its root receives $2\frac{n-1}{n} N$,
@@ -1153,9 +1171,11 @@ if rank == 0:
         print(f"{name:16}: {1e3 * large:8.2f} ms {1e6 * small:8.1f} µs")
     result("of_the_wire", 7 / 8 * 1e9 / 450e9 / seconds("all_gather", 8, 1e9))
 
-# For 1 GB, bytes are nearly all: (of_the_wire) of the all-gather's time. For 64 KB,
-# rounds are, and the tree broadcasts faster than the way in parts. Over InfiniBand at
-# 400 Gb/s, 50 GB/s [connectx7], the left column would be about nine times as large.
+# For 1 GB, bytes are nearly all: (of_the_wire) of the all-gather's time. So the way in
+# parts broadcasts faster than the tree, and an all-reduce through a root takes about
+# $n$ times as long as the ring. For 64 KB, rounds are nearly all, and the tree
+# broadcasts faster. Over InfiniBand at 400 Gb/s, 50 GB/s [connectx7], the left column
+# would be about nine times as large.
 
 # --- The forms that libraries use -----------------------------------------------------
 
@@ -1243,12 +1263,15 @@ for r in in_step(lambda: range(n)):
 
 # --- Backwards ------------------------------------------------------------------------
 
-# Twice in this chapter a program was another one, run backwards: reduce and broadcast,
-# reduce-scatter and all-gather. It is no accident. Each of these collectives, with a
-# sum, is a linear map: it takes the numbers of all ranks together, one long vector, to
-# another such vector. So it has a matrix. To see the matrix $A$ of a map, apply it to
-# the identity: let every rank hold its rows of the identity matrix instead of its
-# numbers. What the ranks hold afterwards are their rows of $A$.
+# Which collective does a backward pass make of each? Twice in this chapter a program
+# was another one, run backwards: reduce and broadcast, reduce-scatter and all-gather.
+# It is no accident.
+#
+# Put the numbers of all ranks together into one long vector. A collective makes another
+# such vector of it. It only moves and adds numbers, so it is a linear map, and it has a
+# matrix. To see the matrix $A$ of a map, apply it to the identity: let every rank hold
+# its rows of the identity matrix instead of its numbers. What the ranks hold afterwards
+# are their rows of $A$.
 
 
 def fresh(like, n):
@@ -1385,16 +1408,19 @@ def push(name, make):
 
 
 # A column stands for a number before, a row for a number after, and a colored square
-# for a one. The broadcast's ones are the first column, the reduce's the first row. Each
-# of the five pairs is a matrix and its transpose; all-reduce and all-to-all are their
-# own. The linear map that belongs to the transpose is called the adjoint; it is the one
-# map $A^T$ with
+# for a one. The color is that of the rank whose number it takes. The broadcast's ones
+# are the first column, the reduce's the first row: the one matrix is the transpose of
+# the other. The cell above the picture has checked it for all five pairs. All-reduce
+# and all-to-all are their own transposes.
+#
+# The linear map that belongs to the transpose is called the adjoint. It is the one map
+# $A^T$ with
 #
 # $$\langle A x,\, y \rangle = \langle x,\, A^T y \rangle \quad \text{for all } x \text{ and } y.$$
 #
-# This can be checked without a matrix, with random numbers, for tensors of any size:
-# the form in which you will want it as a test. An inner product of two vectors that are
-# spread over the ranks is one all-reduce.
+# This can be checked without a matrix, with random numbers, for tensors of any size,
+# and so it makes a good test. The inner product of two vectors that are spread over the
+# ranks takes one all-reduce.
 
 push("adjoint", lambda: adjoint)
 
@@ -1536,12 +1562,15 @@ if rank == 0:
     result("rank_and_rank_in_group", pairs)
 
 # Rank 1 holds the sum over the odd ranks. A rank has a number in each of its groups:
-# (rank_and_rank_in_group) are the pairs of rank in all and rank in its group. Our
-# functions count within the group. PyTorch's `src` and `dst` are numbers in all, also
-# with a group; whoever wants to count within it says `group_src` and `group_dst`
-# instead. The first of `odds` is `src=0` for our broadcast, and `src=1` or
-# `group_src=0` for PyTorch's. To mix the two up is a classic. Grids of groups, a row
-# and a column for each rank, are what chapters 18 to 22 are built on.
+# (rank_and_rank_in_group) are the pairs of rank in all and rank in its group.
+#
+# It is a common mistake to take one for the other. Our functions count within the
+# group. PyTorch's `src` and `dst` are numbers in all, also with a group; whoever wants
+# to count within it says `group_src` and `group_dst` instead. The first of `odds` is
+# `src=0` for our broadcast, and `src=1` or `group_src=0` for PyTorch's.
+#
+# Grids of groups, a row and a column for each rank, are what chapters 18 to 22 are
+# built on.
 
 # --- Start now, wait later ------------------------------------------------------------
 
@@ -1584,9 +1613,10 @@ if rank == 0:
 # all-reduce could never have ended. Between the call and `wait()` the tensor belongs to
 # the collective, just as in chapter 6. Several may be under way at once, and all ranks
 # must start them in the same order. Chapter 12 hides the gradients' all-reduce behind
-# the backward pass in this way. With NCCL `wait()` returns at once, and only the GPU's
-# later work waits [pytorchdistributed]. So before you read a clock, call
-# `torch.cuda.synchronize()`.
+# the backward pass in this way.
+#
+# With NCCL `wait()` returns at once, and only the GPU's later work waits
+# [pytorchdistributed]. So before you read a clock, call `torch.cuda.synchronize()`.
 
 # --- Objects --------------------------------------------------------------------------
 
@@ -1624,13 +1654,14 @@ if rank == 0:
     assert slow > fast
     result("objects_many", slow / fast, varies=True)
 
-# Here (objects_many) times as long. An object is pickled, each number of the list as an
-# object of its own. And since nobody knows how long the others' bytes are, a collective
-# of lengths goes first: two instead of one. Unpickling also runs whatever code the
-# bytes ask for, so do it only among ranks that you trust. Objects are for names,
-# settings and reports, once in a while; tensors for everything in a loop. With NCCL the
-# bytes travel through the rank's GPU, so every rank must have chosen its own with
-# `torch.cuda.set_device`.
+# Here the list takes (objects_many) times as long. An object is pickled, each number of
+# the list as an object of its own. And since nobody knows how long the others' bytes
+# are, a collective of lengths goes first: two instead of one.
+#
+# Unpickling also runs whatever code the bytes ask for, so do it only among ranks that
+# you trust. Objects are for names, settings and reports, once in a while; tensors for
+# everything in a loop. With NCCL the bytes travel through the rank's GPU, so every rank
+# must have chosen its own with `torch.cuda.set_device`.
 
 # --- When the calls do not match ------------------------------------------------------
 
@@ -1671,11 +1702,13 @@ def may_fail():
 # No error, and every number is wrong: the weights' gradients should be the world size,
 # everywhere, and on rank 1 they are (weights_wrong). The first all-reduce added rank
 # 0's bias to the others' weights, 10 + 3 · 1 with four ranks, and the second rank 0's
-# weight to the others' biases. The shapes agreed, and nothing else is looked at. This
-# is the dangerous kind. `Ranks(4, debug=True)`, or `TORCH_DISTRIBUTED_DEBUG=DETAIL` on
-# a cluster, compares what the ranks call before every collective; it finds calls of
-# different kinds, sizes or types, and it is slow. Two tensors of the same size in the
-# wrong order are found only by a test of the numbers.
+# weight to the others' biases. The shapes agreed, and nothing else is looked at.
+#
+# This is the dangerous kind. `Ranks(4, debug=True)`, or
+# `TORCH_DISTRIBUTED_DEBUG=DETAIL` on a cluster, compares what the ranks call before
+# every collective; it finds calls of different kinds, sizes or types, and it is slow.
+# Two tensors of the same size in the wrong order are found only by a test of the
+# numbers.
 #
 # The other kind is loud. Only rank 0 prints the mean loss, so somebody has put the
 # all-reduce where it prints:
@@ -1700,8 +1733,10 @@ def fresh_group():
 # The lab names both calls: rank 0 is in an all-reduce, and the others, which have
 # passed it by, are in the barrier. On a cluster you would see little more than that a
 # time is up. Whenever that happens, look first for a collective inside of an `if` that
-# depends on the rank. The rule: all ranks of a group make the same calls, in the same
-# order, on tensors of the same shape and type, whatever each of them does in between.
+# depends on the rank.
+#
+# The rule: all ranks of a group make the same calls, in the same order, on tensors of
+# the same shape and type, whatever each of them does in between.
 
 fresh_group()
 

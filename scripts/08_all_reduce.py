@@ -166,11 +166,13 @@ def sendrecv(outgoing, dst, incoming, src, group=None):
 
 # The first way that comes to mind: all send their tensors to rank 0, which adds them
 # and sends the sum back. Then rank 0 moves everybody's tensor, twice, while the others
-# wait. The ring shares that work out: nobody adds all of it. Cut the tensor into n
-# parts. In step s, rank r sends part r − s to its right neighbor and gets part r − s −
-# 1 from its left one, counted around the circle. In the first n − 1 steps it adds what
-# comes to its own part. That is a reduce-scatter. In the other n − 1 steps it keeps
-# what comes, and that is an all-gather.
+# wait. The ring shares that work out: nobody adds all of it.
+#
+# Cut the tensor into n parts. In step s, counted from 0, rank r sends part r − s to its
+# right neighbor and gets part r − s − 1 from its left one, both counted around the
+# circle. In the first n − 1 steps it adds what comes to its own part. That is a
+# reduce-scatter. In the other n − 1 steps it keeps what comes, and that is an
+# all-gather.
 
 
 def ring_step(parts, step, members, me, box):
@@ -231,8 +233,10 @@ plt.switch_backend("Agg")  # figures go to files
 plt.rcParams.update(STYLE)
 
 # `members` are the ranks that take part, `me` is our own place among them, and `box` is
-# room for what comes and is still to be added. To see the sums travel, let every number
-# say whose it is, as in chapter 7, and keep a copy after each step.
+# room for what comes and is still to be added.
+#
+# To see the sums travel, let every number say whose it is, as in chapter 7, and keep a
+# copy after each step.
 #
 # Predict: Four ranks, four parts each. After the third step, how many parts are
 # complete, and where do they lie?
@@ -362,9 +366,10 @@ if rank == 0:
     assert after_steps[-1] == [whole] * n
 
 # A row is a rank, a column a part, and the stripes of a cell say whose numbers are in
-# it. A framed cell is complete. After three steps there are four such cells, one on
-# each rank: rank r has the total of part r + 1. In the second row of grids nothing is
-# added any more. The totals go once around, and everybody keeps a copy.
+# it. A framed cell is complete. The pictures count the steps from 1. After three of
+# them there are four complete cells, one on each rank: rank r has the total of part r +
+# 1. In the second row of grids nothing is added any more. The totals go once around,
+# and everybody keeps a copy.
 #
 # An all-reduce is all the steps, one after the other. All algorithms of this chapter
 # are written for the simplest case, a flat `x` that lies in memory in one piece. A
@@ -490,13 +495,15 @@ if rank == 0:
     result("n_ranks", n)
     result("ring_sends", 2 * (n - 1) / n)
 
-# All ranks send in every round, each to one neighbor, and all of them the same:
-# (ring_sends) times the tensor. With a thousand ranks it is 1.998 times. The share of a
-# rank hardly grows with their number. As long as it is ranks that add, the busiest one
-# cannot do with less. Somebody is the first to know the total of one number, and for
-# that the n − 1 other ranks must each have sent something. From there the total must
-# reach n − 1 ranks. That is 2(n − 1) numbers sent for each number of the tensor, on
-# average $2\frac{n-1}{n}$ tensors a rank [patarasuk2009].
+# In the picture all arrows of one color go to one neighbor. In the table all ranks send
+# the same, (ring_sends) times the tensor. With a thousand ranks it is 1.998 times. What
+# a rank sends hardly grows with the number of ranks.
+#
+# As long as it is ranks that add, the busiest one cannot do with less. Take one number
+# of the tensor. Somebody is the first to know its total, and for that the n − 1 other
+# ranks must each have sent something. From there the total must reach n − 1 ranks. That
+# is 2(n − 1) numbers sent for each number of the tensor, on average $2\frac{n-1}{n}$
+# tensors a rank [patarasuk2009].
 
 # --- One step too few -----------------------------------------------------------------
 
@@ -534,12 +541,13 @@ if rank == 0:
 
 # It neither hangs nor fails. All ranks make the same mistake, so every send has its
 # receive. But one part of each rank was never overwritten, and it is a partial sum:
-# part (stale_on_rank_0) on rank 0, another one on each other rank. In training nothing
-# would tell you. Gradients that are too small in one quarter of the weights still go
-# downhill. And as each rank is wrong in another quarter, the copies of the model drift
-# apart. A collective that is wrong does not crash; it trains worse. It happens to the
-# best: until 2020 the ring all-reduce in PyTorch's own tutorial received into one
-# buffer and added another one [wrongring].
+# part (stale_on_rank_0) on rank 0, another one on each other rank.
+#
+# In training nothing would tell you. In one quarter of the weights each rank follows
+# the gradient of only some of the ranks, and the loss may still go down. As each rank
+# is wrong in another quarter, the copies of the model drift apart. A collective that is
+# wrong need not crash; it may only train worse. Until 2020 the ring all-reduce in
+# PyTorch's own tutorial received into one buffer and added another one [wrongring].
 #
 # What finds it is a comparison with something that is simple enough to be right. Two
 # habits help. Compare with PyTorch's own on numbers whose sum is exact, such as small
@@ -746,11 +754,11 @@ if rank == 0:
     play("kernel")
     show(messages(t_by_rank, name="four"))
 
-# The grey bands are barriers, after which all start. In the first part every arrow
-# begins or ends at rank
+# The names of the four stand above their parts of the picture; the grey bands are
+# barriers, after which all start. In the first part every arrow begins or ends at rank
 # 0. In the second there are fewer rounds, but only some ranks have something to do in
-#    each. In the third and the fourth everybody sends in every round. What that costs,
-#    as formulas:
+# each. In the third and the fourth everybody sends in every round. What that costs, as
+# formulas:
 
 if rank == 0:
     logs, beyond = core.bit_length() - 1, 2 * (n > core)
@@ -767,6 +775,7 @@ if rank == 0:
 
 # No row is the best in both columns. Recursive doubling has the fewest rounds, and a
 # rank sends $\log_2 n$ whole tensors. The ring sends the least and has the most rounds.
+#
 # For n a power of two there is one that has both, nearly: recursive halving and
 # doubling. Swap halves with one partner and add, then quarters with another, until
 # every rank has the total of one part, and go the same way back. It sends as little as
@@ -838,6 +847,10 @@ if rank == 0:
 # on as soon as it has been added, while the next one arrives: pipelining.
 #
 # Predict: Does a rank send more bytes that way? More messages? And when is it faster?
+#
+# In the code, `pieces[p][i]` is piece i of part p. Receives for all pieces of a step
+# are under way at once. When piece i has come it is added and sent on, and the receive
+# for piece i of the next step is started.
 
 
 def _pipelined(x, members, me, piece):
@@ -887,19 +900,24 @@ if rank == 0:
     play("kernel")
     show(messages(t_by_rank, name="pieces"))
 
-# The bytes are the same, in four times as many messages. The first piece of a part goes
-# on before the last one has come. It can be faster where adding and sending go on at
-# the same time: with cores to spare, or a network card that sends by itself. It costs
-# more messages, so pieces must not be small. Below, it is timed beside the ring.
+# Where the ring had one arrow there are four now, close together. The bytes are the
+# same, in four times as many messages. The first piece of a part goes on before the
+# last one has come.
+#
+# It can be faster where adding and sending go on at the same time: with cores to spare,
+# or a network card that sends by itself. It costs more messages, so pieces must not be
+# small. Below, it is timed beside the ring.
 
 # --- Through memory that all can see --------------------------------------------------
 
 # On one machine, why send at all? A message between two processes of one host is copied
 # into the operating system and out of it. But the operating system can also put the
 # same pages of memory into several processes, and then a number that one writes is
-# there for the others to read. Each rank puts its numbers into a row of its own; after
-# a barrier each adds up one part of all rows, and shows the sum in a row for sums;
-# after another barrier everybody takes the sums.
+# there for the others to read.
+#
+# Each rank puts its numbers into a row of its own; after a barrier each adds up one
+# part of all rows, and shows the sum in a row for sums; after another barrier everybody
+# takes the sums.
 #
 # Predict: How many messages does that take? And what goes wrong without the barriers?
 
@@ -1111,14 +1129,14 @@ if rank == 0:
     save_figures()
 
 # Not one message. The empty cells are the parts that a rank adds itself: they need not
-# travel. Without the first barrier a rank would add rows that are not there yet, and
+# travel. Without the first barrier a rank could add rows that are not there yet, and
 # without the second one take sums that are not there yet. A receive waits; shared
 # memory does not.
 #
-# Why are two halves enough? Between two barriers a rank takes from one half the sums of
-# piece k − 1, and puts piece k + 1 into its own row there. Sums of piece k + 1 are
-# written only after the next barrier, which everybody reaches when it has taken those
-# of piece k − 1.
+# Pieces of a tensor use the memory's two halves by turns. Why are two enough? Between
+# two barriers a rank takes from one half the sums of piece k − 1, and puts piece k + 1
+# into its own row there. Sums of piece k + 1 are written only after the next barrier,
+# which everybody reaches when it has taken those of piece k − 1.
 
 # --- Extra: the order of writes -------------------------------------------------------
 
@@ -1220,10 +1238,10 @@ if rank == 0:
 # large ones. In the table the ring never wins against halving. What speaks for the ring
 # is left out: neighbors are near, and any n will do.
 #
-# In the table every rank has a processor and a link of its own. Your ranks share a few
-# cores, so a message takes longer while others travel. We measure it twice, one at a
-# time and with all ranks sending at once, and take for a number of messages in between
-# what lies in between.
+# To predict with it we need the constants. In the table every rank has a processor and
+# a link of its own. Your ranks share a few cores, so a message takes longer while
+# others travel. We measure it twice, one at a time and with all ranks sending at once,
+# and take for a number of messages in between what lies in between.
 #
 # Predict: All ranks send at once, and each receives at once. What becomes of α and of
 # β, on a machine with fewer cores than ranks?
@@ -1424,12 +1442,15 @@ if rank == 0:
         assert measured[way][11] > 2 * measured[way][9], way
     save_figures()
 
-# On the left latency counts: 256 times the bytes take less than ten times as long. On
-# the right bytes count: 16 times as many take at least twice as long. Which way wins in
-# between? Let the machine say. The table has the time of each of ours over that of the
-# fastest of them, and beside it which of those by messages two models choose: the one
-# for this machine, whose ranks share what there is, and the textbook's, in which each
-# rank has a link of its own.
+# Points are measured, lines are what the model predicts for four of the ways. On the
+# left latency counts: 256 times the bytes take less than ten times as long. On the
+# right bytes count: 16 times as many take at least twice as long.
+#
+# Which way wins in between? Let the machine say. The next table has the time of each of
+# ours over that of the fastest of them, so the fastest has 1.0. Its last two columns
+# say what two models choose among those by messages. Here is the one for this machine,
+# whose ranks share what there is. Own links is the textbook's, in which each rank has a
+# link of its own.
 
 if rank == 0:
     own_links = cost_models(
@@ -1474,12 +1495,13 @@ if rank == 0:
 # The answers to the Predict, for this run: for 4 bytes, of those by messages
 # (fast_at_4_bytes) take at most twice as long as the fastest; do not call one of them
 # the winner for less than that. For 16 MB (fastest_16_mb) is the fastest of all of
-# ours. Gathering takes (spread_16_mb) times as long as that. With a link for every rank
-# the model knows two regimes, doubling for small tensors and the ring for large ones.
-# Between them there is a crossover: the size at which the next way becomes the faster
-# one. With shared cores it puts the borders elsewhere. A way in which few ranks send at
-# a time, such as the tree, loses less there than one in which all do. How far the
-# measurement agrees, the table shows.
+# ours. Gathering takes (spread_16_mb) times as long as that.
+#
+# With a link for every rank the model knows two regimes, doubling for small tensors and
+# the ring for large ones. Between them there is a crossover: the size at which the next
+# way becomes the faster one. With shared cores the model puts the borders elsewhere: a
+# way in which few ranks send at a time, such as the tree, loses less there than one in
+# which all do.
 #
 # The model is no oracle: from 64 KB on, (within_half) % of its times are within a
 # factor of 1.5 of the clock. It leaves out three things, and we have not measured which
@@ -1556,6 +1578,9 @@ if rank == 0:
             print(f"    from {first:>10,} bytes on: {way}")
     save_figures()
 
+# If a table goes back to a way that it had left, that is most likely noise that was
+# larger than the gain. More repeats help, or a larger gain.
+
 everyone()
 play("ranks")
 fast = FastAllReduce(timed, table)
@@ -1591,12 +1616,13 @@ if rank == 0:
 
 # --- Bus bandwidth --------------------------------------------------------------------
 
-# Seconds cannot be compared between machines, sizes, and numbers of ranks. GB/s can, if
-# we agree on what to divide. Bytes of the tensor over seconds is the algorithm
-# bandwidth. It must fall with n even on perfect links. So the tests of NCCL multiply it
-# by what the best algorithm sends, $2\frac{n-1}{n}$, and call it bus bandwidth
-# [nccltests]. Where each rank sends over a link of its own, and as little as it can, it
-# is for large tensors the speed of the link, whatever n is.
+# Is a time good? Seconds cannot be compared between machines, sizes, and numbers of
+# ranks. GB/s can, if we agree on what to divide. Bytes of the tensor over seconds is
+# the algorithm bandwidth. It must fall with n even on perfect links, as each rank has
+# to send more. So the tests of NCCL multiply it by what the best algorithm sends,
+# $2\frac{n-1}{n}$, and call it bus bandwidth [nccltests]. Where each rank sends over a
+# link of its own, and as little as it can, it is for large tensors the speed of the
+# link, whatever n is.
 #
 # Predict: Eight GPUs all-reduce 1 GB in 5 ms. What is the bus bandwidth? Their links do
 # 450 GB/s each way. Is that good?
@@ -1619,13 +1645,15 @@ if rank == 0:
     result("predicted_bus", bus_bandwidth(8, 1e9, 5e-3))
     result("of_450", 100 * bus_bandwidth(8, 1e9, 5e-3) / 450)
 
-# The GPUs get (predicted_bus) GB/s, (of_450) % of the link: good. The algorithm
-# bandwidth would be 200 GB/s, and alone say nothing about the link.
+# The GPUs get (predicted_bus) GB/s, (of_450) % of the link; as long as the ranks add,
+# only the rest could be gained. The algorithm bandwidth would be 200 GB/s, and alone
+# say nothing about the link. Ranks on one host have no links, and the numbers above say
+# how fast its cores move and add bytes.
 #
 # Where the link is what limits, bus bandwidth shows it at once. Here is a run of this
-# chapter's script, with sizes up to 64 MB, that was recorded on two hosts with two
-# ranks each. The hosts were two network namespaces of one machine, joined by a link
-# that was limited to 1 Gbit/s, 0.125 GB/s each way:
+# chapter's script, with sizes up to 64 MB, on two hosts with two ranks each. It was
+# recorded: the hosts were two network namespaces of one machine, joined by a link that
+# was limited to 1 Gbit/s, 0.125 GB/s each way.
 #
 # | GB/s, recorded | 64 KB | 1 MB | 16 MB | 64 MB |
 # | --- | --- | --- | --- | --- |
@@ -1636,11 +1664,11 @@ if rank == 0:
 # | pieces | 0.03 | 0.07 | 0.12 | 0.11 |
 # | Gloo | 0.02 | 0.08 | 0.11 | 0.11 |
 #
-# With large tensors the ring, in pieces, fills the link, and the three others reach a
-# quarter to a third of it. With small ones they win: doubling was the fastest at 1 MB,
-# the ring or its pieces from 4 MB on. From 1 MB on that is the textbook's order, on a
-# machine on which a link is what costs. Below, the three change places. How it was
-# recorded stands in `images/recorded/`.
+# With large tensors the ring, in pieces, nearly fills the link. Gather, tree and
+# doubling reach a quarter to a third of it. With small ones these three win: gather at
+# 64 KB, doubling at 1 MB. The ring or its pieces win from 4 MB on, a size that the
+# table leaves out. From 1 MB on that is the textbook's order, on a machine on which a
+# link is what costs. How it was recorded stands in `images/recorded/`.
 
 # --- Extra: an estimate of what is left -----------------------------------------------
 
@@ -1710,10 +1738,11 @@ if rank == 0:
     result("ring_latency_ms", 2e3 * (16 * hop_between + 112 * hop_inside))
 
 # (one_ring_ms) ms against (hierarchical_ms) ms. The latencies of the one ring are
-# (ring_latency_ms) ms of it, whatever the size: they grow with n. In practice several
-# rings, one for each network card, share the tensor. With eight of them the bytes of
-# the ring take an eighth of the time, about 5 ms, and no longer lose to three phases
-# that wait for each other. That does not win back the hops.
+# (ring_latency_ms) ms of it, whatever the size: they grow with n.
+#
+# In practice several rings, one for each network card, share the tensor. With eight of
+# them the bytes of the ring take an eighth of the time, about 5 ms, and no longer lose
+# to three phases that wait for each other. That does not win back the hops.
 #
 # What NCCL does about them [hu2025]:
 # - Double binary trees. In a binary tree an inner rank sends the tensor up once and
