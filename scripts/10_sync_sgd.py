@@ -145,14 +145,14 @@ def result(name, value, varies=False):
 
 # === Synchronous SGD: one batch, many ranks ===========================================
 
-# Four ranks take a quarter of every batch each. Is what they train together the network
-# that one rank alone would have trained, and to which digit?
+# Four ranks take a quarter of every batch each. Do they train the same network that one
+# rank alone would have trained, and to which digit?
 #
-# 30 minutes to read · 30 seconds to run · stands on chapter 3 and chapter 7
+# 35 minutes to read · 30 seconds to run · stands on chapter 3 and chapter 7
 #
 # At the end you can share a batch out in any way and get the gradient of the whole,
-# prove it to twelve digits, and say where the last ones went. You know what breaks it,
-# most of it without any error: shares of unequal size, a sum that should be a mean,
+# prove it to twelve digits, and say why the last digits differ. You know what breaks
+# it, mostly without any error: shares of unequal size, a sum that should be a mean,
 # another start, the same data twice, a sampler that nobody told of the epoch, batch
 # normalization.
 
@@ -218,9 +218,10 @@ class DigitsNet(nn.Module):
         return self.last(torch.tanh(self.hidden(x.flatten(1))))
 
 
-# It is so little that every rank gets all of it, and asks which part of a batch is its
-# own. The order of the samples is that of chapter 3: a function of the step's number,
-# the same on every rank.
+# The data set is so small that every rank gets all of it. What a rank must know is
+# which part of a batch is its own. The order of the samples is that of chapter 3: a
+# function of the step's number, the same on every rank. So a rank cuts its slice out of
+# it, and asks nobody.
 
 
 def shard(n, rank, world_size):
@@ -401,10 +402,14 @@ if rank == 0:
 # of the others, weights it by its share $m_k/n$, and one all-reduce adds them up. If
 # all shards are equal, every weight is $1/K$, and the sum is a plain mean.
 #
-# A proof on paper says nothing about a program. So let all groups of ranks that there
-# are, from one rank to all of them, compute the same gradient from one batch, in
-# float64. The batch has 840 samples, which can be divided by every number up to 8.
-# First the shards are equal; then they are to each other as 1 : 2 : 3 and so on.
+# A proof on paper says nothing about a program. So one rank, then two, and so on to all
+# of them compute the gradient of one batch, in float64. `dist.new_group` makes a
+# process group of some of the ranks, as in chapter 7. The batch has 840 samples, which
+# every number up to 8 divides. First the shards are equal; then their sizes are as 1 :
+# 2 : 3 and so on. Each group adds up in three ways:
+# - plain mean: the gradients of the shards' mean losses, each divided by $K$;
+# - weighted mean: the same gradients, each times $m_k/n$;
+# - sum over n: the gradient of the sum of a shard's losses, divided by $n$.
 #
 # Predict: float64 has about 16 digits. How many of them will agree with the gradient of
 # the whole batch, for equal shards? And for unequal ones, if one takes the plain mean?
@@ -502,16 +507,19 @@ if rank == 0:
 # gradient for (n_ranks) ranks, and no precision will help: it is the gradient of
 # another loss. In a plain mean a sample of shard $k$ counts $\frac{1}{K m_k}$ instead
 # of $\frac{1}{n}$, so one in the smallest shard counts (n_ranks) times as much as one
-# in the largest. Weighting with $m_k/n$ repairs it. So does dividing the sum over the
-# shard by the size of the whole batch, which comes to the same.
+# in the largest.
+#
+# Weighting with $m_k/n$ repairs it. So does dividing the sum over the shard by the size
+# of the whole batch, which comes to the same.
 #
 # Where do unequal shards come from? From the last batch of an epoch, from a number of
 # ranks that does not divide the batch, and from texts: shards of equally many sentences
-# have different numbers of tokens, and the loss is a mean over tokens. Several
-# libraries that train language models had this mistake, over pieces of a batch that one
-# rank computes in turn (gradient accumulation), and over ranks. It was reported in
-# 2021, and repaired in 2024, when losses had been compared with those of whole batches
-# [unsloth2024].
+# have different numbers of tokens, and the loss is a mean over tokens.
+#
+# Several libraries that train language models had this mistake, over pieces of a batch
+# that one rank computes in turn (gradient accumulation), and over ranks. It was
+# reported in 2021, and repaired in 2024, when losses had been compared with those of
+# whole batches [unsloth2024].
 #
 # A shard can also be empty, where the batch has fewer samples than there are ranks.
 # Then the two repairs are not quite the same:
@@ -561,12 +569,8 @@ def send_parameters(model):
             dist.recv(parameter.detach(), src=0)  # into the same memory
 
 
-# A parameter is what training changes: a weight. A hyperparameter is what you choose
-# and training leaves alone: the learning rate, the size of the batch. Those must agree
-# among the ranks, too, but they stand in the program.
-#
-# How do we know that it worked? With an instrument: how far is any replica from rank
-# 0's?
+# How do we know that it worked? We measure it. The drift is the largest distance of any
+# replica from rank 0's:
 
 everyone()
 if rank == 0:
@@ -615,9 +619,11 @@ if rank == 0:
 
 # It fell from (drift_at_first) to (drift_after_sending), not to 0. A model has more
 # memory than its parameters: buffers, which no gradient reaches. Batch normalization
-# keeps (still_apart) there, and its forward pass changes them. They belong to the
-# start, too. And rank 0 sends each tensor $n - 1$ times, to one rank after the other;
-# chapter 7 has the collective for it.
+# keeps (still_apart) there, and its forward pass changes them. So buffers belong to the
+# start, too.
+#
+# There is a second thing to mend. Rank 0 sends each tensor $n - 1$ times, to one rank
+# after the other. The broadcast of chapter 7 is the collective for it:
 
 everyone()
 play("ranks")
@@ -654,6 +660,10 @@ if rank == 0:
 drifts_by_rank = to_rank_0(drifts)
 if rank == 0:
     result("drift_after_broadcast", drifts_by_rank[0][-1])
+
+# Now the drift is (drift_after_broadcast). The hyperparameters, such as the learning
+# rate and the size of the batch, must agree among the ranks, too. They stand in the
+# program that all ranks run, so nobody sends them.
 
 # --- One step -------------------------------------------------------------------------
 
@@ -710,6 +720,9 @@ except ImportError:
 # would find on one rank with the whole batch. So momentum, weight decay, Adam and a
 # schedule of the learning rate all stay as they were: same weights, same gradient, same
 # state of the optimizer, so the same step, on every rank.
+#
+# Predict: The network has four weight tensors. How many all-reduces are there in a
+# step? And what does a rank compute while they run?
 
 everyone()
 if rank == 0:
@@ -732,11 +745,14 @@ if rank == 0:
     play("kernel")
     show(timeline(t_by_rank, name="step"))
 
-# Each rank computes (upper half of its row); then come four all-reduces, one for each
-# weight tensor (lower half), of which the first one waits for the slowest rank; then a
-# short step. While the ranks communicate they compute nothing, and they could: the
-# gradient of the last layer is there before that of the first. chapter 12 fills that
-# gap. Here we only want to be right.
+# The upper half of a row is computing, the lower half communication. Each rank computes
+# its gradient. Then come four all-reduces, one for each weight tensor; the first one
+# cannot end before the slowest rank has come. The optimizer's step is the short bar at
+# the end.
+#
+# While the ranks communicate they compute nothing, and they could: the gradient of the
+# last layer is there before that of the first. chapter 12 fills that gap. Here we only
+# want to be right.
 
 # --- One curve ------------------------------------------------------------------------
 
@@ -783,8 +799,8 @@ def evaluate(model, X, y):
 # and each collective costs its latency.
 #
 # Predict: The same training three times, with one rank, with two, and with all: 5
-# epochs, batches of 128. How far apart are the losses of the last step, in float32? And
-# in float64, after its first 20 steps?
+# epochs, batches of 128. How far apart are the losses at most, in float32? And in
+# float64, in the first 20 steps?
 
 
 def train(make, k, dtype=torch.float32, steps=55, rate=0.2):
@@ -861,15 +877,15 @@ if rank == 0:
 
 # One curve. With (numbers_of_ranks) ranks the network finds (percent_found) % of the
 # (n_test) digits that no rank has seen. The losses are at most (apart_float32) apart,
-# in float64 (apart_float64): the difference shrinks with the precision, so by the rule
+# in float64 (apart_float64). The difference shrinks with the precision, so by the rule
 # of chapter 3 it is rounding and not a mistake. And the drift is 0 in all trainings, to
 # the last bit.
 #
-# Do not expect it to stay so small in every training. Each step hands on the difference
-# that the one before left, and a large step can enlarge it. And where a function has a
-# kink (ReLU) or chooses (max pooling takes one of four numbers), a last bit can decide
-# which way a part of the gradient goes: the difference jumps. Here are the same
-# training at five times the rate, and one with kinks, 8 epochs each:
+# Do not expect the difference to stay so small in every training. Each step hands on
+# the difference that the one before left, and a large step can enlarge it. Kinks can,
+# too: ReLU has one at 0, and max pooling takes one of four numbers. There a last bit
+# can decide which way a part of the gradient goes. Here are the same training at five
+# times the rate, and one with kinks, 8 epochs each:
 
 
 class WithKinks(DigitsNet):
@@ -907,19 +923,25 @@ if rank == 0:
     ax.legend(ncols=3, columnspacing=0.8, handletextpad=0.2, fontsize=9)
     save_figures()
 
-# All begin with the same rounding. A distance of 0 has no point here. The training in
-# float64 ends with step 20, that in float32 with step 55. Then it can grow: in this run
-# to (apart_fast) at the high rate and to (apart_kinked) with kinks, in another to much
-# less, or more. It is still rounding, and after many steps in float32 nobody can tell
-# it from a mistake. Compare gradients, after one step, in float64.
+# Each begins with the rounding of its precision. Then the distance can grow: in this
+# run to (apart_fast) at the high rate and to (apart_kinked) with kinks, in another to
+# much less, or more. A distance of 0 has no point here, and the trainings in float64
+# and float32 end with steps 20 and 55.
+#
+# It is still rounding, but after many steps in float32 nobody can tell it from a
+# mistake. Compare gradients, after one step, in float64.
 
 # --- The last bits --------------------------------------------------------------------
 
-# So where do they go? Floating-point addition rounds, and how it rounds depends on who
-# is added to whom first. One batch, four ways to add up its gradient, in float32: the
-# whole batch at once; each shard on its rank, and Gloo's all-reduce; each shard on its
-# rank, and then everyone gets all of them and adds in the order of the ranks; and one
-# rank alone that computes shard after shard, and adds in that order, too.
+# Why do the last digits differ? Floating-point addition rounds, and how it rounds
+# depends on who is added to whom first. Here is one batch, and four ways to add up its
+# gradient, in float32:
+# - the whole batch at once, on one rank;
+# - Gloo's order: each shard on its rank, and then Gloo's all-reduce;
+# - the order of ranks: each shard on its rank, and then everyone gets all of them and
+#   adds rank 0's first, rank 1's next, and so on;
+# - one rank in that order: one rank alone computes shard after shard, and adds them in
+#   the order of ranks.
 #
 # Predict: Which of the four will have the same bits?
 
@@ -969,16 +991,17 @@ if rank == 0:
     assert places_of_0["Gloo's order and the whole batch at once"] > 0
     assert n_ranks > 2 or places_of_0["Gloo's order and the order of ranks"] == 0
 
-# Same numbers in the same order, same bits, whichever rank adds them: the last line
-# holds although on one side all ranks computed, and on the other a single one. So the
-# ranks are not to blame. What differs is the order. A matrix product over a whole batch
-# adds its samples up in one order, products over its shards in another. And Gloo's ring
-# begins each part of the tensor at another rank (chapter 8). With two ranks there is
-# only a + b or b + a, and those are equal.
+# The last two have the same bits, although all ranks computed the one and a single rank
+# the other. Same numbers in the same order give the same bits, whichever rank adds
+# them. So the ranks are not to blame. What differs is the order. A matrix product over
+# a whole batch adds its samples up in one order, products over its shards in another.
+# And Gloo's ring begins each part of the tensor at another rank (chapter 8). With two
+# ranks there is only a + b or b + a, and those are equal.
 #
-# The other way to equal bits: sums that never round. Whole numbers up to $2^{24}$ have
-# all their digits in float32, and dividing by a power of two only moves the point. So a
-# linear layer with whole weights, pixels from 0 to 16, and as loss the squared error:
+# A fixed order is one way to equal bits. The other is sums that never round. Whole
+# numbers up to $2^{24}$ have all their digits in float32, and dividing by a power of
+# two only moves the point. So we take a linear layer with whole weights, pixels from 0
+# to 16, and the squared error as its loss:
 
 everyone()
 play("ranks")
@@ -1012,12 +1035,17 @@ if rank == 0:
 # is the test to write first for anything that adds over ranks: whole numbers, and no
 # tolerance at all.
 #
-# So, bitwise or only close? The replicas of one run must have equal bits, all the time,
-# for nobody compares them again; the drift of 0 says that they had. The same program on
-# the same number of ranks adds in the same order, and had the same bits here. On
-# another number of ranks it adds in another order, and is only close. If somebody asks
-# for the same bits on 4 ranks and on 8, the answer is in the table: fix the pieces that
-# are computed, and the order in which they are added, and pay for it.
+# So, which bits must be equal?
+# - The replicas of one run: always, for nobody compares them again. The drift of 0 says
+#   that they were.
+# - The same program, again, on the same number of ranks: it adds in the same order, and
+#   had the same bits here.
+# - The same program on another number of ranks: it adds in another order, and is only
+#   close.
+#
+# If somebody asks for the same bits on 4 ranks and on 8, the last line of the table is
+# the answer: fix the pieces that are computed, and the order in which they are added,
+# and pay for it.
 
 # --- Who gets which sample ------------------------------------------------------------
 
@@ -1073,16 +1101,16 @@ if rank == 0:
     result("dealt_twice", twice)
     result("left_out", left_out)
 
-# Every rank must make the same number of steps, for each step has collectives in it: a
-# rank with one batch more would wait for the others forever. So the hands are made
-# equal, and there are two ways. The default is padding: the sampler goes on dealing
-# from the start of the list: of (samples) samples it deals (dealt_twice) twice. With
-# `drop_last=True` it leaves out (left_out).
+# Every rank is dealt equally many. It must make as many steps as the others, for each
+# step has collectives in it: a rank with one batch more would wait for the others
+# forever. There are two ways to make the hands equal. The default is padding: the
+# sampler goes on dealing from the start of the list. Of (samples) samples it deals
+# (dealt_twice) twice. The other is `drop_last=True`, which leaves out (left_out).
 #
-# In training neither matters much, if it hits other samples in each epoch. In a test it
-# does: a sample that counts twice makes the accuracy wrong, by little, and by another
-# amount for another number of ranks. To test, cut with `shard`, let the hands be
-# unequal, add up counts, and divide once.
+# In training neither matters much, as long as it hits other samples in each epoch. In a
+# test it does matter. A sample that counts twice makes the accuracy wrong, by little,
+# and by another amount for another number of ranks. To test, cut with `shard`, let the
+# hands be unequal, add up counts, and divide once.
 
 # --- The line that everybody forgets --------------------------------------------------
 
@@ -1092,6 +1120,9 @@ if rank == 0:
 #
 # Predict: What happens if the line is missing? An error, another order on every rank,
 # or what?
+#
+# In the figure a row is an epoch, a column is a sample, and the color is that of the
+# rank that gets it.
 
 
 def owners(n, epochs, told):
@@ -1134,8 +1165,8 @@ if rank == 0:
     assert never_seen(told=True) == 0 < never_seen(told=False)
     result("never_seen", never_seen(told=False))
 
-# (never_seen) samples of (n_train) are never trained on, in ten epochs, and with the
-# line none.
+# Without the line, (never_seen) samples of (n_train) are never trained on, in ten
+# epochs. With it, every sample is trained on.
 #
 # Why deal, rather than cut the epoch into one piece for each rank? The first cards of
 # all hands are the first cards of the deck. So every full batch of an epoch is the same
@@ -1170,15 +1201,16 @@ if rank == 0:
 #
 # A rank sees its shard, so it has a $\mu$ and a $\sigma$ of its own.
 #
-# Predict: Equal shards, 16 samples on each rank, each weighted as it should be. Is the
-# averaged gradient now nearly right, or as wrong as with the plain mean above?
-#
 # The repair is to add up over all ranks before dividing: the sum of the $x_j$, the sum
 # of their squares, and how many there are, since $\sigma^2 = \frac{1}{n}\sum x_j^2 -
-# \mu^2$. One all-reduce for the three. But this all-reduce is part of the forward pass,
-# and the gradient must come back through it. `dist.all_reduce` writes into its tensor
-# and tells autograd nothing. From chapter 7 we know what belongs there: the backward
-# pass of an all-reduce is its adjoint, and that is an all-reduce.
+# \mu^2$. One all-reduce is enough for the three.
+#
+# But this all-reduce is part of the forward pass, and the gradient must come back
+# through it. `dist.all_reduce` writes into its tensor and tells autograd nothing. What
+# belongs there? Every rank's loss depends on the total, and the total depends on every
+# rank's part. So the gradient of a part is the sum of what all ranks' losses say about
+# the total: an all-reduce again. In the words of chapter 7, the all-reduce is its own
+# adjoint.
 
 
 class AllReduce(torch.autograd.Function):
@@ -1226,9 +1258,15 @@ class SyncedBatchNorm(nn.BatchNorm1d):
         return AllReduce.apply(parts, self.group)
 
 
-# Three networks: with PyTorch's batch normalization on each rank; with ours; and with
-# ours without the backward half, as one would write it at first. All are compared with
-# PyTorch's on the whole batch, in float64.
+# Now we compare three networks with one that has PyTorch's batch normalization and the
+# whole batch, in float64:
+# - BatchNorm1d: PyTorch's batch normalization on each rank;
+# - OneWay: ours without the backward half, as one would write it at first;
+# - SyncedBatchNorm: ours.
+#
+# Predict: Equal shards, 16 samples on each rank, each weighted as it should be. Which
+# of the three has the gradient of the whole batch? And is the first one nearly right,
+# or as wrong as the plain mean over unequal shards?
 
 
 class OneWay(SyncedBatchNorm):
@@ -1296,10 +1334,13 @@ if rank == 0:
 
 # With PyTorch's batch normalization on every rank, the averaged gradient is wrong by
 # (batch_norm_miss) %, and so not nearly right: each shard was normalized in its own
-# way. With ours, outputs, gradient and running variance are those of the whole batch,
-# the gradient to (synced_miss), and with unequal shards as well. The one in the middle
-# is the dangerous one. Its outputs are right, so its loss is right, and a look at the
-# loss says that all is well. Its gradient is wrong by (one_way_miss) %.
+# way. The plain mean over unequal shards was wrong by (plain_miss) %. With ours,
+# outputs, gradient and running variance are those of the whole batch, the gradient to
+# (synced_miss), and with unequal shards as well.
+#
+# The one in the middle is the dangerous one. Its outputs are right, so its loss is
+# right, and a look at the loss says that all is well. Its gradient is wrong by
+# (one_way_miss) %.
 #
 # PyTorch has a synchronized batch normalization, `nn.SyncBatchNorm`, and its
 # `convert_sync_batchnorm(model)` puts it in the place of every `BatchNorm` of a model.
@@ -1335,8 +1376,19 @@ if rank == 0:
 
 # --- Four mistakes --------------------------------------------------------------------
 
-# All of them are common, and three of them train. One short training, of which parts
-# can be replaced; the batch is 16 samples for each rank.
+# Three of them train, and nothing complains. The fourth one waits.
+
+# --- Three that train -----------------------------------------------------------------
+
+# - Summed, not averaged. PyTorch's tutorial averages with two lines [disttuto]: an
+#   all-reduce that sums, and then `param.grad.data /= size`. Leave out the second one,
+#   and everything runs.
+# - Another start on every rank. Nobody called `broadcast_parameters`.
+# - The same data on every rank. Nobody called `shard`; or the loader has no sampler,
+#   and every rank has the same seed.
+#
+# To see what they do we take a short training of which any part can be replaced. The
+# batch is 16 samples for each rank.
 
 everyone()
 if rank == 0:
@@ -1366,15 +1418,6 @@ def short_training(model, *, start=broadcast_parameters, share=shard,
     return losses.tolist(), drift(model), accuracy, weights
 
 
-# Summed, not averaged. A loop of an old tutorial, much copied, has two lines:
-# `dist.all_reduce(param.grad.data, op=dist.reduce_op.SUM)`, and then `param.grad.data
-# /= size`. There are copies without the second line. Today the name is `dist.ReduceOp`.
-#
-# Another start on every rank. Nobody called `broadcast_parameters`.
-#
-# The same data on every rank. Nobody called `shard`; or the loader has no sampler, and
-# every rank has the same seed.
-#
 # Predict: What does each of them do to the training? Which of them does the drift find?
 
 
@@ -1444,10 +1487,12 @@ if rank == 0:
 # one's weights. It need not look bad: here its last loss is (summed_loss), and the
 # right training's is (right_loss), for 0.05 was a cautious rate. Had it been nearly too
 # large, the sum would have made it too large. In any case the rate that was tuned is
-# not the rate that is used, and it changes with the number of ranks. Adam divides each
-# gradient by what has been its size, so for Adam a factor is nearly nothing: the
-# weights differ by (summed_by_adam), and with SGD by (summed_by_sgd). There the mistake
-# sleeps until somebody changes the optimizer, or clips gradients.
+# not the rate that is used, and it changes with the number of ranks.
+#
+# Adam divides each gradient by what has been its size, so for Adam a factor is nearly
+# nothing: the weights differ by (summed_by_adam), and with SGD by (summed_by_sgd). With
+# Adam the mistake stays hidden until somebody changes the optimizer, or clips
+# gradients.
 #
 # Other starts: the drift was (drift_before) at first, and after 20 steps it is
 # (drift_after), to nine digits. All ranks make the same step, from different places.
@@ -1498,21 +1543,21 @@ if rank == 0:
         assert (found_by[kind] < 1e-12) if kind == "right" else found_by[kind] > 0.1
     save_figures()
 
-# A collective in a branch. The fourth mistake does not train. A batch with a broken
-# picture makes a loss that is not a number, so one leaves such a batch out. It is good
-# sense, on one rank:
+# --- A collective in a branch ---------------------------------------------------------
+
+# The fourth mistake does not train. A batch with a broken picture makes a loss that is
+# not a number, so one leaves such a batch out. It is good sense, on one rank:
 #
 # Predict: The broken picture is in rank 0's shard. Where is rank 0 a second later, and
 # where are the others?
 
 # Rank 0 has left the batch out and is done with the cell, and all others wait for it,
-# in the all-reduce of the first weight tensor. In a loop it is worse: rank 0 goes on to
-# its next step, whose all-reduce the others take for this one's. Nothing hangs until
-# the loop ends, where rank 0 has made one call too few. The last cell of this section
-# shows that the sums are of two different steps. So a rank must not decide by itself,
+# in the all-reduce of the first weight tensor. So a rank must not decide by itself,
 # from its own data, whether it calls a collective. All ranks must know first, and then
-# decide alike. `reset` gives the same processes a fresh group; the groups in `teams`
-# are gone with the old one.
+# decide alike.
+#
+# `reset` gives the same processes a fresh group; the groups in `teams` are gone with
+# the old one.
 
 everyone()
 play("ranks")
@@ -1537,9 +1582,10 @@ if rank == 0:
 # decide alike. Gradients are clipped after the all-reduce, too: only then have all
 # ranks the same norm to clip by.
 #
-# And this is what a loop without that all-reduce does. Rank 0 leaves out its first
-# batch. The others leave out their last, so that the number of calls is the same and
-# nobody hangs:
+# In a loop the mistake is worse. Rank 0 goes on to its next step, whose all-reduce the
+# others take for this one's, and nothing hangs until the loop ends. Here rank 0 leaves
+# out its first batch. The others leave out their last, so that the number of calls is
+# the same and nobody hangs at all:
 
 everyone()
 play("ranks")
@@ -1571,14 +1617,16 @@ def leave_group():
     dist.destroy_process_group()
 
 
-# Every digit is a rank, rank 0's on the right, and says of which step its number is:
-# (summed_steps). No error says that rank 0 is a step ahead.
+# The two sums are (summed_steps). Each digit is of one rank, rank 0's on the right, and
+# says of which step its number is. Rank 0 is a step ahead in both sums, and no error
+# says so.
 
 # --- On real machines -----------------------------------------------------------------
 
-# A replica sends and receives $2(n-1)/n$ times its gradients in each step. For how long
-# does that keep an H100 waiting, which does 989 TFLOP/s with bfloat16 at most [h100],
-# over NVLink 4 with 450 GB/s [hopper] or InfiniBand with 50 GB/s [connectx7]?
+# With the ring of chapter 8, a replica sends and receives $2(n-1)/n$ times the size of
+# its gradients in each step. For how long does that keep an H100 waiting, which does
+# 989 TFLOP/s with bfloat16 at most [h100]? We look at two links: NVLink 4 with 450 GB/s
+# [hopper], and InfiniBand with 50 GB/s [connectx7].
 #
 # Worked problem: A model of 8 · 10⁹ parameters in bfloat16, 8 GPUs, 8,192 tokens on
 # each. Computing: 6 FLOP for each parameter and token, at an assumed 40 % of the peak.

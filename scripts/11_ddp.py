@@ -191,10 +191,10 @@ def digits(seed=0):
 # === DistributedDataParallel (DDP): the line that everybody writes ====================
 
 # You wrap the model in `DistributedDataParallel`, change two more lines, and four
-# processes train one network. What does the wrapper send, and when? And what does it
-# leave to you?
+# processes train one network. What does the wrapper send, and when? And what is left
+# for you to do?
 #
-# 25 minutes to read · 30 seconds to run · stands on chapter 10
+# 30 minutes to read · 30 seconds to run · stands on chapter 10
 #
 # At the end you can turn a training loop into a data-parallel one, prove that it is the
 # same training, and say which messages DDP sends at what moment. You can divide the
@@ -256,9 +256,12 @@ class MLP(nn.Module):
 # --- Three lines ----------------------------------------------------------------------
 
 # Here is chapter 3's network, on chapter 10's digits, trained by all ranks together.
-# Three lines differ from a loop for one process, and they are marked. The batch is
-# written differently, too: each rank takes 16 samples a step, so the batch of all ranks
-# together is 16 times their number.
+# Three lines differ from a loop for one process, and they are marked: a sampler that
+# deals each rank its share of the samples, the wrapper, and the line that tells the
+# sampler which epoch it is.
+#
+# Each rank takes 16 samples a step, so the batch of all ranks together is 16 times
+# their number.
 
 
 def network(seed=0):
@@ -428,9 +431,11 @@ def average_gradients(model, weight=None, group=None):
 
 
 # The ranks have equal weights, to the last bit. Those of the one process differ by
-# (weights_apart) after (steps) steps, which is rounding. The losses differ from rank to
-# rank, since each rank notes the loss of its own samples. Only their mean is the loss
-# of the batch.
+# (weights_apart) after (steps) steps, which is rounding.
+#
+# The losses differ from rank to rank, since each rank notes the loss of its own
+# samples. Only their mean is the loss of the batch, so a log that has rank 0's loss
+# alone has another number.
 
 # --- What the line replaces -----------------------------------------------------------
 
@@ -492,8 +497,9 @@ except ImportError:
     traffic = left_out_("traffic")
 
 # Nearly: they differ by at most (gap). Chapter 10 sends one all-reduce for each
-# parameter, and DDP one for many at once. So with more than two ranks the numbers are
-# added in another order. With two ranks there is only one order.
+# parameter, and DDP one for many at once. With more than two ranks that can change the
+# order in which the ranks' numbers are added. With two ranks there is only one order,
+# and the bits are equal.
 #
 # `DDP(model)` takes the place of three things: `broadcast_parameters`,
 # `average_gradients`, and the care to call the second one after every `backward`.
@@ -539,18 +545,19 @@ if rank == 0:
     numbers = sum(weights.numel() for weights in of_rank_0)
     result("bytes_of_the_model", 8 * numbers)
 
-# First an all-gather of one number: how many parameters has each rank? Then rank 0's
-# shapes, which every rank compares with its own [pytorchreducer]. Last comes chapter
-# 10's broadcast, packed: the three parameters are one message of (bytes_of_the_model)
-# bytes.
+# Three collectives run. First comes an all-gather of one number: how many parameters
+# has each rank? Then come rank 0's shapes, which every rank compares with its own
+# [pytorchreducer]. Last comes chapter 10's broadcast, packed: the three parameters are
+# one message of (bytes_of_the_model) bytes.
 #
-# That equality is made once and never again. If `model` is changed on one rank
+# The weights are made equal once and never again. If `model` is changed on one rank
 # afterwards, by loading a checkpoint on rank 0 alone for instance, the ranks differ for
 # good, and there is no error.
 #
 # Buffers, such as the running means of batch normalization, are another matter. They
 # are sent from rank 0 before the first forward pass, and again before each one that
-# follows a forward pass with gradients:
+# follows a forward pass with gradients. So we count the broadcasts in four forward
+# passes, two with gradients and two without:
 
 everyone()
 play("ranks")
@@ -561,9 +568,10 @@ for training in (True, True, False, False):
         replica(X[mine])
     four_traces.append(t)
 
-# So the first evaluation after a training step still communicates. To evaluate on rank
-# 0 alone, call `replica.module`, the model inside: with `replica`, rank 0 may wait for
-# ranks that do not come.
+# The third forward pass is without gradients and still sends the buffers, for one with
+# gradients came before it. So the first evaluation after a training step communicates.
+# To evaluate on rank 0 alone, call `replica.module`, the model inside: with `replica`,
+# rank 0 may wait for ranks that do not come.
 
 # --- During backward ------------------------------------------------------------------
 
@@ -571,9 +579,12 @@ for training in (True, True, False, False):
 # the all-reduce of the last layer's gradient begin? And when does it begin, in the very
 # first step and in the second one?
 #
-# DDP packs gradients into buffers, called buckets, and sends one all-reduce for each. A
-# communication hook is called for each bucket in place of DDP's own all-reduce. Ours
-# notes what the bucket holds, and then calls PyTorch's hook that sends it.
+# DDP packs gradients into pieces of memory, called buckets, and sends one all-reduce
+# for each.
+#
+# To see what is in a bucket we need a communication hook: a function that DDP calls for
+# each bucket in place of its own all-reduce. Ours notes which parameters the bucket
+# holds, and then calls PyTorch's hook that sends it.
 
 
 def watched(model, **options):
@@ -590,8 +601,8 @@ def watched(model, **options):
     return replica, calls
 
 
-# The model has four square layers, registered as a, b, c, d and used as d, b, a, c. So
-# c's gradient comes first.
+# The model has four square layers, registered as a, b, c, d and used as d, b, a, c. The
+# backward pass goes the other way, so c's gradient comes first, and d's last.
 
 
 class Crossed(nn.Module):
@@ -657,14 +668,17 @@ if rank == 0:
 # all-reduces. In the first step a rank's all-reduce begins where its computing ends. In
 # the second it begins while the rank still computes.
 #
-# In the first step DDP does not know yet in which order the gradients will come. It
-# puts all parameters into one bucket, and watches. Then it makes the buckets anew, in
-# the order in which the gradients arrived: (buckets_in_the_second_step). From then on
-# each bucket leaves as soon as it is full, while the backward pass goes on, and
-# `backward()` returns when all have arrived. With NCCL it returns when all have been
-# put into the GPU's queue. This is what chapter 6 promised: communication hidden behind
-# computation [li2020]. The order is rank 0's, which DDP sends to all, since all ranks
-# must make the same calls in the same order.
+# An all-reduce can begin as soon as the gradients in its bucket are there. In the first
+# step DDP does not know yet in which order they will come. It puts all parameters into
+# one bucket, which is full only at the end, and watches. Then it makes the buckets
+# anew, in the order in which the gradients arrived: (buckets_in_the_second_step). The
+# order is rank 0's, which DDP sends to all, since all ranks must make the same calls in
+# the same order.
+#
+# From then on each bucket leaves as soon as it is full, while the backward pass goes
+# on, and `backward()` returns when all have arrived. With NCCL it returns when all have
+# been put into the GPU's queue. This is what chapter 6 promised: communication hidden
+# behind computation [li2020].
 #
 # How large is a bucket if one does not ask for `bucket_cap_mb=1`? A layer has 2.25 MiB.
 
@@ -692,10 +706,13 @@ if rank == 0:
 # --- Gradient accumulation: no_sync ---------------------------------------------------
 
 # A batch too large for the memory is worked through in parts, called micro-batches,
-# whose gradients add up in `.grad`. This is gradient accumulation. The other ranks need
-# only the sum. The global batch is then
+# whose gradients add up in `.grad`. This is gradient accumulation. The global batch is
+# then
 #
 # $$\text{global batch} = \text{micro-batch} \times \text{accumulation} \times \text{ranks}.$$
+#
+# The other ranks need only the sum, so one all-reduce a step is enough. In a `with`
+# block of `no_sync`, a method of the wrapped model, DDP adds up without sending.
 #
 # Predict: Four parts a step. How many all-reduces are there if DDP is left alone? With
 # `no_sync` around the first three parts? And with `no_sync` around only the
@@ -758,10 +775,11 @@ if rank == 0:
 
 # Four, one, and four again: `no_sync` around `backward()` alone changes nothing, and no
 # error says so. DDP decides in the forward pass whether the backward pass to come will
-# communicate, so the forward pass has to be inside. All three give the same gradient,
-# that of the global batch (global_batch). They differ only in what is sent, and only a
-# count can show this mistake. `traffic` counts for any program. Here it has counted the
-# last of the three ways:
+# communicate, so the forward pass has to be inside.
+#
+# All three give the same gradient, that of the global batch (global_batch). They differ
+# only in what is sent, so only a count can show this mistake. `traffic` counts for any
+# program. Here it has counted the last of the three ways, with its four all-reduces:
 
 # --- Unequal shards: the mean of means ------------------------------------------------
 
@@ -863,18 +881,21 @@ if rank == 0:
     result("rank_0_counts", round(counts_for[0], 2))
     save_figures()
 
-# A sample of rank 0 counts (rank_0_counts) times what it should, and the gradient is
-# wrong by (plain_miss) %. The recipe is right to (right_miss). It costs one all-reduce
-# of a single number. With gradient accumulation, count the tokens of all parts of the
-# step first, on all ranks, and divide every part by that one number. Libraries that
-# divided part by part had to be repaired in 2024 [unsloth2024].
+# The smaller its shard, the more a sample counts. One of rank 0 counts (rank_0_counts)
+# times what it should, and the gradient is wrong by (plain_miss) %. The recipe is right
+# to (right_miss). It costs one all-reduce of a single number.
+#
+# With gradient accumulation, count the tokens of all parts of the step first, on all
+# ranks, and divide every part by that one number. Libraries that divided part by part
+# had to be repaired in 2024 [unsloth2024].
 
 # --- Padding --------------------------------------------------------------------------
 
 # `DistributedSampler` never gives you unequal shards: it pads. Where the ranks do not
 # divide the number of samples, it deals the first ones again, so that all ranks have
 # equally many. This padding keeps the ranks in step, and in training it hardly matters.
-# In an evaluation it does:
+# In an evaluation it does. We take one test sample more than the ranks can share out
+# equally:
 
 
 def dealt(n, **how):
@@ -909,9 +930,9 @@ if rank == 0:
 
 # --- A parameter that takes no part ---------------------------------------------------
 
-# Predict: A model has a second head that this training never calls. DDP waits for the
-# gradient of every parameter. What happens: an error, a hang, or nothing? And in which
-# step?
+# Predict: A model has two heads, output layers on a common body, and this training
+# never calls the second one. DDP waits for the gradient of every parameter. What
+# happens: an error, a hang, or nothing? And in which step?
 
 
 class TwoHeads(nn.Module):
@@ -961,10 +982,13 @@ if rank == 0:
 
 # An error, in the second forward pass. In the first step the bucket was never full, so
 # nothing was sent: after it, each rank holds the gradients of its own samples alone. An
-# `optimizer.step()` there makes the replicas differ. The message counts parameters from
-# 0, in order of registration: 4 and 5 are those of `parity`. With
-# `TORCH_DISTRIBUTED_DEBUG=INFO` in the environment it has their names.
+# `optimizer.step()` there makes the replicas differ.
 #
+# The message counts parameters from 0, in order of registration: 4 and 5 are those of
+# `parity`. With `TORCH_DISTRIBUTED_DEBUG=INFO` in the environment it has their names.
+
+# --- The cure, and its price ----------------------------------------------------------
+
 # `find_unused_parameters=True` lets DDP look at the graph after each forward pass and
 # count as ready whatever is not in it.
 
@@ -997,11 +1021,13 @@ if rank == 0:
 
 # Now there is no error. In the third step rank 0 alone used the second head, and all
 # ranks got its gradient: a mean in which the others count as zero. Where a parameter
-# was used nowhere, its gradient stays `None` on all ranks. To know which of the two it
-# is, the ranks must ask each other: one more all-reduce in every step, and a walk
-# through the graph. So the option is off by default.
+# was used nowhere, its gradient stays `None` on all ranks.
 #
-# It has a second price. What if the order of use is not that of registration?
+# To know which of the two it is, the ranks must ask each other: one more all-reduce in
+# every step, and a walk through the graph. So the option is off by default.
+#
+# It has a second price. To see it, we take the four layers from above, whose order of
+# use is not that of registration:
 
 everyone()
 play("ranks")
@@ -1096,7 +1122,8 @@ if rank == 0:
 
 # PyTorch has an older wrapper, `DataParallel`: one process, a thread for each GPU, the
 # model copied to all of them in each step. The documentation recommends DDP, even on
-# one host [ddpdocs]. Why? On a CPU `DataParallel` does nothing but call the model:
+# one host [ddpdocs]. Why? On a CPU `DataParallel` only calls the model, so it cannot
+# answer:
 
 if rank == 0:
     print("\n## DataParallel: threads or processes\n")
@@ -1107,9 +1134,12 @@ if rank == 0:
     assert torch.allclose(data_parallel(few_images), layer(few_images), atol=1e-5)
     result("gpus_of_data_parallel", len(data_parallel.device_ids), varies=True)
 
-# So let us build the core of what it does: two replicas in two threads of rank 0.
-# Beside it, the same two replicas run in two processes, ranks 0 and 1. Both are
-# compared with one thread that does the work of both replicas, one after the other.
+# So let us build the core of what it does. The work is a forward and a backward pass of
+# two replicas, in three ways:
+# - one thread of rank 0 works on one replica after the other;
+# - two threads of rank 0 have a replica each;
+# - two processes, ranks 0 and 1, have a replica each.
+#
 # There are two models: one of many small layers, whose products are tiny, and one of a
 # few large products.
 
@@ -1152,8 +1182,9 @@ play("ranks")
 small = in_three_ways(100, 8, 8)
 large = in_three_ways(3, 512, 256, repeats=5)
 
-# Predict: With two free cores, two processes need about half the time. And two threads,
-# for the small layers and for the large ones? Think of the lock in chapter 5.
+# Predict: With two free cores, two processes need about half the time. Can two threads
+# be as fast, for the small layers and for the large ones? Think of the lock in chapter
+# 5.
 
 
 def speedups(seconds_of_ranks):
@@ -1190,14 +1221,18 @@ if rank == 0:
     save_figures()
 
 # For small layers much of the time is Python, and the GIL lets only one thread at a
-# time run Python: two threads reach (small_layers_threads), two processes
-# (small_layers_processes). PyTorch lets go of the lock while it multiplies, as chapter
-# 5 shows, so for large products threads can gain as well. In this run they reached
-# (large_layers_threads), and the processes (large_layers_processes). Two free cores
-# make the work at most twice as fast. A larger number means that other programs
-# disturbed the measurement. `DataParallel` has further costs: it copies the model from
-# the first GPU to all others in every forward pass, and gathers all outputs on the
-# first. If this page finds two GPUs, it measures both wrappers.
+# time run Python: two threads are (small_layers_threads) times as fast as one, two
+# processes (small_layers_processes) times.
+#
+# PyTorch lets go of the lock while it multiplies, as chapter 5 shows, so large products
+# of two threads can run at the same time. The whole step need not be faster for it: in
+# this run two threads were (large_layers_threads) times as fast as one, and two
+# processes (large_layers_processes) times. Two free cores make the work at most twice
+# as fast. A larger number means that other programs disturbed the measurement.
+#
+# `DataParallel` has further costs: it copies the model from the first GPU to all others
+# in every forward pass, and gathers all outputs on the first. If this page finds two
+# GPUs, it measures both wrappers.
 
 
 def seconds_a_step(replica, inputs, repeats=20):
@@ -1335,20 +1370,27 @@ if rank == 0:
 
 # With the global batch kept, the last of 12 losses is (last_losses_same_batch): it is
 # the same training on 1, 2 and all ranks, for this model without dropout and batch
-# normalization. Begin with that. With the batch of each rank kept, it is another
-# training: the same samples are seen in (steps_grown) steps in place of (steps_alone).
-# At the same learning rate the loss, averaged over the last twelfth of the steps, ends
-# at (last_loss_grown) and not at (last_loss_alone), for fewer steps of the same length
-# do not come as far. The linear scaling rule makes the steps longer, as many times as
-# the batch is larger [goyal2017]: (last_loss_scaled). It is a rule of thumb, found with
-# SGD. It holds up to a limit, and needs a warm-up at the start. DDP averages whatever
-# it is given, and changes no learning rate.
+# normalization. Begin with that.
+#
+# With the batch of each rank kept, it is another training: the same samples are seen in
+# (steps_grown) steps in place of (steps_alone). At the same learning rate the loss,
+# averaged over the last twelfth of the steps, ends at (last_loss_grown) and not at
+# (last_loss_alone), for fewer steps of the same length do not come as far.
+#
+# The linear scaling rule makes the steps longer, as many times as the batch is larger
+# [goyal2017]. With it the loss ends at (last_loss_scaled). It is a rule of thumb, found
+# with SGD. It holds up to a limit, and needs a warm-up: a small rate in the first
+# steps, which grows. DDP averages whatever it is given, and changes no learning rate.
 #
 # Three numbers change by themselves when you add ranks, and are worth a line in every
-# log: the global batch, the steps of an epoch, with every schedule that counts in them,
-# and the workers of the loaders. With `num_workers=8` on each of 8 ranks, one host runs
-# 64 workers. Divide the workers that a host can run by the ranks of this host, and
-# round up. Divide the batch by all ranks, and round down:
+# log:
+# - the global batch;
+# - the steps of an epoch, with every schedule that counts in them;
+# - the workers, the processes that prepare samples for the loaders.
+#
+# With `num_workers=8` on each of 8 ranks, one host runs 64 workers. Divide the workers
+# that a host can run by the ranks of this host, and round up. Divide the batch by all
+# ranks, and round down:
 
 
 def share_of_a_rank(batch, workers, world_size, local_world_size):
@@ -1384,10 +1426,11 @@ if rank == 0:
 # (tokens_nvlink) tokens for the 8 GPUs that NVLink joins in one host,
 # (tokens_infiniband) for 64 GPUs with InfiniBand between their hosts, if both links
 # reach the full rate. With fewer, the ranks wait for the network, whatever the size of
-# the model. Then accumulate. The all-reduce still hides behind the backward pass of the
-# last part alone, but it comes once for all parts, so the wait is a smaller share of
-# the step. On this machine's four processes the numbers are others, and chapter 12
-# measures them.
+# the model.
+#
+# Then accumulate. The all-reduce still hides behind the backward pass of the last part
+# alone, but it comes once for all parts, so the wait is a smaller share of the step. On
+# this machine's four processes the numbers are others, and chapter 12 measures them.
 
 # --- Seeds: what differs, what is equal -----------------------------------------------
 
@@ -1436,10 +1479,11 @@ if rank == 0:
 
 # With the same seed there is (different_masks_same_seed) dropout mask: all ranks drop
 # the same activations. It works, but there is less noise in a step than there should
-# be. With a seed of its own, each rank has a mask of its own. But a sampler needs the
-# same seed on all ranks. Each rank shuffles the whole list, and takes its places in it.
-# If the lists differ, two ranks can take the same sample, and another sample is taken
-# by no rank: (never_dealt_own_seed) of 96 are left out.
+# be. With a seed of its own, each rank has a mask of its own.
+#
+# But a sampler needs the same seed on all ranks. Each rank shuffles the whole list, and
+# takes its places in it. If the lists differ, two ranks can take the same sample, and
+# another sample is taken by no rank: (never_dealt_own_seed) of 96 are left out.
 #
 # | | on the ranks | who sees to it |
 # | --- | --- | --- |
@@ -1464,9 +1508,9 @@ if rank == 0:
 # ```
 #
 # The second line includes `cudnn.deterministic = True`, which older programs set. The
-# settings cost twice. Deterministic kernels can be slower, and memory that nobody has
-# written is filled, so that a forgotten initialization shows. `torch.empty` then is not
-# what it says:
+# settings cost twice. Deterministic kernels can be slower. And memory that nobody has
+# written is filled with NaN, so that a forgotten initialization shows. We time
+# `torch.empty` with and without:
 
 # Filling takes longer: all 4 MiB are written, where `torch.empty` usually writes
 # nothing at all. If it hurts, switch
@@ -1524,10 +1568,10 @@ if rank == 0:
     assert (own_memories, in_the_bucket) == (3, 1)
     result("memories_of_gradients", [own_memories, in_the_bucket])
 
-# And `torch.compile`. A compiled backward pass is one function, whose gradients come at
-# its end. Then nothing would overlap. So the compiler's DDPOptimizer cuts the graph
-# where the buckets end, and compiles piece by piece [ddpcompile]. Compile the wrapped
-# model, `torch.compile(DDP(model))`, so that it knows the buckets.
+# `torch.compile` works with DDP, too. A compiled backward pass is one function, whose
+# gradients come at its end. Then nothing would overlap. So the compiler's DDPOptimizer
+# cuts the graph where the buckets end, and compiles piece by piece [ddpcompile].
+# Compile the wrapped model, `torch.compile(DDP(model))`, so that it knows the buckets.
 
 # --- What you can do now --------------------------------------------------------------
 
