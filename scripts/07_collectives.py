@@ -415,7 +415,10 @@ def recv(box, src, group=None):
 
 
 def sendrecv(outgoing, dst, incoming, src, group=None):
-    """Send `outgoing` to rank dst, fill `incoming` from rank src, at once."""
+    """Send `outgoing` to rank dst, fill `incoming` from rank src, at once.
+
+    For Gloo and MPI; NCCL wants both started by dist.batch_isend_irecv.
+    """
     handle = dist.isend(outgoing.contiguous(), group=group, group_dst=dst)
     recv(incoming, src, group)
     handle.wait()

@@ -14,7 +14,6 @@ import os
 import pickle
 import re
 import socket
-import statistics
 import sys
 import tempfile
 import threading
@@ -156,7 +155,10 @@ def recv(box, src, group=None):
 
 
 def sendrecv(outgoing, dst, incoming, src, group=None):
-    """Send `outgoing` to rank dst, fill `incoming` from rank src, at once."""
+    """Send `outgoing` to rank dst, fill `incoming` from rank src, at once.
+
+    For Gloo and MPI; NCCL wants both started by dist.batch_isend_irecv.
+    """
     handle = dist.isend(outgoing.contiguous(), group=group, group_dst=dst)
     recv(incoming, src, group)
     handle.wait()
@@ -891,18 +893,18 @@ if rank == 0:
 
 play("ranks")
 by_messages["pieces"] = pipelined_all_reduce
-quarters = functools.partial(pipelined_all_reduce, piece=1 << 16)
-counted(quarters, world_size << 16)
-x, t = counted(quarters, world_size << 16)  # 4 pieces a part
+halves = functools.partial(pipelined_all_reduce, piece=1 << 17)
+counted(halves, world_size << 16)
+x, t = counted(halves, world_size << 16)  # 2 pieces a part
 
 t_by_rank = to_rank_0(t)
 if rank == 0:
     play("kernel")
     show(messages(t_by_rank, name="pieces"))
 
-# Where the ring had one arrow there are four now, close together. The bytes are the
-# same, in four times as many messages. The first piece of a part goes on before the
-# last one has come.
+# Where the ring had one arrow there are two now, close together. The bytes are the
+# same, in twice as many messages. The first piece of a part goes on before the second
+# one has come.
 #
 # It can be faster where adding and sending go on at the same time: with cores to spare,
 # or a network card that sends by itself. It costs more messages, so pieces must not be
@@ -1247,8 +1249,8 @@ if rank == 0:
 # β, on a machine with fewer cores than ranks?
 
 
-def medians(calls, repeats, row=1):
-    """Median seconds of one of `row` calls, for each of `calls`."""
+def least(calls, repeats, row=1):
+    """The least seconds of one of `row` calls, for each of `calls`."""
     times = [[] for _ in calls]
     for repeat in range(repeats + 1):
         for call, seconds in zip(calls, times):  # they take turns
@@ -1258,7 +1260,7 @@ def medians(calls, repeats, row=1):
                 call()
             if repeat > 0:  # the first time warms up
                 seconds.append((time.perf_counter() - start) / row)
-    return [statistics.median(each) for each in times]
+    return [min(each) for each in times]
 
 
 def costs(nbytes):
@@ -1292,7 +1294,7 @@ play("ranks")
 bill = []
 for nbytes in [2 * 4**k for k in range(1, 12)]:  # 8 bytes to 8 MB
     repeats, row = (5, 4) if nbytes < 1 << 20 else (3, 2)
-    bill.append(medians(costs(nbytes), repeats, row))
+    bill.append(least(costs(nbytes), repeats, row))
 
 
 def cost_models(n, message, add):
@@ -1393,7 +1395,7 @@ for nbytes in [4**k for k in range(1, 13)]:  # 4 bytes to 16 MB
     x = torch.zeros(nbytes // 4)  # sums of zeros stay zeros
     calls = [functools.partial(call, x) for call in timed.values()]
     repeats, row = (9, 2) if nbytes < 1 << 20 else (3, 1)
-    seconds.append(medians(calls, repeats, row))
+    seconds.append(least(calls, repeats, row))
 
 everyone()
 if rank == 0:
@@ -1513,7 +1515,7 @@ if rank == 0:
 
 # So every library keeps several ways and chooses by size, number of ranks and wiring:
 # Open MPI and MPICH by tables, NCCL by a model like ours [nccltuning]. Ours chooses by
-# what was measured. As medians are noisy, it changes its mind only for a clear gain:
+# what was measured. As timings are noisy, it changes its mind only for a clear gain:
 
 
 def winners(sizes, times, gain=2):

@@ -476,7 +476,7 @@ if rank == 0:
             assert way == "plain mean" or unequal_shards[k][way] < 1e-12
         assert k == 1 or unequal_shards[k]["plain mean"] > 0.01
         misses_of_k = (f"{w} {e:.0e}  " for w, e in unequal_shards[k].items())
-        print(f"{k} ranks, unequal shards:", *misses_of_k)
+        print(f"ranks: {k}, unequal shards:", *misses_of_k)
     result("plain_miss", round(100 * unequal_shards[n_ranks]["plain mean"], 1))
     worst_right = max(of_k["plain mean"] for of_k in equal_shards.values())
     result("largest_right_miss", worst_right, varies=True)
