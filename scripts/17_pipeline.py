@@ -185,11 +185,12 @@ def show(value, on_rank=None):
 # time.
 #
 # So cut the batch into micro-batches. As soon as the first one has left stage 0, the
-# second one can enter. A stage adds up the gradients of all of them before the
-# optimizer's step. That is gradient accumulation. With micro-batches of one size, and
-# each loss divided by their number, the sum is the gradient of the whole batch. Layers
-# that mix samples, such as batch normalization, do see the difference, and dropout
-# draws other numbers.
+# second one can enter.
+#
+# A stage adds up the gradients of all of them before the optimizer's step: that is
+# gradient accumulation. With micro-batches of one size, and each loss divided by their
+# number, the sum is the gradient of the whole batch. Only layers that mix samples, such
+# as batch normalization, see the difference, and dropout draws other numbers.
 #
 # A schedule is, for each stage, a list of instructions. An instruction is a tuple: what
 # to do ("F" for forward, "B" for backward), with which micro-batch, and a third entry,
@@ -208,9 +209,9 @@ if rank == 0:
     show(gpipe(2, 2))
 
 # Both stages do the same. When they do it is not in the lists, and need not be. A stage
-# does one thing after the other, and begins each as soon as what it needs is there: an
-# activation from the stage before it, a gradient from the stage behind it, which is the
-# next one. `simulate` goes through the lists by these rules.
+# does one thing after the other. It begins each as soon as what it needs is there: an
+# activation from the previous stage, or a gradient from the next one. `simulate` goes
+# through the lists by these rules.
 
 
 class ScheduleError(ValueError):
@@ -263,9 +264,9 @@ def end_of(times):
     return max(end for of_stage in times for _, _, end in of_stage)
 
 
-# Predict: Above: one batch, forward 80 ms and backward 160 ms on each stage. Below, the
-# same batch in four micro-batches: 20 and 40 ms each. Which share of the time is a
-# stage idle above, and which below?
+# Predict: In the picture, above: one batch, forward 80 ms and backward 160 ms on each
+# of four stages. Below: the same batch in four micro-batches, 20 and 40 ms each. Which
+# share of the time is a stage idle above, and which below?
 
 if rank == 0:
     n = world_size  # stages
@@ -447,14 +448,16 @@ if rank == 0:
         share = idle_share(simulate(gpipe(n, m), 3.0, 4.0, 1.0))
         assert abs(share - (n - 1) / (m + n - 1)) < 1e-9
 
-# With (stages) stages, (idle_whole) of the time was idle, and with four micro-batches
-# (idle_four). The formula can be read off the picture. Let $t_F$ and $t_B$ be the
-# seconds of a forward and of a backward of one micro-batch, and m the number of
-# micro-batches. A stage works for $m (t_F + t_B)$, and is idle for $(n - 1) (t_F +
-# t_B)$. The last stage waits n − 1 forwards until it can begin, and has nothing to do
-# in the last n − 1 backwards. The first one is idle for as long in the middle, until
-# the first gradient is back. Those between are idle for some of it in the middle, and
-# for the rest at both ends. So
+# With (stages) stages, (idle_whole) of the time is idle for the whole batch, and
+# (idle_four) with four micro-batches.
+#
+# A formula can be read off the picture. Let $t_F$ and $t_B$ be the seconds of a forward
+# and of a backward of one micro-batch, and m the number of micro-batches. A stage works
+# for $m (t_F + t_B)$.
+#
+# The last stage waits n − 1 forwards until it can begin, and has nothing to do in the
+# last n − 1 backwards. So it is idle for $(n - 1) (t_F + t_B)$. The others are idle for
+# as long, only their gap lies partly or wholly in the middle. So
 #
 # $$
 # \frac{\text{idle}}{\text{busy}} = \frac{n - 1}{m}, \qquad
@@ -464,18 +467,18 @@ if rank == 0:
 # The GPipe paper calls the right one the bubble, and so do we. Megatron's
 # [narayanan2021] gives the name to the left one: look which before you compare.
 #
-# More micro-batches make the bubble smaller. Their number ends at the number of
-# samples, unless one cuts sequences, too [li2021terapipe]; and small products are slow
-# ones (chapter 1). GPipe's authors found four times as many as stages to be enough
-# [huang2019].
+# More micro-batches make the bubble smaller. GPipe's authors found four times as many
+# as stages to be enough [huang2019]. There cannot be more than samples, unless one cuts
+# sequences, too [li2021terapipe]. And small matrix products are slow ones (chapter 1).
 
 # --- 1F1B: the same idle time, less memory --------------------------------------------
 
 # Of each micro-batch a stage keeps what autograd has saved, from its forward to its
-# backward. GPipe's stages do all forwards first, so they hold the activations of the
-# whole batch, however it is cut. Counting needs no clock, only the list. In the count a
-# micro-batch is let go at B, or at W, a part of a backward that the section on zero
-# bubble introduces.
+# backward. GPipe's stages do all forwards first. So they hold the activations of the
+# whole batch, however it is cut.
+#
+# To count what is held needs no clock, only the list: F adds one micro-batch, B takes
+# one away. The W in the code comes with zero bubble.
 
 
 def held(program):
@@ -488,9 +491,8 @@ def held(program):
 
 
 # But why should stage 0 go on with forwards while the first gradient could be on its
-# way back? The last stage can do B0 at once after F0. 1F1B does so. PipeDream had it
-# first [narayanan2019], with several versions of the weights; here it is in the form of
-# PipeDream-Flush [narayanan2021memory], in which all weights of a step are the same.
+# way back? The last stage can do B0 at once after F0. 1F1B does so.
+#
 # Each stage warms up with one forward for every stage behind it: so many micro-batches
 # keep all of those busy. Then it does one forward and one backward in turn.
 
@@ -529,11 +531,15 @@ if rank == 0:
     assert [held(program) for program in gpipe(n, 100)] == [100] * n
     assert [held(program) for program in one_f_one_b(n, 100)] == [*range(n, 0, -1)]
 
-# It ends at the same time. The bubble is the same, only its pieces lie elsewhere. What
-# is different is the memory: a stage holds (held_1f1b) micro-batches in the place of
-# (held_gpipe), and with 100 micro-batches in a step it would still be (held_1f1b).
-# Memory no longer limits m. That is why 1F1B, not GPipe, is where all others start
-# from.
+# Both end at the same time. The bubble is the same, only its pieces lie elsewhere.
+#
+# What is different is the memory. From stage 0 to the last one, 1F1B holds (held_1f1b)
+# micro-batches, and GPipe (held_gpipe). A stage of 1F1B holds those of its warm-up and
+# the one that it works on. So with 100 micro-batches in a step the numbers would still
+# be (held_1f1b). Memory no longer limits m.
+#
+# 1F1B is PipeDream's [narayanan2019]. Here all weights of a step are the same, as in
+# PipeDream-Flush [narayanan2021memory].
 
 # --- The slowest stage sets the pace --------------------------------------------------
 
@@ -579,8 +585,10 @@ def balance(costs, n):
 
 
 # The work grows by a factor of (work_grows), and the step, here of 1F1B, by
-# (step_grows). The first micro-batch passes all stages once. Each of the m − 1 others
-# comes out one beat later, and the beat is that of the slowest stage. So GPipe takes
+# (step_grows). One slow stage slows down all.
+#
+# The first micro-batch passes all stages once. Each of the m − 1 others comes out one
+# beat later, and the beat is that of the slowest stage. So GPipe takes
 #
 # $$
 # \sum_s c_s + (m - 1) \max_s c_s
@@ -588,9 +596,11 @@ def balance(costs, n):
 #
 # seconds, where $c_s$ is a forward and a backward of stage s, if a backward is the same
 # multiple of a forward on every stage. 1F1B takes no longer, and no less than $m \max_s
-# c_s$. So in a pipeline the cut should be balanced. chapter 16 has a function for it.
-# In a language model the embedding is cheap, and a head over a large vocabulary costs
-# as much as several blocks. Say it is two and a half:
+# c_s$.
+#
+# So the cut should be balanced. Chapter 16 has a function for that. In a language model
+# the embedding is cheap, and a head over a large vocabulary costs as much as several
+# blocks. Say it is two and a half:
 
 if rank == 0:
     costs = [0.2] + [1.0] * (2 * n - 2) + [2.5]  # embedding, blocks, head
@@ -614,16 +624,17 @@ def from_rank_0(make):
     return pickle.loads(box[0])
 
 
-# The balanced cut takes (balanced_over_even) of the even one's time. With one batch at
-# a time it wins nothing, as chapter 16 has measured.
+# The balanced cut takes (balanced_over_even) of the even one's time.
 
 # --- Real layers on real ranks --------------------------------------------------------
 
-# Now the ranks carry the lists out. What a stage needs comes by message. So
-# `with_messages` puts a receive before each instruction that needs something from
-# another stage, and a send after each that makes something for another stage. A piece
-# is a part of the model that lies on one stage. Until we come to chunks, each stage has
-# one.
+# Now the ranks carry the lists out. `with_messages` completes the lists, a `Messenger`
+# sends and receives, a `Worker` computes, and `run` goes through the list.
+#
+# What a stage needs comes by message. So `with_messages` puts a receive before each
+# instruction that needs something from another stage, and a send after each that makes
+# something for another stage. A piece is a part of the model that lies on one stage.
+# Until we come to chunks, each stage has one.
 
 
 def with_messages(schedule):
@@ -672,14 +683,18 @@ if rank == 0:
     for stage, program in enumerate(with_messages(gpipe(2, 1))):
         print(f"stage {stage}:", ", ".join(map(name, program)))
 
-# The `Messenger` is a stage's post office. A box holds each tensor between a
-# computation and a message, under the instruction's name. A send does not wait until
-# its tensor has arrived, only for the one before it on the same link. A receive waits;
-# but the room for it was made before (`irecv`), so that the message can travel while
-# the stage computes. The next eight receives of the list are posted in that way.
-# Activations and gradients have tags of their own, 0 and 1. A message does not say what
-# it is, and a smaller one would fill a part of the room, without an error. So the
-# sender compares its shape and type with those of `like`.
+# The `Messenger` is a stage's post office:
+# - A box holds each tensor between a computation and a message, under the instruction's
+#   name.
+# - A send does not wait until its tensor has arrived, only for the one before it on the
+#   same link.
+# - A receive waits. But the room for it was made before, by `irecv`, so that the
+#   message can travel while the stage computes. In that way the next eight receives of
+#   the list are posted.
+# - Activations and gradients have tags of their own, 0 and 1.
+# - A message does not say what it is, and one that is too small would fill a part of
+#   the room without an error. So the sender compares its shape and type with those of
+#   `like`, an example.
 
 
 class Messenger:
@@ -797,11 +812,12 @@ def demand_sound(program, worker, inputs, targets):
 
 
 # The `Worker` is the part that computes. A table, `does`, leads from the kind of an
-# instruction to a method, and that is all it knows about schedules. First the forward.
-# A tensor that was received is a leaf, as in chapter 16. On the model's last piece
-# comes the loss, divided by the number of micro-batches: they are of one size, so the
-# mean of their means is the mean of the batch. `parts` holds each piece as a list of
-# one; zero bubble will cut it further.
+# instruction to a method. That is all it knows about schedules.
+#
+# First the forward. A tensor that was received is a leaf, as in chapter 16. On the
+# model's last piece comes the loss, divided by the number of micro-batches: they are of
+# one size, so the mean of their means is the mean of the batch. `parts` holds each
+# piece as a list of one, which zero bubble will cut further.
 
 
 class ForwardWorker(Stage):
@@ -1112,12 +1128,12 @@ if rank == 0:
 # The loss falls from (first_loss) to (last_loss) in three steps, with the whole model
 # and with its pieces alike.
 
-# --- Two ranks, faster than one -------------------------------------------------------
+# --- Are two ranks faster than one? ---------------------------------------------------
 
-# Is it faster? That takes a core for each stage, and matrix products large enough to be
-# worth a message. We measure two stages of a wider GPT on the first two ranks against
-# one rank that has the whole model. Every rank has one torch thread. The one rank takes
-# the batch in micro-batches or in one piece, and the better counts.
+# To be faster takes a core for each stage, and matrix products large enough to be worth
+# a message. We measure two stages of a wider GPT on the first two ranks against one
+# rank that has the whole model. Every rank has one torch thread. The one rank takes the
+# batch in micro-batches or in one piece, and the better counts.
 #
 # Predict: Two stages, eight micro-batches, a core for each. Stages all alike would take
 # (m + n − 1) / (m n) of the time. How many times as fast as one rank is that?
@@ -1191,19 +1207,21 @@ if rank == 0:
 
 # Two ranks were (speed_up) times as fast as one, on a machine with (cores) cores. The
 # plan allows (limit), with messages that take no time and stages that are all alike.
+# Where two cores are free, the check demands more than one. A number below one is that
+# of a busy machine: stages that share a core cannot gain.
 
 # --- Proven before it runs ------------------------------------------------------------
 
 # A wrong schedule may hang, stop with an error, or silently give wrong gradients, and
-# running it on many GPUs is a costly way to find out. As it is data, it can be proven
-# right before. What must be true?
+# many GPUs are a costly place to find that out. But a schedule is data, so it can be
+# proven right before it runs. What must be true?
 # - Each stage does the forward and the backward of each micro-batch once.
 # - Nothing stands before what it needs: a backward after the forward, a send after what
 #   is sent.
 # - The messages that a stage expects are those that come, in the order in which they
 #   come.
-# - No stages wait for each other in a circle, however few messages a link has room for,
-#   if it is one at least.
+# - No stages wait for each other in a circle, even if a link has room for one message
+#   only.
 
 
 def check_program(stage, program, wanted, micro_batches, chunks):
@@ -1304,14 +1322,16 @@ def check_schedule(schedule):
     return [held(program) for program in schedule]
 
 
-# Is one play enough? Real ranks may be faster or slower, in any way. It is: a step that
-# is possible stays possible, whatever the others do meanwhile, so all speeds lead to
-# the same end [kahn1974]. And what comes to its end with room for one message does so
-# with room for more. That is why our `send` may wait for the one before it. It is no
-# proof for a blocking `dist.send`, which has room for none.
+# Is one play enough? Real ranks may be faster or slower, in any way. It is enough: a
+# step that is possible stays possible, whatever the others do meanwhile, so all speeds
+# lead to the same end [kahn1974]. And what comes to its end with room for one message
+# does so with room for more.
 #
-# Predict: Four schedules for two stages, each with something wrong. What, and which of
-# them would hang?
+# So our `send` may wait for the one before it. A blocking `dist.send` has room for
+# none, and for it this is no proof.
+#
+# Predict: The list in the next cell has four schedules for two stages. Each has
+# something wrong. What, and which of them would hang?
 
 
 def verdict(schedule):
@@ -1327,12 +1347,14 @@ if rank == 0:
                   ("F0 F1 B0 B1", "F1 B1 F0 B0"), ("F0 B0 F1 B1", "F0 F1 B0 B1")):
         print(" | ".join(texts), verdict([parse(text) for text in texts]), sep="\n")
 
-# The first one would hang: stage 0 waits for a gradient that nobody computes. The
-# second one would stop with an error. The third one is the worst. The tensor for F0 is
-# taken for F1's, for nothing in it says whose it is, and the loss compares micro-batch
-# 0's output with micro-batch 1's targets. No error on real ranks, and wrong gradients.
-# The last one hangs, though each of its lists is fine by itself: the last stage wants
-# F1 before it does B0, and stage 0 wants B0 before it does F1.
+# On real ranks:
+# 1. The first one hangs: stage 0 waits for a gradient that nobody computes.
+# 2. The second one stops with an error.
+# 3. The third one is the worst: no error, and wrong gradients. The tensor for F0 is
+#    taken for F1's, for nothing in it says whose it is. The loss compares micro-batch
+#    0's output with micro-batch 1's targets.
+# 4. The last one hangs, though each of its lists is fine by itself. The last stage
+#    wants F1 before it does B0, and stage 0 wants B0 before it does F1.
 
 # --- Two stages that both receive first -----------------------------------------------
 
@@ -1361,9 +1383,9 @@ if rank == 0:
         print("{:28}{}".format(*map(name, of_both)))
 
 # The report names the circle. The last stage waits for an activation, the one before it
-# for a gradient, and each would send what the other waits for in its next instruction.
-# On a cluster you would see timeouts, of all ranks, many minutes later. The checker
-# says it without any rank:
+# for a gradient. Each would send what the other waits for in its next instruction. On a
+# cluster you would see timeouts of all ranks, many minutes later. The checker says it
+# without any rank:
 
 if rank == 0:
     print(verdict(improved))
@@ -1387,21 +1409,23 @@ if rank == 0:
 
 # --- Interleaved: shorter ways --------------------------------------------------------
 
-# What makes the bubble is the way of the first micro-batch to the last stage, and of
-# the last gradient back. It is shorter when a stage is shorter. So give each stage
-# several chunks, pieces of the model that do not follow each other: with 4 stages and 2
-# chunks, stage 0 has pieces 0 and 4, stage 1 has pieces 1 and 5. A micro-batch goes
-# around twice, and each part of its way takes half as long [narayanan2021]. Now the
-# third entry of an instruction is of use. Where a piece lies is fixed here: pieces go
-# round the stages. V shapes, in which they go there and back, would need other lists of
-# neighbors.
+# The bubble is the time of two trips: that of the first micro-batch to the last stage,
+# and that of the last gradient back. A trip takes less time when a stage is shorter.
 #
-# The order: as many micro-batches as there are stages go through chunk 0, then the same
-# ones through chunk 1, then the next ones come. By then the first of them has come
-# around. A group that is smaller would leave stage 0 idle until then, so here m has to
-# be a multiple of n. To warm up, a stage does the forwards of all chunks but the last
-# for a whole group, and, in Megatron's schedule, two more for each stage behind it.
-# Then come a forward and a backward in turn, as in 1F1B.
+# So give each stage several chunks, pieces of the model that do not follow each other.
+# With 4 stages and 2 chunks, stage 0 has pieces 0 and 4, stage 1 has pieces 1 and 5. A
+# micro-batch goes around twice, and each part of its way takes half as long
+# [narayanan2021]. The third entry of an instruction now says which chunk. Pieces always
+# go round the stages here; V shapes, there and back, would need other neighbors.
+#
+# The order has two rules:
+# - Micro-batches go in groups, as many as there are stages. A group goes through chunk
+#   0, then through chunk 1, then the next group comes. A smaller group would leave
+#   stage 0 idle until its first micro-batch has come around. So m has to be a multiple
+#   of n.
+# - To warm up, a stage does the forwards of all chunks but the last for a whole group.
+#   In Megatron's schedule it does two more for each stage behind it. Then come a
+#   forward and a backward in turn, as in 1F1B.
 
 
 def interleaved(stages, micro_batches, chunks, each=2):
@@ -1424,16 +1448,17 @@ if rank == 0:
     result("idle_interleaved", idle_share(plans["interleaved"]))
 
 if rank == 0:
-    of_both = {f"{which}, idle {idle_share(plans[which]):.2f}": plans[which]
-               for which in ("1F1B", "interleaved")}
-    words = "forward", "backward (in a row: chunk 0 below, chunk 1 above)"
-    show(timetables(of_both, "interleaved", words))
+    lanes = {"1F1B": "", "interleaved": "; chunk 0 below chunk 1"}
+    of_both = {f"{which}, idle {idle_share(plans[which]):.2f}{lane}": plans[which]
+               for which, lane in lanes.items()}
+    show(timetables(of_both, "interleaved"))
 
-# The white corners are half as wide: (idle_interleaved) of the time is idle. With v
-# chunks a stage is idle for 1/v of the seconds that it was.
+# Look at the white corners on the lower left and the lower right: they are half as
+# wide. Now (idle_interleaved) of the time is idle. With v chunks a stage is idle for
+# 1/v of the seconds that it was.
 #
-# Predict: Why two forwards more for each stage behind? Take one, as in 1F1B. Is the
-# step longer then, and what becomes of the activations held?
+# Predict: Warm up with one forward more for each stage behind, as in 1F1B, in place of
+# two. Is the step longer then? What becomes of the activations held?
 
 if rank == 0:
     short = interleaved(n, 2 * n, 2, each=1)
@@ -1443,11 +1468,14 @@ if rank == 0:
     result("held_one", [held(p) for p in short])
     print(verdict(short))
 
-# No longer: (short_over_long) of the time. Stages hold (held_one) chunks in place of
-# (held_two). A chunk is half a stage, so stage 0 holds what it holds in 1F1B. The
-# second forward buys something else. One message at a time on a link is no longer
-# enough, as the checker says. And messages take time. How many does the end of a step
-# wait for, one after the other?
+# The step is not longer: it takes (short_over_long) of the time. And stages hold
+# (held_one) chunks in place of (held_two). A chunk is half a stage, so stage 0 now
+# holds what it holds in 1F1B.
+#
+# So what is the second forward good for? The checker gives a first answer: with one, a
+# link with room for one message is no longer enough. The second answer is that messages
+# take time. How many of them does the end of a step wait for, one after the other? The
+# next cell counts them, on the left for 2n micro-batches, on the right for 16n.
 
 
 def waited_for(schedule, *works):
@@ -1483,29 +1511,32 @@ if rank == 0:
     starts = {i: start for i, start, _ in simulate([group] * n)[0]}
     assert starts["F", 0, 1] == n
 
-# With two each, and messages that are short beside the work, a step waits for a fixed
-# number of them, however many micro-batches there are. 1F1B waits again and again,
-# (waits_1f1b) times for each micro-batch: it has warmed up with just enough forwards,
-# so in every turn it waits for an answer. Interleaved with one each does so, too. The
-# longer warm-up costs memory, and hides the time of messages. Chunks cost messages,
-# (messages_interleaved) a micro-batch in place of (messages_1f1b), and leave less idle
-# time. Megatron's interleaved schedule holds $1 + (n - 1) / (n v)$ times 1F1B's
-# activations [korthikanti2023].
+# With two each, a step waits for a fixed number of messages, if they are short beside
+# the work. 1F1B waits for (waits_1f1b) more with every micro-batch. It has warmed up
+# with just enough forwards, so in every turn it waits for an answer. So does
+# interleaved with one each.
+#
+# So the longer warm-up costs memory, and hides the time of messages. Megatron's
+# interleaved schedule holds $1 + (n - 1) / (n v)$ times 1F1B's activations
+# [korthikanti2023]. And chunks cost messages: (messages_interleaved) a micro-batch in
+# place of (messages_1f1b).
 
 # --- Zero bubble: work that nobody waits for ------------------------------------------
 
-# chapter 2 has shown that the backward of a linear layer is two products that do not
-# need each other: the gradient of its input and that of its weight. The first one is
-# urgent: the stage before waits for it. For the second one nobody waits before the
-# optimizer's step. So make two instructions of B: I, the gradient of the input, and W,
-# that of the weights. W can be put where a stage would otherwise be idle [qi2024]. I
-# and W are PyTorch's letters. The paper writes B for I.
+# The backward of a linear layer is two products that do not need each other, as in
+# chapter 2: the gradient of its input, and that of its weight. The first one is urgent,
+# for the stage before waits for it. The second one can wait until the optimizer's step.
+#
+# So make two instructions of B: I, the gradient of the input, and W, that of the
+# weights. W can be put where a stage would otherwise be idle [qi2024]. I and W are
+# PyTorch's letters. The paper writes B for I.
 #
 # ZB-H1 is 1F1B with I in the place of B, and W later: on stage s, s micro-batches
 # later. An activation is needed until W, so a stage that is late with W holds more.
 # Stage s of 1F1B holds n − s of them, so it can be s late, and no stage holds more than
-# stage 0 does. ZB-H2 spends more memory: nearly twice as many forwards first, and W
-# twice as late.
+# stage 0 does.
+#
+# ZB-H2 spends more memory: nearly twice as many forwards first, and W twice as late.
 
 
 def zero_bubble(stages, micro_batches, memory=1):
@@ -1539,11 +1570,12 @@ if rank == 0:
         extra = round((end_of(plans[which]) - 6 * n * unit) / unit)
         print(f"{which}: {extra} units, held {check_schedule(schedules[which])}")
 
-# ZB-H1 leaves a third, n − 1 units. And ZB-H2, for all its memory, the same? Measured
-# from the first start anywhere to the last end anywhere, it has to be: whatever the
-# order, n − 1 forwards come before the last stage can begin. But that is the wrong
-# question. Ask each stage how long it is idle between its own first and last
-# instruction:
+# ZB-H1 leaves a third, n − 1 units. And ZB-H2, for all its memory, the same? So far we
+# have measured from the first start anywhere to the last end anywhere. Then it has to
+# be the same: whatever the order, n − 1 forwards come before the last stage can begin.
+#
+# But that is the wrong question. Ask each stage how long it is idle between its own
+# first and last instruction:
 
 
 def idle_within(times):
@@ -1558,8 +1590,8 @@ if rank == 0:
         print(which, [round(s / unit) for s in idle_within(plans[which])])
 
 # In ZB-H2 no stage ever waits. It only starts later than the one before it, and ends
-# later: a parallelogram. Then the next step fits in without a gap. Two steps, one
-# behind the other, and no stage waits for all others between them:
+# later: a parallelogram. Then the next step fits in without a gap. Here are two steps,
+# one behind the other, and no stage waits for all others between them:
 
 
 def repeated(schedule, steps):
@@ -1574,7 +1606,7 @@ if rank == 0:
 
 if rank == 0:
     words = "F: forward", "I: gradient of the input", "W: of the weights"
-    titles = f"ZB-H1: each step leaves {n - 1} units idle", "ZB-H2: none"
+    titles = f"ZB-H1: each step leaves {n - 1} units idle", "ZB-H2: no gap"
     numbered = [[[((kind, k % (2 * n), c), *when) for (kind, k, c), *when in row]
                  for row in of_stages] for of_stages in two_steps]
     show(timetables(dict(zip(titles, numbered)), "parallelogram", words))
@@ -1590,13 +1622,12 @@ if rank == 0:
         assert ends[0] == 3 * m + n - 1  # a step that others wait for
 
 # With F, I and W of equal length, a step of ZB-H2 costs its work and nothing more, if a
-# stage may begin the next step while others are still in this one. Whatever waits for
-# all stages between two steps cuts the parallelogram off, and the n − 1 units are back:
-# the norm of the whole gradient for clipping, the search for infinities in mixed
-# precision, a barrier. The paper's optimizer steps without waiting, validates
-# afterwards, and rolls back in the rare case that it must. ZB-V, from the same paper,
-# gets there with no more memory than 1F1B, and sends twice as much: two chunks a stage,
-# in a V.
+# stage may begin the next step while others are still in this one.
+#
+# Whatever waits for all stages between two steps cuts the parallelogram off, and the n
+# − 1 units are back: the norm of the whole gradient for clipping, the search for
+# infinities in mixed precision, a barrier. The paper's optimizer steps without waiting,
+# validates afterwards, and rolls back in the rare case that it must.
 
 # --- What I and W cost on real layers -------------------------------------------------
 
@@ -1604,10 +1635,12 @@ if rank == 0:
 # retain_graph=True)` computes the gradient of x alone. Later,
 # `torch.autograd.backward(y, gradient, inputs=weights)` computes those of the weights.
 # But to get to the weights, the second call walks through the layers once more, and
-# computes all gradients between them again. So cut the stage between its layers, as the
-# ranks are cut. The first walk leaves the gradient at each cut. Then each layer's
-# weights need only what lies at their own cut. `retain_graph` keeps all that autograd
-# has saved until W, though W needs only a part of it.
+# computes all gradients between them again.
+#
+# So cut the stage between its layers, as the ranks are cut. The first walk leaves the
+# gradient at each cut. Then each layer's weights need only what lies at their own cut.
+# The price: `retain_graph` keeps all that autograd has saved until W, though W needs
+# only a part of it.
 
 
 class InputWorker(Worker):
@@ -1679,11 +1712,13 @@ if rank == 0:
     assert of_layers == [1, 1, 1]
     assert abs(of_blocks[1] - 1) < 0.1 and 1.7 < of_blocks[2] < 2.2
 
-# Of plain layers F, I and W take (layers_fiw). But a block is not cut inside, and takes
-# (blocks_fiw): its W computes the gradients within the block a second time. What is
-# ZB-H1 worth then? It saves 2 (n − 1) units of the bubble, and pays one unit more for
-# each micro-batch. It breaks even at m = 2 (n − 1). With more micro-batches than that,
-# our cut does not pay. Now the same on real layers, with the two ranks from above:
+# Of plain layers F, I and W take (layers_fiw) forwards. But a block is not cut inside,
+# and takes (blocks_fiw): its W computes the gradients within the block a second time.
+#
+# What is ZB-H1 worth then? It saves 2 (n − 1) units of the bubble, and pays one unit
+# more for each micro-batch. It breaks even at m = 2 (n − 1). With more micro-batches
+# than that, our cut does not pay. Now the same on real layers, with the two ranks from
+# above:
 
 pair_zero = from_rank_0(lambda: with_messages(zero_bubble(2, 8)))
 
@@ -1715,12 +1750,12 @@ if rank == 0:
 
 # --- Plan and clock -------------------------------------------------------------------
 
-# All orders side by side on four real ranks. For one of your own, put its lists into
-# `schedules` and their `simulate` into `plans` before this section. Ranks that share
-# cores would spoil each other's times, so these stages sleep: a unit, (unit_ms) ms, for
-# a forward, one for the gradient of the input and one for that of the weight. All
-# messages are real. A machine that does something else for a moment makes a run longer,
-# never shorter, so the shorter of two runs counts.
+# Now all orders side by side, on four real ranks. Ranks that share cores would spoil
+# each other's times, so these stages sleep: a unit, (unit_ms) ms, for a forward, one
+# for the gradient of the input and one for that of the weight. All messages are real. A
+# busy machine makes a run longer, never shorter, so the shorter of two runs counts.
+#
+# The table counts memory in micro-batches of a whole stage.
 #
 # Predict: Will a step be longer than planned, or shorter? What does the plan not know?
 
@@ -1788,16 +1823,18 @@ if rank == 0:
     result("longest", longer, varies=True)
 
 # Longer: up to (longest) times as long. The plan leaves out the messages, and what it
-# takes to wake a rank that sleeps. With longer naps, in which that counts for less,
-# step and idle share are within a tenth of the plan:
-# `tests/chapters/test_pipeline_on_ranks.py` holds them to that. And
-# `test_pipeline_memory.py` counts what autograd holds on real ranks: as many
-# activations as `held` says.
+# takes to wake a rank that sleeps. With longer naps these count for less, and the
+# book's tests hold step and idle share to a tenth of the plan. They also count what
+# autograd holds on real ranks: as many activations as `held` says.
 #
-# The table counts memory in micro-batches of a whole stage. From 1F1B three ways lead
-# to less idle time. Chunks cost messages, and the longer warm-up that Megatron gives
-# them costs memory. ZB-H1 needs W apart. ZB-H2 costs nearly twice the memory, and shows
-# no gain in this table: a single step, which all wait for.
+# From 1F1B three ways lead to less idle time, and each has its price:
+# - Interleaved: more messages, and with Megatron's warm-up more memory.
+# - ZB-H1: an I and a W that share no work.
+# - ZB-H2: nearly twice the memory. It shows no gain in this table, which has a single
+#   step that all wait for.
+#
+# To try an order of your own, put its lists into `schedules` and its simulated times
+# into `plans`, and run this section again.
 
 # --- All of them train the same model -------------------------------------------------
 
@@ -1821,14 +1858,14 @@ if rank == 0:
     result("weight_gap", max(max(g.values()) for g in gaps_by_rank), varies=True)
 
 # The largest difference of a loss or a weight from the whole model's is (weight_gap).
-# What looks at all gradients at once needs all stages: to clip by the norm of the whole
-# gradient takes one all-reduce, of a sum of squares, and it is one of those waits that
-# ZB-H2 cannot afford. A weight that two stages share, such as a tied embedding, needs
-# another one before it (chapter 16).
+#
+# What looks at all gradients at once needs all stages. To clip by the norm of the whole
+# gradient takes one all-reduce, of a sum of squares. A weight that two stages share,
+# such as a tied embedding, needs another one before it (chapter 16).
 #
 # Data parallelism fits in at the same place: several such pipelines, each with its part
-# of the batch, and the ranks that hold the same stage average their gradients (chapter
-# 12) before the norm is taken.
+# of the batch. As in chapter 12, the ranks that hold the same stage average their
+# gradients, before the norm is taken.
 
 # --- Machines that you do not have ----------------------------------------------------
 
@@ -1864,12 +1901,13 @@ if rank == 0:
 
 # A forward takes (forward_ms) ms, and its message (message_ms) ms even between hosts: a
 # pipeline asks little of its links. The bubble is (bubble), and with four chunks a
-# stage (bubble_4). But stage 0 of 1F1B holds eight micro-batches, (saved_gb) GB, and
-# its weights with gradients and Adam's state take (weights_gb) GB at 16 bytes a
-# parameter [rajbhandari2020]. The card has 80. More stages would each have fewer
-# weights, but stage 0 would hold as much as now: n micro-batches of 1/n of the blocks.
-# So a pipeline alone is not enough, and a stage is itself cut, over the GPUs of a host
-# (chapter 18).
+# stage (bubble_4).
+#
+# But it does not fit. Stage 0 of 1F1B holds eight micro-batches, (saved_gb) GB, and its
+# weights with gradients and Adam's state take (weights_gb) GB at 16 bytes a parameter
+# [rajbhandari2020]. The card has 80. More stages would each have fewer weights, but
+# stage 0 would hold as much as now: n micro-batches of 1/n of the blocks. So a stage is
+# itself cut, over the GPUs of a host (chapter 18).
 
 # --- Beside PyTorch's -----------------------------------------------------------------
 

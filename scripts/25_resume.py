@@ -219,7 +219,9 @@ if rank == 0:
 
 # --- Killed, and continued ------------------------------------------------------------
 
-# The program is a file for two ranks: a training as a function, which is run twice.
+# First the idea, on a program for two ranks. It is a file, which the next cells write:
+# a training as a function, which is run twice. In the first training a rank is killed.
+# The second one, which nobody kills, shows where the first should end.
 
 if rank == 0:
     print("\n## Killed, and continued\n")
@@ -262,9 +264,9 @@ def save(path, network, momentum, step):
     dist.barrier()
 '''
 
-# When it starts, it looks for that file. If there is none, and the run's name is
-# `killed`, rank 1 sends itself a SIGKILL before step 14. No process can catch this
-# signal.
+# When the training starts, it looks for that file, and goes on from it. If there is
+# none, and the run's name is `killed`, rank 1 sends itself a SIGKILL before step 14. No
+# process can catch this signal.
 
 if rank == 0:
     training = '''
@@ -438,13 +440,17 @@ if rank == 0:
     twice = sorted(set(steps_of[0]) & set(steps_of[1]))
     result("computed_twice", twice)
 
-# Steps (computed_twice) are computed twice, and the weights do not differ in a single
-# bit. The program does not know that it was killed. It looks for a file whenever it
-# starts, so the launcher need do no more than start it again. On a cluster the job
-# scheduler can do the same when a host has died.
+# In the picture the second life lies on the gray line, as if nothing had happened.
+# Steps (computed_twice) are computed twice: the last checkpoint was taken after 12
+# steps, so what came after it is lost. The final weights do not differ from the twin's
+# in a single bit.
 #
-# These lines are the idea, and they hold on a good day. What can go wrong with them is
-# the rest of the chapter:
+# The program does not know that it was killed. It looks for a file whenever it starts,
+# so the launcher need do no more than start it again. On a cluster the job scheduler
+# can do the same when a host has died.
+#
+# These lines are the idea, and they hold on a good day. Five things can go wrong with
+# them. The rest of the chapter takes them in this order:
 # 1. Rank 0 is killed while it writes.
 # 2. Somebody reads before it has written, or two write at once.
 # 3. The run has more state than these four things.
@@ -454,9 +460,10 @@ if rank == 0:
 # --- A file that is whole or not there ------------------------------------------------
 
 # `torch.save(state, path)` empties the old file and then fills it. Killed in between,
-# it leaves half a file, and the old one is gone. So write under another name, make sure
-# that the bytes are on the disk, and only then rename: the operating system changes a
-# name in one step [osreplace].
+# it leaves half a file, and the old one is gone.
+#
+# So write under another name, a draft. Make sure that its bytes are on the disk. Only
+# then rename it: the operating system changes a name in one step [osreplace].
 
 
 def write_whole(path, write):
@@ -535,10 +542,12 @@ if rank == 0:
         result(f"after_a_kill_{how}", after[how])
     assert after == {"plain": "0 old, 500 new", "whole": "1000 old, 0 new"}
 
-# Plain writing leaves (after_a_kill_plain): neither the one nor the other. With
+# Plain writing leaves (after_a_kill_plain): neither the old file nor the new one. With
 # `write_whole` the old file is still there, (after_a_kill_whole), and beside it a draft
-# that nobody reads. A SIGKILL does not lose what was handed to the operating system. A
-# power cut does, and the two `fsync` are there for it.
+# that nobody reads.
+#
+# And the two `fsync`? A SIGKILL does not lose what was handed to the operating system,
+# but a power cut does. They are there for that.
 
 # --- One rank writes ------------------------------------------------------------------
 
@@ -547,8 +556,8 @@ if rank == 0:
 # Predict: Ranks 0 and 1 both write to the same name, with a plain `open`, both the same
 # number of bytes. What can be in the file?
 #
-# Without barriers this goes wrong only now and then. Here they force the bad case: rank
-# 1 opens the file when rank 0 is halfway.
+# Left to chance, this goes wrong only now and then. Here barriers force the bad case:
+# rank 1 opens the file when rank 0 is halfway.
 
 everyone()
 if rank == 0:
@@ -615,14 +624,17 @@ if rank == 0:
     result("size_is_right", has_the_size)
     result("first_half_is_zeros", first_half_is_empty)
 
-# The file has the right size, and its first half is zeros. A look at the folder shows
-# nothing wrong. Nor does the error: it speaks of a legacy format, and advises to load
+# The file has the right size, so a look at the folder shows nothing wrong. But its
+# first half is zeros: rank 1's `open` has emptied it, and rank 0 went on at its own
+# place. If rank 1 then writes as well, the file is whole again, and nobody ever learns
+# how close it was.
+#
+# The error does not help, either. It speaks of a legacy format, and advises to load
 # with `weights_only=False`. Do not follow it. That option runs whatever code the author
 # of a file put there. A checkpoint that loaded yesterday, and asks for this option
-# today under the same PyTorch, is a broken file. If rank 1 then writes as well, the
-# file is whole again, and nobody ever learns how close it was.
+# today under the same PyTorch, is a broken file.
 #
-# So one rank writes. Two checkpoints are kept: if the newest cannot be read, there is
+# So one rank writes. It keeps two checkpoints: if the newest cannot be read, there is
 # the one before it.
 
 
@@ -645,9 +657,14 @@ def write_checkpoint(folder, state, keep=2):
         old.unlink()
 
 
-# The random states of all ranks go into the one file, since rank 0's would be wrong for
-# the others. And nobody goes on before rank 0 has written. If it could not write, all
-# ranks raise the same error.
+# --- Nobody goes on before it is there ------------------------------------------------
+
+# `save_checkpoint` is called by every rank. It does three things:
+# - It gathers on rank 0 what each rank has for itself, such as its random state, for
+#   rank 0's would be wrong for the others.
+# - Rank 0 writes all of it into one file.
+# - A broadcast from rank 0 ends it. So nobody goes on before rank 0 has written, and if
+#   it could not write, all ranks raise the same error.
 
 
 def save_checkpoint(folder, step, shared, own, group=None):
@@ -701,11 +718,13 @@ if rank == 0:
     assert hasty_steps[0] == 2 and set(hasty_steps[1:]) == {1}
     result("resumed_from_step", hasty_steps)
 
-# There is no error. The ranks go on from steps (resumed_from_step). If a rank loads
-# after DDP has wrapped, its weights are those of its own checkpoint, and they stay
-# different: DDP compares only shapes, and only when it wraps. If it loads before, DDP
-# gives all ranks the weights of rank 0, and the optimizers, schedules and positions are
-# still those of two steps. Here are both:
+# There is no error. The ranks go on from steps (resumed_from_step), and DDP does not
+# notice: it compares only shapes, and only when it wraps. What comes of it depends on
+# when a rank loads:
+# - After DDP has wrapped: its weights are those of its own checkpoint, and they stay
+#   different.
+# - Before: DDP gives all ranks the weights of rank 0. But the optimizers, schedules and
+#   positions are still those of two steps.
 
 
 def weights_when(loaded):
@@ -733,11 +752,15 @@ if rank == 0:
     assert len({weights for weights, _ in before_wrapping}) == 1
     assert len({step for _, step in before_wrapping}) == 2
 
-# So one rank looks for the newest, and sends what it has read to the others, which need
-# not even see the folder. A small model can be sent like this; for large ones there is
-# DCP, below. If the newest cannot be read, the one before it is taken, with a warning.
-# If none can, that is an error: a training that silently began anew would in time
-# delete what was left.
+# --- One rank reads, too --------------------------------------------------------------
+
+# So one rank looks for the newest checkpoint, and sends what it has read to the others,
+# which need not even see the folder. A small model can be sent like this. For large
+# ones there is DCP, below.
+#
+# If the newest cannot be read, the one before it is taken, with a warning. If none can,
+# that is an error: a training that silently began anew would in time delete what was
+# left.
 
 
 def newest_readable(folder):
@@ -765,8 +788,8 @@ def load_checkpoint(folder, group=None):
     return found
 
 
-# What cannot be read is noticed. A flipped bit is read as another weight, for
-# `torch.load` checks no sums:
+# A file that cannot be read is noticed. A flipped bit is not: it is read as another
+# weight, for `torch.load` does not verify a checksum.
 
 if rank == 0:
     flipped_file = folder / "flipped.pt"
@@ -784,8 +807,8 @@ if rank == 0:
 # rank: what else has a training of yours that changes from step to step?
 #
 # First the position in the data. The order of `DistributedSampler` follows from its
-# seed and the number of the epoch, so a position is one number, of batches dealt since
-# the beginning.
+# seed and the number of the epoch. So a position is one number: how many batches have
+# been dealt since the beginning.
 
 
 def shares(n, epoch, batch, group=None):
@@ -798,8 +821,8 @@ def shares(n, epoch, batch, group=None):
 
 
 # Then chance. Dropout draws from PyTorch's generator. This training also augments its
-# images: Python draws how far they are shifted, and NumPy draws noise. So there are
-# three generators on each rank, and a fourth on a GPU.
+# images: Python draws how far they are shifted, and NumPy draws noise. So each rank has
+# three generators, and on a GPU a fourth.
 
 
 def seed_all(seed):
@@ -852,8 +875,8 @@ def mean_over_ranks(loss, group=None):
     return total.item() / dist.get_world_size(group)
 
 
-# All that changes goes into one object. Its learning rate falls to 0 along a cosine, so
-# there is a schedule, which has a state as well.
+# Last the schedule. The learning rate falls to 0 along a cosine, and how far it has
+# come is state as well. All that changes goes into one object:
 
 
 class Training:
@@ -910,8 +933,9 @@ def restore(run, found, forget=()):
 
 # --- Everything restored, and other bits ----------------------------------------------
 
-# Twelve steps, a checkpoint, and then twelve more in a new object. Next to it runs the
-# twin, 24 steps without a stop.
+# Now the test: is a resumed run the same run? It makes twelve steps and a checkpoint,
+# and then twelve more steps in a new object. Next to it runs the twin, 24 steps without
+# a stop.
 
 
 def begin(folder=None, forget=()):
@@ -955,15 +979,20 @@ if rank == 0:
     assert (largest_gap > 0) == (world_size > 2)
     result("gap_without_warm_up", largest_gap, varies=True)
 
-# The weights differ by (gap_without_warm_up). Nothing is missing from the checkpoint.
-# In its first step DDP has the parameters in its bucket in the order of registration,
-# afterwards in that of arrival. The place of a number in the buffer decides at which
-# rank its sum begins. The resumed run makes step 12 with the first layout, the twin
-# with the second. With two ranks there is only one order, and nobody would notice.
+# The weights differ by (gap_without_warm_up), and yet nothing is missing from the
+# checkpoint. The cause is the order in which DDP sums:
+# - In its first step, DDP has the parameters in its bucket in the order of
+#   registration. Afterwards they are in the order of arrival.
+# - The place of a number in the buffer decides at which rank its sum begins. A sum that
+#   begins elsewhere may be rounded differently.
+# - The resumed run makes step 12 with the first layout, the twin with the second.
+#
+# With two ranks there is only one sum, a + b, and nobody would notice.
 #
 # A gap of this size harms no training. It harms the test: "equal, bit for bit" is
-# easily checked, while "nearly equal" hides every bug that is small at first. The
-# repair is one extra backward pass before the training, whose gradients are thrown
+# easily checked, while "nearly equal" hides every bug that is small at first.
+#
+# The repair is one extra backward pass before the training, whose gradients are thrown
 # away. After it, every start has the buckets that it will keep.
 
 
@@ -1002,8 +1031,10 @@ if rank == 0:
     assert all(bits) and all(losses_too)
     result("same_bits", bits)
 
-# Now they are equal. One trap is left, for those who use a `DataLoader`. Its iterator
-# draws from PyTorch's generator when it is made:
+# Now they are equal, on every rank.
+#
+# One trap is left, for those who use a `DataLoader`. Its iterator draws from PyTorch's
+# generator when it is made:
 
 if rank == 0:
     loader = torch.utils.data.DataLoader(range(10))
@@ -1019,10 +1050,11 @@ if rank == 0:
 
 # --- What each part is for ------------------------------------------------------------
 
-# The same checkpoint is restored again and again, each time with one thing left out. To
-# see what that costs, all runs are measured on the same data at the end: all images,
-# without noise. And to know which differences mean something, three more runs go on
-# from the checkpoint with other noise.
+# The same checkpoint is restored again and again, each time with one thing left out.
+# All these runs are measured on the same data at the end: all images, without noise.
+#
+# Which differences mean something? To know that, three more runs go on from the whole
+# checkpoint, with other noise. They show how far chance alone moves the loss.
 #
 # Predict: Which omission does the most harm? Which ones cannot be told from chance?
 
@@ -1076,22 +1108,28 @@ if rank == 0:
     for name in ("random states", "position"):
         assert low - (high - low) < final[name] < high + (high - low)
 
-# Without the model the training starts anew, and ends at (final_without_model) in place
-# of (final_without_nothing): nobody can overlook that. Without the optimizer the
-# momentum must gather again, and the learning rate, which the optimizer holds, begins
-# at that of step 0: the loss is (final_without_optimizer). Without the schedule the
-# loss is lower than the twin's, (final_without_schedule): the rate falls as slowly as
-# at the beginning, so the steps stay long. It is not the training that was planned, and
-# the better number hides it.
+# In the picture the gray band is chance. The dots of the random states and of the
+# position lie in it or beside it.
+# - Without the model the training starts anew, and ends at (final_without_model) in
+#   place of (final_without_nothing). Nobody can overlook that.
+# - Without the optimizer the loss is (final_without_optimizer). The momentum must
+#   gather again, and the learning rate, which the optimizer holds, begins at that of
+#   step 0.
+# - Without the schedule the loss is (final_without_schedule), lower than the twin's.
+#   The rate falls as slowly as at the beginning, so the steps stay long. It is not the
+#   training that was planned, and the better number hides it.
+# - Without the position the batches of the epoch's beginning come twice, and others
+#   never. The loss, (final_without_position), cannot be told from chance, which is
+#   (chance).
+# - Without the random states the noise is another one. The loss is
+#   (final_without_random_states), and cannot be told from chance, either.
 #
-# Without the position the batches of the epoch's beginning come twice, and others
-# never. Without the random states the noise is another one. Both losses,
-# (final_without_position) and (final_without_random_states), cannot be told from
-# chance, which is the band (chance). What is lost with these two is the proof: only a
-# run that can be repeated to the last bit tells a harmless difference from a bug.
+# So why restore the last two? What is lost with them is the proof: only a run that can
+# be repeated to the last bit tells a harmless difference from a bug.
 #
-# What happens to the learning rate can be seen without any training. Here the
-# optimizer, the schedule, both or neither are restored:
+# Two parts share the learning rate: the optimizer holds it, the schedule counts the
+# steps. What happens to it can be seen without any training. Here the optimizer, the
+# schedule, both or neither are restored:
 
 
 def rates(*restored):
@@ -1137,16 +1175,19 @@ if rank == 0:
     assert np.allclose(rates_of["schedule"], 2 * np.array(right))
     assert rates_of["neither"][0] == 0.1
 
-# With the optimizer alone the rate goes on from where it was, for the optimizer's state
-# holds it. But the schedule counts from 0, and the rate falls as slowly as at the
-# beginning. With the schedule alone the rate is twice what it should be, to the end.
-# This is what the run without its optimizer had above. With neither, the rate begins
-# again at that of step 0.
+# The black line is right. Each of the others is wrong in its own way:
+# - With the optimizer alone the rate goes on from where it was, for the optimizer's
+#   state holds it. But the schedule counts from 0, so the rate falls as slowly as at
+#   the beginning.
+# - With the schedule alone the rate is twice what it should be, to the end. This is
+#   what the run without its optimizer had above.
+# - With neither, the rate begins again at that of step 0.
 
 # --- A launcher is a loop -------------------------------------------------------------
 
-# Does the result depend on how the ranks were started, or on how often? Here is the
-# whole training:
+# Does the result depend on how the ranks were started, or on how often? To find out,
+# the same training is run in two ways: in a program that is killed and started again,
+# and on the ranks of this notebook. Here is the whole training:
 
 
 def train(run, steps, folder, every, before_step=None):
@@ -1281,28 +1322,39 @@ if rank == 0:
 # One. Killed or not, started by a loop or as the ranks of this notebook, the losses and
 # the weights are the same, bit for bit. The tests of the book do this many times, with
 # ranks and steps drawn at random, and in the middle of writing.
-#
+
+# --- What restarts have taught --------------------------------------------------------
+
 # One line of `environment`, folded above, is there because restarts failed without it.
 # `torchrun` keeps one store for all lives of the ranks, and after a restart a rank may
 # find in it the address that a dead one has left [rdzvstore]. Then the restart fails
 # with `Gloo connectFullMesh failed … Connection refused`. With
-# `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` each life has a store of its own. An error like
-# this one shows itself only in a restart: try a restart before you need one.
+# `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` each life has a store of its own.
+#
+# An error like this one shows itself only in a restart. So try a restart before you
+# need one.
 #
 # Job schedulers usually send a SIGTERM some time before the SIGKILL. Let its handler do
 # no more than set a flag. After each step the ranks agree by an all-reduce whether any
-# flag is set, and then all of them save: to save is a collective, and the signal does
-# not reach all ranks in the same step. And a training with mixed precision, averaged
-# weights or early stopping has more state than this one: the scaler, the averages, the
-# best score.
+# flag is set, and then all of them save. They have to agree, for to save is a
+# collective, and the signal does not reach all ranks in the same step.
+#
+# A training with mixed precision, averaged weights or early stopping has more state
+# than this one: the scaler, the averages, the best score.
 
 # --- How often to save ----------------------------------------------------------------
 
-# A checkpoint costs $C$ seconds, and a failure comes every $M$ seconds on average. If
-# one saves every $T$ seconds, $C/T$ of the time goes into saving, and a failure
-# destroys half an interval on average, which is $T/2M$ of the time. The sum is least
-# where both are equal, at $T = \sqrt{2CM}$, and the time lost is then $\sqrt{2C/M}$
-# [young1974].
+# Who saves often loses time to saving. Who saves seldom loses more with each failure.
+# Between the two there is a best interval.
+#
+# Say that a checkpoint costs $C$ seconds, that a failure comes every $M$ seconds on
+# average, and that one saves every $T$ seconds. Two shares of the time are lost:
+# - $C/T$ goes into saving.
+# - A failure destroys half an interval on average, $T/2$ seconds, once in $M$ seconds.
+#   That is $T/2M$.
+#
+# The sum is least where both are equal, at $T = \sqrt{2CM}$. The share that is lost is
+# then $\sqrt{2C/M}$ [young1974].
 #
 # Worked problem: Llama 3 was trained on 16,384 H100s, with 419 unexpected interruptions
 # in 54 days [llama3]. It has 405 billion parameters; weights in bf16 with the
@@ -1340,12 +1392,16 @@ if rank == 0:
     result("hours_between_failures", round(M / 3600, 2))
 
 # The state is (terabytes) TB, and something fails every (hours_between_failures) hours.
-# If one rank writes, it takes (seconds_one_rank) s; the best is to save every
-# (minutes_one_rank) minutes, and (lost_one_rank) % of the time is lost. If all write,
-# it takes (seconds_all_ranks) s: every (minutes_all_ranks) minutes, and
-# (lost_all_ranks) %. The formula counts neither the time to notice a failure nor the
-# restart. Both come on top. And the saving itself can be made cheaper: copy the state
-# to memory, go on with the training, and write in the background [mohan2021checkfreq].
+# The two ways compare like this:
+#
+# | who writes | a checkpoint takes | save every | time lost |
+# | --- | --- | --- | --- |
+# | one rank | (seconds_one_rank) s | (minutes_one_rank) minutes | (lost_one_rank) % |
+# | all ranks | (seconds_all_ranks) s | (minutes_all_ranks) minutes | (lost_all_ranks) % |
+#
+# The formula counts neither the time to notice a failure nor the restart. Both come on
+# top. And the saving itself can be made cheaper: copy the state to memory, go on with
+# the training, and write in the background [mohan2021checkfreq].
 
 # --- PyTorch's own checkpoint ---------------------------------------------------------
 
@@ -1437,18 +1493,21 @@ if rank == 0:
     slower = max(dcp_save_by_rank) / max(our_save_by_rank)
     result("dcp_time_over_ours", slower, varies=True)
 
-# There is a file for each rank, and `.metadata`, which says what lies where. A folder
-# without it is no checkpoint. The weights are there once, shared out among the files.
-# Loading fills a state that is there already, tensor by tensor, and reads no more than
-# each rank asks for: any number of ranks may ask.
+# The weights are there once, shared out among the files. There is a file for each rank,
+# and `.metadata`, which says what lies where. A folder without it is no checkpoint.
 #
-# For a model this small it takes (dcp_time_over_ours) times as long as the file of
-# ours. It is made for large states: with ours, one rank writes everything while the
-# others wait, and the whole state must fit into that rank's memory. `dcp.async_save`
-# also writes in the background. What DCP leaves to you is the same as before: what
-# belongs in the state, the random states of each rank, the position, which folder is
-# the newest, and which are deleted. Take a new folder each time: in an old one, the new
-# parts are written over the old ones.
+# And half of the ranks can read it. Loading fills a state that is there already, tensor
+# by tensor, and reads no more than each rank asks for: any number of ranks may ask.
+#
+# For a model this small DCP takes (dcp_time_over_ours) times as long as our one file.
+# It is made for large states. With ours, one rank writes everything while the others
+# wait, and the whole state must fit into that rank's memory. `dcp.async_save` also
+# writes in the background.
+#
+# What DCP leaves to you is the same as before: what belongs in the state, the random
+# states of each rank, the position, which folder is the newest, and which are deleted.
+# Take a new folder each time: in an old one, the new parts are written over the old
+# ones.
 
 # --- Four ranks stop, two go on -------------------------------------------------------
 
@@ -1493,13 +1552,16 @@ if rank == 0:
     assert np.abs(noisy_losses - noisy_twin).max() > 1e-3
     result("largest_difference", float(difference), varies=True)
 
-# The batches are the same, since the sampler deals one shuffled list, whatever the
-# number of ranks. So the losses of a training without noise are close: they agree to
-# (largest_difference), which is rounding. With noise there is no right answer: the
-# random states of some ranks have nowhere to go. `restore` then sets none, the ranks
-# draw on from those of step 0, and the losses differ as those of two seeds do. Noise
-# that is drawn for each sample, from a seed, the epoch and the sample's number, would
-# not depend on the ranks at all.
+# The same are the batches: the sampler deals one shuffled list, whatever the number of
+# ranks.
+#
+# Close are the losses of a training without noise. They agree to (largest_difference),
+# which is rounding.
+#
+# Gone is the noise: the random states of some ranks have nowhere to go. `restore` then
+# sets none, the ranks draw on from those of step 0, and the losses differ as those of
+# two seeds do. Noise that is drawn for each sample, from a seed, the epoch and the
+# sample's number, would not depend on the ranks at all.
 
 # --- What you can do now --------------------------------------------------------------
 
