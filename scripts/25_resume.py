@@ -1095,7 +1095,8 @@ if rank == 0:
     fig, ax = plt.subplots(num="left-out", figsize=(5.2, 2.6))
     ax.axvspan(min(chance), max(chance), color="C7", alpha=0.35, linewidth=0)
     ax.plot([final[name] for name in ordered], ordered, "ko")
-    ax.set(xlabel="final loss on all images; band: other noise", ylabel="left out")
+    ax.text(max(chance), 0.5, "  other noise", fontsize=9, va="center")
+    ax.set(xlabel="final loss on all images", ylabel="left out")
     save_figures()
 
 if rank == 0:

@@ -11,9 +11,10 @@ from torch.utils.data import DataLoader, Dataset
 
 
 def cores_are_free():
-    """Are there two cores at least, which nobody else has much use for?
+    """Have fewer than twice as many programs as cores something to do?
 
-    False, too, where the system counts no load, as Windows does not.
+    Our own count, too. False with one core, and where the system does not
+    count them, as Windows does not.
     """
     if (os.cpu_count() or 1) < 2 or not hasattr(os, "getloadavg"):
         return False
