@@ -835,10 +835,9 @@ if rank == 0:
     ax.set_yticks([0, 1], ["after\nbackward", "during\nbackward"])
     ax.set(xlabel="time since the step began (ms)", ylim=(1.5, -0.5))
     ax.grid(False, axis="y")
-    (after, *_), (during, *_) = (marks for marks, _ in after_and_during)
+    after, during = (end - ended for (end, _, ended), _ in after_and_during)
     assert during < after or not cores_are_free()
-    exposed = [end - ended for (end, _, ended), _ in after_and_during]
-    result("link_gain", exposed[1] / exposed[0], varies=True)
+    result("link_gain", during / after, varies=True)
     save_figures()
 
 # In the lower row messages hide behind backward. What is left to wait for after it is
