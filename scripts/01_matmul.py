@@ -135,8 +135,9 @@ def play(part):
 # spread that over many processors, we need to know three things about one product: how
 # many operations it takes, which of them wait for which, and how fast one machine can
 # do them. At the end of this chapter you can count the operations of an algorithm by
-# running it, say how far a program is from what its machine can do, on a laptop or on
-# an H100, a GPU of data centers, and predict what more processes will bring.
+# running it. You can say how far a program is from what its machine can do, on a laptop
+# or on an H100, a GPU of data centers. And you can predict what more processes will
+# bring.
 
 if rank == 0:
     rng = np.random.default_rng(0)
@@ -389,8 +390,8 @@ if rank == 0:
 # Big-O notation says how a cost grows, without constant factors: $2n^3 - n^2$
 # operations are $O(n^3)$. The package `big_o` [bigo] goes the other way. Given costs
 # for several $n$, it fits classes of growth, from constant to exponential, and names
-# the best. We ask it twice: for exact counts, and for the CPU time of the loops. For
-# each $n$ we give it matrices of that size.
+# the best. We ask it twice: for exact counts, and for the CPU time of the loops. Both
+# come from products of matrices with $n$ rows.
 #
 # Predict: Which class does it find in the counts? And in the seconds, which are not
 # exact: the same one, and if so, clearly or just before the next?
@@ -574,8 +575,9 @@ if rank == 0:
 
 # The multiplications are indeed independent of each other: all (ready_at_step_1) are
 # ready at step 1. The additions are not. `total = total + …` needs the total before it.
-# Entries do not wait for each other, but within an entry the additions form a chain, so
-# the product takes (steps_in_a_row) steps.
+# Entries do not wait for each other, but within an entry the additions form a chain:
+# one step for the products, then one for each addition. So the product takes
+# (steps_in_a_row) steps.
 #
 # The sum itself does not ask for a chain. Addition is associative, in floating point
 # nearly so. We may add in pairs, then pairs of pairs.
@@ -652,9 +654,9 @@ if rank == 0:
 
 # One product, many ways of doing it. Each is measured in GFLOP/s: $2n^3$ operations
 # divided by the time, in billions. Numbers are float64, which is what a Python `float`
-# is, unless it says otherwise. The slow ways get smaller matrices, or we would wait.
-# What runs on one thread is timed in CPU time, as above; what runs on several, by the
-# clock on the wall.
+# is, unless a rung says otherwise. The slow ways get smaller matrices, or we would
+# wait. What runs on one thread is timed in CPU time, as above; what runs on several, by
+# the clock on the wall.
 
 
 def gflops(multiply, n, dtype=np.float64, clock=time.process_time):
@@ -696,8 +698,9 @@ if rank == 0:
 # A cache gets memory in lines of mostly 64 bytes, eight numbers, and with gaps only one
 # of the eight is used.
 #
-# So put `k` in the middle of the three loops. Then the innermost one runs along a row
-# of `B`, whose entries are neighbors, and no longer down a column.
+# The innermost of our three loops runs down a column of `B`, whose entries lie apart.
+# Put `k` in the middle, and the innermost loop runs along a row, whose entries are
+# neighbors.
 
 
 def reordered(A, B):
@@ -844,10 +847,11 @@ if rank == 0:
 # Of numbers half as long, an instruction takes twice as many. So float32 can gain a
 # factor of two, here (float32_gain).
 #
-# All (cores) cores had (cores_over_thread) times the rate that one thread had by the
-# clock on the wall. Two things can keep this number down. Other programs may have the
-# cores. And the operating system may count hardware threads: two of them share the
-# arithmetic of one core.
+# For all (cores) cores the clock on the wall counts, so compare them with one thread by
+# the same clock, and not with its bar, which is CPU time. By that clock they had
+# (cores_over_thread) times the rate of one thread. Two things can keep this number
+# down. Other programs may have the cores. And the operating system may count hardware
+# threads: two of them share the arithmetic of one core.
 
 # --- The roof -------------------------------------------------------------------------
 
@@ -890,7 +894,8 @@ if rank == 0:
 #
 # Now the intensities. Which bytes really cross between memory and cache, Python cannot
 # see. So we take those that the code asks for, 8 for each number, as if nothing were
-# remembered in between. What "operation" means is what changes up the ladder.
+# remembered in between. An intermediate array counts twice, since it is written and
+# then read. What "operation" means is what changes up the ladder.
 #
 # | one operation is | flops | numbers moved | flop/byte |
 # | --- | --- | --- | --- |
@@ -962,7 +967,7 @@ if rank == 0:
 
 # --- The roof of an accelerator -------------------------------------------------------
 
-# A GPU has the same two limits, only higher. Its peaks are told in TFLOP/s, thousands
+# A GPU has the same two limits, only higher. Its peaks are given in TFLOP/s, thousands
 # of GFLOP/s. Here they are those of dense products, with inputs in bfloat16 [a100,
 # h100]; the first line is what this page measured. SXM is the form in which these GPUs
 # are built into servers.
@@ -1137,7 +1142,8 @@ def least(work, *args, repeat=4):
 
 # All of it in CPU time: what it takes if each rank has a core to itself. Rank 0 also
 # does the whole product, while the others wait at a barrier, which lets nobody through
-# until all are there.
+# until all are there. `dist` is PyTorch's module for communication,
+# `torch.distributed`; it is there on every rank.
 
 
 def timings(A, B):
@@ -1228,6 +1234,9 @@ if rank == 0:
 # The first is called strong scaling, the second weak scaling. Training moves between
 # the two: a larger batch on more ranks is weak scaling, as long as the larger batch is
 # of use.
+#
+# In the figure, the dot is what we measured for the same problem, and the square for
+# the larger one, where each rank does a whole product.
 
 if rank == 0:
     s = found[403]["s"]

@@ -35,7 +35,7 @@ if any(os.environ.get(name, "0") != "0" for name in ("RANK", "PMI_RANK", "OMPI_C
 # Two workers are free. Which operations of a training step may run at the same time,
 # which must wait, and what has to be kept in memory until they have run?
 #
-# 30 minutes to read · 10 seconds to run · stands on chapter 1
+# 35 minutes to read · 10 seconds to run · stands on chapter 1
 #
 # The answers are in a graph that PyTorch writes down on every step. At the end of this
 # chapter you can write that graph yourself, read PyTorch's, say what a second worker is
@@ -468,7 +468,8 @@ for node, name in names.items():
     print(name, recorded[name])
 save_figures()
 
-# The same edges, name for name.
+# The same edges, name for name. Where our graph names an input, PyTorch's has the
+# `AccumulateGrad` of that leaf.
 #
 # But look at what the nodes are: `MulBackward0`, `AddBackward0`. They are not the
 # operations that ran. They are the operations that will run, if somebody calls
@@ -505,7 +506,8 @@ class Tensor:
         self.grad = None
 
 
-# An operation computes its result and leaves the rule behind.
+# An operation computes its result and leaves the rule behind: the chain rule, for this
+# one operation.
 #
 # Predict: Which of these five has to remember an input until its rule is called, which
 # its own output, and which neither?
@@ -868,7 +870,9 @@ save_figures()
 # same incoming gradient, and neither needs the other. But only the input gradient is
 # waited for: no arrow leaves `dW3`.
 #
-# How much is that worth? With $L$ layers the work is $3L$ and the span $2L + 1$.
+# How much is that worth? With $L$ layers the work is $3L$ and the span $2L + 1$: the
+# longest chain has the $L$ forward operations, `G`, the $L - 1$ input gradients, and
+# `dW1` at its end.
 
 in_steps = len(step) / len(schedule(step, workers=2))
 result("speed_up_in_steps", round(in_steps, 2))
@@ -950,9 +954,12 @@ save_figures()
 # milliseconds.
 #
 # On the clock the speed-up was (speed_up_on_the_clock), the shortest run of one worker
-# against the shortest of two. In steps it is (speed_up_in_steps). What could be
-# expected? No number of workers is faster than the time along any chain. Let us take
-# the one with the most operations, and see how long each operation takes one worker.
+# against the shortest of two; a number below 1 says that two were slower. In steps it
+# is (speed_up_in_steps).
+#
+# What could be expected? No number of workers is faster than the time along any chain.
+# Let us take the one with the most operations, and see how long each operation takes
+# one worker.
 
 took = dict.fromkeys(step, float("inf"))  # each operation at its best
 for name, _, start, end in (entry for log in logs[1] for entry in log):
@@ -996,7 +1003,8 @@ save_figures()
 
 # --- The same in a trace --------------------------------------------------------------
 
-# What does PyTorch do with this freedom? We profile the backward pass of such a
+# What does PyTorch do with this freedom? Its profiler records when each operation
+# begins and ends; the record is a trace. We take one of the backward pass of such a
 # network, built from `nn.Linear`.
 #
 # Predict: How many matrix products in the backward pass of three linear layers? Will
@@ -1140,7 +1148,8 @@ for link, bytes_a_second in (("nvlink", 450e9), ("infiniband", 50e9)):
 #
 # Our `Tensor` is more wasteful than its rules, since `sources` keeps every result.
 # PyTorch's nodes point to nodes and not to tensors. And PyTorch lets us watch:
-# `saved_tensors_hooks` calls a function, our `pack`, for every tensor that is saved.
+# `saved_tensors_hooks` calls a function, our `pack`, for every tensor that is saved. A
+# second function hands it back when backward needs it; ours returns it as it is.
 #
 # Predict: Batch 32, float32, widths 784, 128, 64, 10. How many bytes do the 8 orange
 # boxes of the whole network hold?
