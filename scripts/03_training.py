@@ -164,7 +164,7 @@ assert losses[0] > log(32) and max(losses[-15:]) < log(32) / 5
 # there is one, and each batch must follow: a product of tensors on two devices is an
 # error.
 #
-# The losses stay where they are until the loop is over. A GPU's operations are only
+# The losses stay on the device until the loop is over. A GPU's operations are only
 # queued by the program, which runs ahead [cudasemantics]; `loss.item()` in each step
 # would make it wait.
 
@@ -322,7 +322,8 @@ assert not as_published or abs(first_loss - guessing - opinions / 2) < 0.1
 # more, (loss_untrained). It has opinions: its outputs $z$ differ by class, at random.
 # The loss is $\ln \sum e^z$ minus the right class's $z$, which is 0 on average. Where
 # $z$ is normally distributed around 0 with the variance $v$, the mean of $e^z$ is
-# $e^{v/2}$. So the logarithm grows by about $v/2$, to (guessing_plus_half_variance).
+# $e^{v/2}$. The sum over 32 classes is then about $32\,e^{v/2}$, and its logarithm $\ln
+# 32 + v/2$ = (guessing_plus_half_variance).
 #
 # Keep in mind: with a loss above (loss_of_guessing), the network's probabilities are
 # worse than those of somebody who knows nothing. A network that is too sure where it is
@@ -490,7 +491,8 @@ assert whole[-1] > whole[0]
 # large matrix product for the peak, on the same device and in the same precision as the
 # step.
 #
-# Predict: Which share of it will the two passes reach: nearly all, a half, a tenth?
+# Predict: Which share of that peak will the two passes reach: nearly all, a half, a
+# tenth?
 
 
 def best_rate(operation, flops, repeats=10):
@@ -518,7 +520,8 @@ assert 0 < mfu < rate / peak < 1.2
 # whole step, data and optimizer included, at (mfu). That is its MFU, the model FLOPs
 # utilization [palm2022]: the operations that the model needs, by the formula, over what
 # the hardware could have done in that time. Operations that a program does a second
-# time are not counted, but their time is, and so is the time that it waits.
+# time, to save memory, are not counted, but their time is, and so is the time that it
+# waits.
 #
 # | | peak | MFU |
 # | --- | ---: | ---: |
@@ -635,6 +638,9 @@ assert not as_published or max(by_seed) - min(by_seed) < 0.3
 
 # --- Two symptoms ---------------------------------------------------------------------
 
+# Look at the printed lines once more. How far apart are the two losses, which one is
+# the lower, and where do they end?
+
 gaps = [test - train for _, train, test in history]
 result("largest_gap", round(max(map(abs, gaps)), 3))
 result("test_was_lower", sum(gap < 0 for gap in gaps))
@@ -742,7 +748,7 @@ save_figures()
 # The floor is still unexplained, and it is now stranger: (weights) weights for 1000
 # samples. So we look closer, at the first tenth, in 25 groups of 40.
 #
-# Predict: All 25 groups should reach the two losses. Which of them should reach the
+# Predict: All 25 groups should reach the two losses. Which of them will reach the
 # weights, after a bit more than one pass of 15 batches of 64?
 
 trained = tenths[0]
@@ -931,11 +937,11 @@ result("spread_of_a_column", round(informative, 1))
 # at $-1$ or $+1$, and the samples of a cluster spread (spread_of_a_column) around
 # theirs. Two centers differ in about half of the 512 columns, by 2, so their distance
 # is about $2\sqrt{256} = 32$. From a center to halfway is 16, little more than one
-# spread.
+# spread. A sample that lies past halfway is nearer to the other center than to its own.
 #
 # There are 319 other clusters for which a sample can be mistaken, and of each there are
 # (samples_of_a_cluster) samples, training and test together. In the control, halfway is
-# at 160.
+# at 160, and hardly a sample lies so far out.
 #
 # For this book that is no loss. From chapter 10 on, the question is whether many ranks
 # compute the same training as one, to the last digits. For this the data need not be

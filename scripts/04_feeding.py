@@ -252,7 +252,7 @@ if recorded:
 # what DCGM measures: the share of multiprocessors that had something to do, and the
 # share of time in which their matrix units worked [dcgm].
 #
-# Here it is in a real training step, on data that is already in memory:
+# The same can be seen in a real training step, on data that is already in memory:
 
 features = 8192 if on_gpu else 1024
 model = nn.Sequential(
@@ -308,7 +308,8 @@ if recorded:
 # An example can be slow for two reasons. It may have to come from a disk or over a
 # network: then the processor has nothing to do meanwhile. Or it has to be made, by
 # decoding, resizing, tokenizing: then a core works. We want both, as slow as we choose,
-# so that what comes out can be compared with what should.
+# so that what comes out can be compared with what should. Where a dataset has a method
+# `__getitems__`, the loader asks it for a whole batch at once.
 
 
 class Fetched(Dataset):
@@ -441,6 +442,8 @@ if recorded:
 # Predict: With no worker the loop loads for three steps' time, then trains for one.
 # What will the meter show on average? And how many times as fast is the loop if four
 # workers load?
+#
+# A third run is like the first, but in steps of 0.01 seconds.
 
 if recorded:
     starved, slowly = watched(workers=0, seconds=0.3, count=2)
@@ -470,9 +473,11 @@ if recorded:
 # At the top: teeth. Every tooth is a batch trained on, every gap a wait, and the
 # average is (starved_percent) %; with a core to itself it would be one step in four, 25
 # %. The loop is starved: in (idle_starved) of the readings there was next to nothing.
-# In the middle, once the workers have started, it was in (idle_fed), and the gaps
-# between the steps have closed. The same step on the same data gets through
-# (long_fed_over_starved) times as many examples; (3 + 1)/1 = 4 was to be expected.
+#
+# In the middle, once the workers have started, that was so in (idle_fed), and the gaps
+# between the steps have closed. The average in its title includes the start. The same
+# step on the same data gets through (long_fed_over_starved) times as many examples; (3
+# + 1)/1 = 4 was to be expected.
 #
 # At the bottom the same loop starves about as much as at the top, but in steps of 0.01
 # seconds. Each reading is now the mean over two teeth or more, and next to nothing
@@ -507,7 +512,7 @@ if recorded:
 # $$\text{batches per second} = \begin{cases} 1/(L + S) & w = 0 \\ \min(w/L,\ 1/S) & w \ge 1
 # \end{cases}$$
 #
-# The two rates meet at $w = L/S$: the knee.
+# The two rates meet at $w = L/S$: the knee. Beyond it more workers bring nothing.
 #
 # There is a limit that this leaves out. Loading that computes needs cores. If $K$ of
 # the $L$ seconds are a core's, then $c$ cores cannot load more than $c/K$ batches in a
@@ -565,8 +570,8 @@ if recorded:
         ]
 
 # Now the formula. What it needs are two measurements without any worker: a batch that
-# is loaded and not trained on, and a step on a batch that is in memory. On the second
-# clock a batch costs only what a core worked for it.
+# is loaded and not trained on, and a step on a batch that is in memory. The first is
+# read on two clocks: on `thread_time` a batch costs only what a core worked for it.
 
 if recorded:
     def load_seconds(data):
@@ -675,7 +680,7 @@ result("copy_gb_per_s", copy_gb_per_s, varies=True)
 # answers after 0.2 seconds, with files of 110 kB; to decode one takes 10 ms of a core.
 # How many workers and cores does the GPU need, how many bytes a second from the
 # storage, and how much memory for the finished batches of 224 × 224 pixels, 3 colors
-# and 4 bytes each?
+# and 4 bytes each? A worker keeps (default_prefetch) of them ready.
 
 s = 256 / 2500  # seconds that a batch is trained on
 k = 256 * 0.010  # seconds of a core to decode it
@@ -711,8 +716,10 @@ assert 4 * 400e12 / per_token < 1000  # bytes a second
 # `prefetch_factor` batches ahead, (default_prefetch) by default. What are more of them
 # good for?
 #
-# Take an input that is fast enough on average but not evenly: nothing for seven
-# batches, then a long wait, as when a new file is opened.
+# Take an input that does not come evenly: no wait for seven batches, then a long one,
+# as when a new file is opened. We make two of them. The waits of the first add up to
+# three quarters of the steps' time, that is, to 6 steps in every 8 batches. Those of
+# the second add up to twice the steps' time, to 16 steps.
 
 if recorded:
     class Files(Fetched):
@@ -722,8 +729,8 @@ if recorded:
             if indices[0] % (8 * batch) == 0:
                 super().take_time(range(8 * batch))
 
-# Predict: The waits add up to three quarters of the steps' time. One worker. Will more
-# prefetching help? And if they added up to twice the steps' time?
+# Predict: One worker loads. Will more prefetching help the first of the two inputs? And
+# the second?
 
 if recorded:
     print("\n## What a queue can do, and what it cannot\n")
@@ -764,7 +771,7 @@ if recorded:
 # A GPU can have several queues of work, its streams. A copy that is asked for on a
 # second one, `torch.cuda.Stream`, can run beside the computation: the next batch
 # travels while this one is trained on [moens2024]. Without a GPU there is nobody to
-# fetch it, and PyTorch says so:
+# fetch a pinned batch, and PyTorch says so:
 
 
 def copy_ms(x):
@@ -818,10 +825,10 @@ result("numbers_seen", [len(each) for each in seen.values()])
 result("first_twenty", seen[4][:20])
 assert seen[4][:40] == 4 * seen[0][:10]
 
-# 10 and 40. With 4 workers, every number came 4 times. Each worker got a copy of the
-# dataset with the fork, and went through the whole stream. No error, no warning, and a
-# loss would fall. Only counting finds that an "epoch" is four times as long, and four
-# batches in a row are the same.
+# 10 batches, and 40. With 4 workers, every number came 4 times. Each worker got a copy
+# of the dataset with the fork, and went through the whole stream. No error, no warning,
+# and a loss would fall. Only counting finds that an "epoch" is four times as long, and
+# four batches in a row are the same.
 #
 # This is the first bug of data parallelism, and you will meet it again with ranks in
 # place of workers in chapter 10. The repair is the same there: each one must know who
