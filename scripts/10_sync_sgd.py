@@ -502,12 +502,12 @@ if rank == 0:
     ax.legend(loc="center left", bbox_to_anchor=(0, 0.6), fontsize=9)
     save_figures()
 
-# With equal shards the plain mean agrees to 14 digits ((largest_right_miss) is the
-# worst of all groups). With unequal ones it is wrong by (plain_miss) % of the largest
-# gradient for (n_ranks) ranks, and no precision will help: it is the gradient of
-# another loss. In a plain mean a sample of shard $k$ counts $\frac{1}{K m_k}$ instead
-# of $\frac{1}{n}$, so one in the smallest shard counts (n_ranks) times as much as one
-# in the largest.
+# With equal shards the plain mean agrees to about 14 digits ((largest_right_miss) is
+# the worst of all groups). With unequal ones it is wrong by (plain_miss) % of the
+# largest gradient for (n_ranks) ranks, and no precision will help: it is the gradient
+# of another loss. In a plain mean a sample of shard $k$ counts $\frac{1}{K m_k}$
+# instead of $\frac{1}{n}$, so one in the smallest shard counts (n_ranks) times as much
+# as one in the largest.
 #
 # Weighting with $m_k/n$ repairs it. So does dividing the sum over the shard by the size
 # of the whole batch, which comes to the same.
@@ -1341,6 +1341,12 @@ if rank == 0:
 # The one in the middle is the dangerous one. Its outputs are right, so its loss is
 # right, and a look at the loss says that all is well. Its gradient is wrong by
 # (one_way_miss) %.
+#
+# With unequal shards the weight must be in the loss before `backward`. Here it is: each
+# loss is the sum over a shard, divided by 64. The backward pass of this layer adds up
+# what all ranks' losses say about the total, and a weight that `average_gradients`
+# gives afterwards comes too late for that. So `sync_sgd`, which weights afterwards, is
+# right with this layer only if the shards are equal.
 #
 # PyTorch has a synchronized batch normalization, `nn.SyncBatchNorm`, and its
 # `convert_sync_batchnorm(model)` puts it in the place of every `BatchNorm` of a model.

@@ -1227,8 +1227,8 @@ if rank == 0:
 # PyTorch lets go of the lock while it multiplies, as chapter 5 shows, so large products
 # of two threads can run at the same time. The whole step need not be faster for it: in
 # this run two threads were (large_layers_threads) times as fast as one, and two
-# processes (large_layers_processes) times. Two free cores make the work at most twice
-# as fast. A larger number means that other programs disturbed the measurement.
+# processes (large_layers_processes) times. On two free cores the ideal is twice as
+# fast. Other programs disturb a measurement this short, in both directions.
 #
 # `DataParallel` has further costs: it copies the model from the first GPU to all others
 # in every forward pass, and gathers all outputs on the first. If this page finds two
@@ -1478,8 +1478,9 @@ if rank == 0:
     result("never_dealt_own_seed", left_out(own_hands))
 
 # With the same seed there is (different_masks_same_seed) dropout mask: all ranks drop
-# the same activations. It works, but there is less noise in a step than there should
-# be. With a seed of its own, each rank has a mask of its own.
+# the same activations. It works, but the noise of the masks is the same on all ranks,
+# so the mean over the ranks does not average it out. With a seed of its own, each rank
+# has a mask of its own.
 #
 # But a sampler needs the same seed on all ranks. Each rank shuffles the whole list, and
 # takes its places in it. If the lists differ, two ranks can take the same sample, and
