@@ -815,7 +815,9 @@ def cores_are_free():
 
 # The two rows are the third and the fourth version on that link, rank 0, of each the
 # fastest of seven steps. The light bar is forward and the full one backward. The
-# hatched bars are messages under way, and the gray line is where the step ends.
+# hatched bars are messages under way, and the gray line is where the step ends. The
+# link was set by a measurement before these steps: if they compute faster than that,
+# sending takes a larger share than we said.
 
 after_and_during_by_rank = to_rank_0(after_and_during)
 if rank == 0:
@@ -842,8 +844,9 @@ if rank == 0:
 
 # In the lower row messages hide behind backward. What is left to wait for after it is
 # (link_gain) of what it was in the upper row. Of forward overlap can save nothing:
-# while it runs there is no gradient to send. And it saves less than backward takes,
-# because the first bucket has to be filled before anything can leave.
+# while it runs there is no gradient to send. So it can save no larger share of the step
+# than backward takes, and a little less, because the first bucket has to be filled
+# before anything can leave.
 
 # --- How large a bucket? --------------------------------------------------------------
 
@@ -980,10 +983,11 @@ if rank == 0:
 
 # On the link both ends lose: one bucket for everything takes (whole_over_best) times as
 # long as the best number, and a message for each tensor (single_over_best) times. On
-# the left nothing overlaps. On the right you pay α on the link for every tensor. No
-# point is off the line by more than a factor of (fit_off). The line counts the core's
-# part of a message, too: (core_us) µs, and a little for each byte. For 32 messages it
-# says (predicted_single) of the measured time.
+# the left nothing overlaps. On the right you pay for every tensor, and the link takes
+# longer than the core: α, a fortieth of the time that the ranks compute, against
+# (core_us) µs and a little for each byte. The line counts both. No point is off it by
+# more than a factor of (fit_off); for 32 messages it says (predicted_single) of the
+# measured time.
 #
 # PyTorch's choice is 25 MB [li2020], after a first bucket of 1 MB, so that something is
 # under way early, as chapter 11 has said.

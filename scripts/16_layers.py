@@ -1695,9 +1695,9 @@ if rank == 0:
     the_sentence = alike.pop()
     print(the_sentence)
 
-# It is not Python's documentation yet: after 80 steps the model knows how often letters
-# follow each other, and hardly a word; those take a longer training. But it is one and
-# the same text, from one owner as from all.
+# It is not Python's documentation yet. After 80 steps the model knows little more than
+# which characters are frequent, and the most frequent one is the space. Words take a
+# longer training. But it is one and the same text, from one owner as from all.
 
 # --- When it is worth it --------------------------------------------------------------
 
