@@ -538,7 +538,7 @@ if rank == 0:
 # Plain writing leaves (after_a_kill_plain): neither the one nor the other. With
 # `write_whole` the old file is still there, (after_a_kill_whole), and beside it a draft
 # that nobody reads. A SIGKILL does not lose what was handed to the operating system. A
-# power cut does, and the two `fsync` are there for it.
+# power cut can lose it, and the two `fsync` are there for that.
 
 # --- One rank writes ------------------------------------------------------------------
 
@@ -671,6 +671,9 @@ def save_checkpoint(folder, step, shared, own, group=None):
         raise problem[0]
 
 
+# `gather_object` and `broadcast_object_list` send pickled objects. With NCCL these go
+# through the current GPU of each rank, so choose it first, by `torch.cuda.set_device`.
+#
 # What happens without that broadcast? Here the others look for the newest checkpoint by
 # themselves, and nobody has told them to wait.
 #
@@ -1002,8 +1005,12 @@ if rank == 0:
     assert all(bits) and all(losses_too)
     result("same_bits", bits)
 
-# Now they are equal. One trap is left, for those who use a `DataLoader`. Its iterator
-# draws from PyTorch's generator when it is made:
+# Now they are equal. On a GPU this takes deterministic kernels as well: chapter 11,
+# "Determinism, and what it costs". And the second life needs the same kind of machine,
+# and the same version of PyTorch [randomness].
+#
+# One trap is left, for those who use a `DataLoader`. Its iterator draws from PyTorch's
+# generator when it is made:
 
 if rank == 0:
     loader = torch.utils.data.DataLoader(range(10))
@@ -1016,6 +1023,11 @@ if rank == 0:
 # A run that goes on makes an iterator in the middle of an epoch, which the twin did
 # not. So restore the random states after making it, or give the loader a generator of
 # its own.
+#
+# With `num_workers` above 0 that is not enough. The workers get their seeds from this
+# draw [torchdata], and an iterator made in the middle of an epoch has others than the
+# twin's. So noise that the workers draw is other noise. Draw it for each sample
+# instead, as the end of this chapter says.
 
 # --- What each part is for ------------------------------------------------------------
 
