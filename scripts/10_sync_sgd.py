@@ -1313,6 +1313,19 @@ norm_misses = {norm.__name__: norm_miss(norm, own) for norm in norms}
 of_unequal = cut(64, range(2, world_size + 2))[rank]
 unequal_miss = max(norm_miss(SyncedBatchNorm, of_unequal))
 
+
+def late_miss(own):
+    """The same layer, with the weight given after backward."""
+    m = own.stop - own.start
+    model = normalized(SyncedBatchNorm)
+    late = gradient(model, inputs[own], labels[own], m) * m / 64
+    dist.all_reduce(late)
+    right = outcome(nn.BatchNorm1d, slice(0, 64))[1]
+    return ((late - right).abs().max() / right.abs().max()).item()
+
+
+late_misses = late_miss(own), late_miss(of_unequal)
+
 norm_misses_by_rank = to_rank_0(norm_misses)
 unequal_miss_by_rank = to_rank_0(unequal_miss)
 if rank == 0:
@@ -1327,6 +1340,12 @@ if rank == 0:
     assert max(worst["SyncedBatchNorm"]) < 1e-12 and max(of_unequal) < 1e-12
     assert worst["OneWay"][0] < 1e-12 and worst["OneWay"][1] > 0.01
     assert min(worst["BatchNorm1d"][:2]) > 0.01
+
+late_misses_by_rank = to_rank_0(late_misses)
+if rank == 0:
+    of_equal, of_unequal = late_misses_by_rank[0]
+    assert of_equal < 1e-12 and (of_unequal > 0.01 or n_ranks == 1)
+    result("late_miss", round(100 * of_unequal))
     result("batch_norm_miss", round(100 * worst["BatchNorm1d"][1]))
     result("one_way_miss", round(100 * worst["OneWay"][1]))
     result("synced_miss", worst["SyncedBatchNorm"][1], varies=True)
@@ -1345,8 +1364,9 @@ if rank == 0:
 # With unequal shards the weight must be in the loss before `backward`. Here it is: each
 # loss is the sum over a shard, divided by 64. The backward pass of this layer adds up
 # what all ranks' losses say about the total, and a weight that `average_gradients`
-# gives afterwards comes too late for that. So `sync_sgd`, which weights afterwards, is
-# right with this layer only if the shards are equal.
+# gives afterwards comes too late for that: the gradient is wrong by (late_miss) %. So
+# `sync_sgd`, which weights afterwards, is right with this layer only if the shards are
+# equal.
 #
 # PyTorch has a synchronized batch normalization, `nn.SyncBatchNorm`, and its
 # `convert_sync_batchnorm(model)` puts it in the place of every `BatchNorm` of a model.

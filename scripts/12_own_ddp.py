@@ -974,6 +974,7 @@ if rank == 0:
     off = np.abs(np.log(by_link / predicted))
     if cores_are_free():
         assert by_link[best] < min(by_link[0], by_link[-1])
+        assert link[0] > core[0]  # a message keeps the link longer than a core
         assert max(off) < np.log(2), by_link / predicted
     result("whole_over_best", by_link[-1] / by_link[best], varies=True)
     result("single_over_best", by_link[0] / by_link[best], varies=True)

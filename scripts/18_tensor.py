@@ -618,9 +618,10 @@ if rank == 0:
 # (wide_speedup) times as fast as one, where (wide_silent) is what the cores give when
 # nothing is sent. At width 96 it is (narrow_speedup), and below 1 means slower.
 #
-# The messages decide it. Waiting included, they take (narrow_sent) % of the narrow
-# layer's time, and (wide_sent) % of the wide one's. Twice the width is twice the bytes,
-# but four times the operations: below, that becomes a formula.
+# Where two cores are free, the messages decide it. Waiting included, they take here
+# (narrow_sent) % of the narrow layer's time, and (wide_sent) % of the wide one's. Twice
+# the width is twice the bytes, but four times the operations: below, that becomes a
+# formula.
 #
 # More ranks than cores would gain nothing, so the rest of this chapter asks what four
 # ranks compute and send, and not how fast.
@@ -2032,9 +2033,9 @@ def leave_group():
     dist.destroy_process_group()
 
 
-# Equal. On this small model ours takes (own_over_pytorch) of the time; a DTensor has
-# more to do, and finds out at every operation how its result is dealt out.
-# `benchmarks/model_parallel.py` has larger models.
+# Equal. On this small model ours takes (own_over_pytorch) of the time; a DTensor finds
+# out at every operation how its result is dealt out. `benchmarks/model_parallel.py` has
+# larger models.
 #
 # What a DTensor gives in return: the model is written once, without a word about ranks,
 # the plan can change without it, and a checkpoint knows what is whose.
@@ -2114,7 +2115,8 @@ if rank == 0:
 # With more hosts, the same file under `torchrun --nnodes`. Try it: put 2 ranks on each
 # of two hosts, and see what the slow link does to a block. The layers are in
 # `ranklab.taught.tensor`. For NCCL, take its own reduce-scatter and all-gather in place
-# of chapter 7's.
+# of chapter 7's, and give the reduce-scatter contiguous parts, which the chunks in
+# `Scattered` are not unless the batch is one.
 
 # --- Where to read on -----------------------------------------------------------------
 

@@ -542,12 +542,18 @@ if rank == 0:
         result(f"after_a_kill_{how}", after[how])
     assert after == {"plain": "0 old, 500 new", "whole": "1000 old, 0 new"}
 
+# <<<<<<< HEAD
 # Plain writing leaves (after_a_kill_plain): neither the old file nor the new one. With
-# `write_whole` the old file is still there, (after_a_kill_whole), and beside it a draft
-# that nobody reads.
+# `write_whole` the old file is still there, (after_a_kill_whole), and beside it a draft that
+# nobody reads.
 #
 # And the two `fsync`? A SIGKILL does not lose what was handed to the operating system,
-# but a power cut does. They are there for that.
+# but a power cut does. They are there for that. ======= Plain writing leaves
+# (after_a_kill_plain): neither the one nor the other. With `write_whole` the old file
+# is still there, (after_a_kill_whole), and beside it a draft that nobody reads. A
+# SIGKILL does not lose what was handed to the operating system. A power cut can lose
+# it, and the two `fsync` are there for that. >>>>>>>
+# b1dc848e756d0a032e6da4170dc08f0fcd753e60
 
 # --- One rank writes ------------------------------------------------------------------
 
@@ -680,7 +686,7 @@ def save_checkpoint(folder, step, shared, own, group=None):
         state = {"step": step, "shared": shared, "own": everyones}
         try:
             write_checkpoint(folder, state)
-        except (OSError, RuntimeError) as error:  # a full disk may be either
+        except Exception as error:  # whatever it is, the others must hear
             said = f"The checkpoint of step {step} cannot be written: {error}"
             problem = [OSError(said)]
     dist.broadcast_object_list(problem, group=group, group_src=0)
@@ -688,6 +694,9 @@ def save_checkpoint(folder, step, shared, own, group=None):
         raise problem[0]
 
 
+# `gather_object` and `broadcast_object_list` send pickled objects. With NCCL these go
+# through the current GPU of each rank, so choose it first, by `torch.cuda.set_device`.
+#
 # What happens without that broadcast? Here the others look for the newest checkpoint by
 # themselves, and nobody has told them to wait.
 #
@@ -1031,7 +1040,13 @@ if rank == 0:
     assert all(bits) and all(losses_too)
     result("same_bits", bits)
 
+# <<<<<<< HEAD
 # Now they are equal, on every rank.
+# =======
+# Now they are equal. On a GPU this takes deterministic kernels as well: chapter 11, "Determinism, and
+# what it costs". And the second life needs the same kind of machine, and the same version of PyTorch
+# [randomness].
+# >>>>>>> b1dc848e756d0a032e6da4170dc08f0fcd753e60
 #
 # One trap is left, for those who use a `DataLoader`. Its iterator draws from PyTorch's
 # generator when it is made:
@@ -1047,6 +1062,11 @@ if rank == 0:
 # A run that goes on makes an iterator in the middle of an epoch, which the twin did
 # not. So restore the random states after making it, or give the loader a generator of
 # its own.
+#
+# With `num_workers` above 0 that is not enough. The workers get their seeds from this
+# draw [torchdata], and an iterator made in the middle of an epoch has others than the
+# twin's. So noise that the workers draw is other noise. Draw it for each sample
+# instead, as the end of this chapter says.
 
 # --- What each part is for ------------------------------------------------------------
 

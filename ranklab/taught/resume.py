@@ -63,7 +63,7 @@ def save_checkpoint(folder, step, shared, own, group=None):
         state = {"step": step, "shared": shared, "own": everyones}
         try:
             write_checkpoint(folder, state)
-        except (OSError, RuntimeError) as error:  # a full disk may be either
+        except Exception as error:  # whatever it is, the others must hear
             said = f"The checkpoint of step {step} cannot be written: {error}"
             problem = [OSError(said)]
     dist.broadcast_object_list(problem, group=group, group_src=0)
