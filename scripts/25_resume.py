@@ -542,18 +542,12 @@ if rank == 0:
         result(f"after_a_kill_{how}", after[how])
     assert after == {"plain": "0 old, 500 new", "whole": "1000 old, 0 new"}
 
-# <<<<<<< HEAD
 # Plain writing leaves (after_a_kill_plain): neither the old file nor the new one. With
-# `write_whole` the old file is still there, (after_a_kill_whole), and beside it a draft that
-# nobody reads.
+# `write_whole` the old file is still there, (after_a_kill_whole), and beside it a draft
+# that nobody reads.
 #
-# And the two `fsync`? A SIGKILL does not lose what was handed to the operating system,
-# but a power cut does. They are there for that. ======= Plain writing leaves
-# (after_a_kill_plain): neither the one nor the other. With `write_whole` the old file
-# is still there, (after_a_kill_whole), and beside it a draft that nobody reads. A
-# SIGKILL does not lose what was handed to the operating system. A power cut can lose
-# it, and the two `fsync` are there for that. >>>>>>>
-# b1dc848e756d0a032e6da4170dc08f0fcd753e60
+# And the two `fsync`? A SIGKILL does not lose what was handed to the operating system.
+# A power cut can lose it. They are there for that.
 
 # --- One rank writes ------------------------------------------------------------------
 
@@ -1040,13 +1034,9 @@ if rank == 0:
     assert all(bits) and all(losses_too)
     result("same_bits", bits)
 
-# <<<<<<< HEAD
-# Now they are equal, on every rank.
-# =======
-# Now they are equal. On a GPU this takes deterministic kernels as well: chapter 11, "Determinism, and
-# what it costs". And the second life needs the same kind of machine, and the same version of PyTorch
-# [randomness].
-# >>>>>>> b1dc848e756d0a032e6da4170dc08f0fcd753e60
+# Now they are equal, on every rank. On a GPU this takes deterministic kernels as well:
+# chapter 11, "Determinism, and what it costs". And the second life needs the same kind
+# of machine, and the same version of PyTorch [randomness].
 #
 # One trap is left, for those who use a `DataLoader`. Its iterator draws from PyTorch's
 # generator when it is made:
