@@ -140,7 +140,7 @@ def play(part):
 # To train on many processors, you start one program many times. This chapter shows what
 # makes its copies a group. At the end you can
 # - name the three things that every launcher must provide, and start one program by
-#   hand, with `mp.spawn`, with `torchrun`, and as the engines of a notebook;
+#   hand, with `mp.spawn`, with `torchrun`, and in a notebook;
 # - say what belongs to one rank alone, and move a value in and out of it;
 # - read the error of a group that is not complete, and look for the missing rank in the
 #   right place;
@@ -152,12 +152,15 @@ def play(part):
 
 # A process is a running program: a text, the place in that text where it is now, and a
 # memory of its own, which no other process touches unless both have arranged it. Many
-# processes can run one text. The lab starts four for this notebook:
+# processes can run one text. `ranklab`, the lab of this book, starts four for this
+# notebook:
 
 # Each of them was told two numbers: its rank, a number from 0 to n − 1 that no other
 # process has, and the world size n. They stand in the variables `rank` and
-# `world_size`. A cell that begins with `%%px` runs on every rank, and not in the
-# notebook itself.
+# `world_size`, beside `torch` and `dist`, which is `torch.distributed`. Gloo is the
+# library that will carry messages between the four, as NCCL does between GPUs.
+#
+# A cell that begins with `%%px` runs on every rank, and not in the notebook itself.
 #
 # Predict: Four ranks run one line, and there are ten tasks. Which tasks does rank 1
 # get?
@@ -425,8 +428,8 @@ if rank == 0:
     result("done_by", done_by)
 
 # The error names the rank, the line, and the reason. The others have finished the cell,
-# for none of them was waiting for rank 1. Where somebody waits, the error of one rank
-# holds up the others, too; the end of this chapter shows it.
+# for none of them was waiting for rank 1. The end of this chapter shows what happens
+# where somebody waits.
 
 # --- Started by hand ------------------------------------------------------------------
 
@@ -530,8 +533,7 @@ if rank == 0:
 # What each rank does is promised. The order between ranks is not, unless one waits for
 # another. If you need an order, collect the lines in one place and sort them there, as
 # `ranks["mine"]` does. If one line is enough, let one rank print it: `if rank == 0:
-# print(...)`. Letting the ranks take turns is not enough where each rank's output goes
-# through a pipe of its own, as under `mpiexec`: nothing keeps two pipes in step.
+# print(...)`.
 
 # --- Extra: is a line always whole? ---------------------------------------------------
 
@@ -692,7 +694,7 @@ if rank == 0:
 
 # Who am I, how many are we, where do we meet: a launcher starts the copies and tells
 # each one the three. Here is one program, and three ways to launch it; the lab is the
-# fourth. `"gloo"` names the library that will carry the messages; more of it below.
+# fourth.
 
 if rank == 0:
     print("\n## Four launchers, one program\n")
@@ -787,16 +789,11 @@ if rank == 0:
 # | by hand | `RANK`, `WORLD_SIZE`: set by you | `MASTER_ADDR`, `MASTER_PORT`: set by you |
 # | `mp.spawn` | arguments of your function | the same, set by you |
 # | `torchrun` | `RANK`, `WORLD_SIZE`, `LOCAL_RANK` | `MASTER_ADDR`, `MASTER_PORT`: all set for you |
-# | `mpiexec`, not run here | asked of MPI | for MPI, arranged by MPI; for Gloo and NCCL, rank 0 tells the others an address |
+# | `mpiexec`, the launcher of MPI, not run here | asked of MPI | for MPI, arranged by MPI; for Gloo and NCCL, rank 0 tells the others an address |
 # | the lab | `rank`, `world_size` | a file in a private folder |
 #
 # When the function fails on one rank, `mp.spawn` ends the others, and raises. A bare
 # `Process` of Python's `multiprocessing` tells nobody.
-#
-# Older programs were started with `python -m torch.distributed.launch`. It passed the
-# local rank as an argument, `--local-rank`, before PyTorch 2.0 `--local_rank`
-# [torchrun]. The names in the environment are upper case: `os.environ["rank"]` is a
-# `KeyError` on Linux.
 #
 # Which GPU is mine? A rank is the number of a process, not of a computer. `LOCAL_RANK`
 # counts the processes of one host, that is, of one computer. A program on GPUs begins
@@ -805,6 +802,11 @@ if rank == 0:
 # ranks dealt out host by host, as `torchrun` does,
 #
 # $$\text{RANK} = \text{number of the host} \times \text{processes per host} + \text{LOCAL\_RANK}.$$
+#
+# Older programs were started with `python -m torch.distributed.launch`. It passed the
+# local rank as an argument, `--local-rank`, before PyTorch 2.0 `--local_rank`
+# [torchrun]. The names in the environment are upper case: `os.environ["rank"]` is a
+# `KeyError` on Linux.
 
 # --- Fork, spawn, and functions that nobody finds -------------------------------------
 
@@ -1288,9 +1290,9 @@ dist.all_reduce(total)  # and a group that works
 #
 # This takes a connection, and a computer that lives on when the process dies. When a
 # whole host or a cable fails, nobody is left to tell. Then the others wait until their
-# time is up, as they do for a rank that lives and does not come: nothing tells it from
-# a slow one. Do not count on the quick error with NCCL either, where GPUs of one host
-# may exchange data without any such connection [nccl].
+# time is up, as they do for a rank that lives and does not come. Do not count on the
+# quick error with NCCL either, where GPUs of one host may exchange data without any
+# such connection [nccl].
 #
 # `torchrun` lets nobody wait: when one rank fails, it ends all the others [torchrun].
 #

@@ -368,8 +368,8 @@ def may_fail():
 #
 # One rule holds for all of these libraries: write every program as if `send` waited for
 # its receiver. Some of them ask for more. NCCL wants sends and receives that need each
-# other started as one group, and every backend has its own rules for handles; both come
-# below.
+# other started as one group, and every backend has its own rules for calls that return
+# at once; both come below.
 
 # --- Two ranks that wait for each other -----------------------------------------------
 
@@ -869,10 +869,10 @@ if rank == 0:
 # (enough_ethernet) MB, here (enough_here) MB. Among the three links of the table, the
 # faster one needs the larger message: α differs far less than β.
 #
-# Is one of DDP's buckets, 25 MiB [ddpdocs], large enough? For all three links, if it
-# travels as one message. Where ranks add it up around a ring, it travels in pieces, one
-# for each rank. With eight ranks a piece has (piece_mb) MB, less than NVLink or
-# InfiniBand needs. Chapter 8 reckons with that.
+# DDP, PyTorch's data parallelism, sends gradients in buckets of 25 MiB [ddpdocs]. Is
+# one large enough? For all three links, if it travels as one message. Where ranks add
+# it up around a ring, it travels in pieces, one for each rank. With eight ranks a piece
+# has (piece_mb) MB, less than NVLink or InfiniBand needs. Chapter 8 reckons with that.
 #
 # How long does such a bucket take? (bucket_nvlink) ms over NVLink, (bucket_infiniband)
 # ms over InfiniBand, (bucket_ethernet) ms over Ethernet.
@@ -1292,8 +1292,10 @@ if rank == 0:
 
 # Every rank has the sum, the same that `dist.all_reduce` gives, and it took
 # (ring_messages) messages of 4 bytes: every rank sent world size − 1 of them. Each rank
-# adds in an order of its own; chapter 8 asks what that does to the last bits. Is that a
-# good way to add? Here are the two beside each other, for one number and for 4 MiB.
+# adds in an order of its own; chapter 8 asks what that does to the last bits.
+#
+# Is the ring a good way to add? Here it is beside PyTorch's, for one number and for 4
+# MiB.
 
 
 def ratio_to_pytorch(x, row):
