@@ -174,7 +174,8 @@ def sendrecv(outgoing, dst, incoming, src, group=None):
 # right neighbor and gets part r − s − 1 from its left one, both counted around the
 # circle. In the first n − 1 steps it adds what comes to its own part. That is a
 # reduce-scatter. In the other n − 1 steps it keeps what comes, and that is an
-# all-gather.
+# all-gather. Chapter 7 called the two one after the other, and its sums went to the
+# left. Here they are one loop, and everything goes to the right.
 
 
 def ring_step(parts, step, members, me, box):
@@ -1245,6 +1246,9 @@ if rank == 0:
 # others travel. We measure it twice, one at a time and with all ranks sending at once,
 # and take for a number of messages in between what lies in between.
 #
+# Each call is timed several times, and the least time counts: whatever else the machine
+# does can only make it longer.
+#
 # Predict: All ranks send at once, and each receives at once. What becomes of α and of
 # β, on a machine with fewer cores than ranks?
 
@@ -1648,15 +1652,17 @@ if rank == 0:
     result("predicted_bus", bus_bandwidth(8, 1e9, 5e-3))
     result("of_450", 100 * bus_bandwidth(8, 1e9, 5e-3) / 450)
 
-# The GPUs get (predicted_bus) GB/s, (of_450) % of the link; as long as the ranks add,
-# only the rest could be gained. The algorithm bandwidth would be 200 GB/s, and alone
-# say nothing about the link. Ranks on one host have no links, and the numbers above say
-# how fast its cores move and add bytes.
+# The GPUs get (predicted_bus) GB/s, (of_450) % of the link. As long as the ranks add,
+# no algorithm gets more than 100 %, so little is left to gain. The algorithm bandwidth
+# would be 200 GB/s, and alone say nothing about the link.
+#
+# Ranks on one host have no links, and the numbers above say how fast its cores move and
+# add bytes.
 #
 # Where the link is what limits, bus bandwidth shows it at once. Here is a run of this
 # chapter's script, with sizes up to 64 MB, on two hosts with two ranks each. It was
 # recorded: the hosts were two network namespaces of one machine, joined by a link that
-# was limited to 1 Gbit/s, 0.125 GB/s each way.
+# was limited to 1 Gbit/s, 0.125 GB/s each way. The best of each size is bold.
 #
 # | GB/s, recorded | 64 KB | 1 MB | 16 MB | 64 MB |
 # | --- | --- | --- | --- | --- |
@@ -1703,8 +1709,9 @@ if rank == 0:
 # | InfiniBand NDR, 400 Gb/s [connectx7] | 50 GB/s | 2.7 to 14 µs [nccltuning] |
 # | Ethernet, 100 Gb/s | 12.5 GB/s | measure it: chapter 6 |
 #
-# The latencies are those that NCCL's own model has for a hop of its ring. The lower one
-# is that of its protocol LL, the higher one that of Simple, of which more below.
+# A hop is a message from one rank to the next. The latencies are those that NCCL's own
+# model has for a hop of its ring. The lower one is that of its protocol LL, the higher
+# one that of Simple, of which more below.
 #
 # Worked problem:
 #
@@ -1754,9 +1761,9 @@ if rank == 0:
 #   tensors, as in a ring, in about $2\log_2 n$ hops [sanders2009]. NCCL builds them
 #   between nodes.
 # - Protocols. Simple sends large chunks and then tells the receiver: nearly the full
-#   bandwidth, some µs a hop. LL sends 4 bytes of data with a 4-byte flag, so that no
-#   message about the message is needed: a low latency, and at most half of the
-#   bandwidth. LL128 has 120 bytes of data in 128: both, over NVLink.
+#   bandwidth, some µs a hop. LL sends 4 bytes of data with a 4-byte flag, by which the
+#   receiver sees that they are there: a low latency, and at most half of the bandwidth.
+#   LL128 has 120 bytes of data in 128: both, over NVLink.
 # - NVLS: the NVLink switch adds. A GPU sends its tensor about once and gets the total
 #   about once, in place of $2\frac{n-1}{n}$ times. The proof above was about ranks that
 #   add; so bus bandwidth may exceed the link.
