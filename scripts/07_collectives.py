@@ -1274,8 +1274,9 @@ for r in in_step(lambda: range(n)):
 # Put the numbers of all ranks together into one long vector. A collective makes another
 # such vector of it. It only moves and adds numbers, so it is a linear map, and it has a
 # matrix. To see the matrix $A$ of a map, apply it to the identity: let every rank hold
-# its rows of the identity matrix instead of its numbers. What the ranks hold afterwards
-# are their rows of $A$.
+# its rows of the identity matrix instead of its numbers. Each column is then one long
+# vector, and the collective takes them all at once. What the ranks hold afterwards are
+# their rows of $A$.
 
 
 def fresh(like, n):

@@ -172,10 +172,11 @@ def sendrecv(outgoing, dst, incoming, src, group=None):
 #
 # Cut the tensor into n parts. In step s, counted from 0, rank r sends part r − s to its
 # right neighbor and gets part r − s − 1 from its left one, both counted around the
-# circle. In the first n − 1 steps it adds what comes to its own part. That is a
-# reduce-scatter. In the other n − 1 steps it keeps what comes, and that is an
-# all-gather. Chapter 7 called the two one after the other, and its sums went to the
-# left. Here they are one loop, and everything goes to the right.
+# circle. Of four ranks, rank 0 sends part 0, then 3, then 2. In the first n − 1 steps
+# it adds what comes to its own part. That is a reduce-scatter. In the other n − 1 steps
+# it keeps what comes, and that is an all-gather. Chapter 7 called the two one after the
+# other, and its sums went to the left. Here they are one loop, and everything goes to
+# the right.
 
 
 def ring_step(parts, step, members, me, box):
@@ -1057,7 +1058,9 @@ class SharedRows:
 # tensor its rows, can `add` this rank's part of them, and `copy` all other parts. With
 # them the all-reduce is short. It works on pieces of 2 MB, so that it needs no room for
 # large tensors. Between one barrier and the next a rank does three things: take the
-# sums of the last piece, add this one, put the next.
+# sums of the last piece, add this one, put the next. So the loop begins a step early,
+# when there is only a piece to put, and ends a step late, when there are only sums to
+# take.
 
 
 class SharedMemory(SharedRows):
@@ -1711,7 +1714,7 @@ if rank == 0:
 #
 # A hop is a message from one rank to the next. The latencies are those that NCCL's own
 # model has for a hop of its ring. The lower one is that of its protocol LL, the higher
-# one that of Simple, of which more below.
+# one that of Simple; the extra below says what they are.
 #
 # Worked problem:
 #
@@ -1753,8 +1756,10 @@ if rank == 0:
 # In practice several rings, one for each network card, share the tensor. With eight of
 # them the bytes of the ring take an eighth of the time, about 5 ms, and no longer lose
 # to three phases that wait for each other. That does not win back the hops.
-#
-# What NCCL does about them [hu2025]:
+
+# --- Extra: what NCCL does about the hops ---------------------------------------------
+
+# NCCL has three answers [hu2025]:
 # - Double binary trees. In a binary tree an inner rank sends the tensor up once and
 #   down twice, a leaf only up. Two trees, of which each carries half of the tensor, are
 #   laid so that an inner rank of one is a leaf of the other. Everybody sends about two
