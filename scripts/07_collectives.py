@@ -595,8 +595,9 @@ if rank == 0:
 # --- All-gather -----------------------------------------------------------------------
 
 # Everybody gathers. A gather and then a broadcast would do, but everyone would wait for
-# the root. The ring has none: everyone passes on to the right what came from the left,
-# until everything has been everywhere. It is chapter 6's last program, without its sum.
+# the root. The ring has no root: everyone passes on to the right what came from the
+# left, first its own part, until everything has been everywhere. It is chapter 6's last
+# program, without its sum.
 #
 # Predict: How many bytes must each rank receive, at the least? How many does it receive
 # around the ring?
@@ -935,10 +936,10 @@ if rank == 0:
         print(f"came, and the last one {leave[-1]:.1f} ms after it")
         assert leave[0] > -20  # clocks of several hosts may differ a little
 
-# The grey band is PyTorch's barrier, which lines them up. Then, to the right of it,
-# whoever comes early waits in one of its rounds, the broad pale part, until word of the
-# last rank has reached it. Nobody leaves before the last has come. They do not leave
-# together: each leaves when it has heard.
+# The grey band is PyTorch's barrier, which lines them up. Then the ranks sleep, a thin
+# line, and come one after the other. Whoever comes early waits in one of its rounds,
+# the broad pale part, until word of the last rank has reached it. Nobody leaves before
+# the last has come. They do not leave together: each leaves when it has heard.
 #
 # Used for: lining the ranks up before a clock is started; waiting until rank 0 has
 # written a file. It is not needed between two collectives: the second one finds its
@@ -1182,8 +1183,8 @@ if rank == 0:
 
 # --- The forms that libraries use -----------------------------------------------------
 
-# Lists of boxes are good to look at. FSDP and its like gather into one flat tensor, and
-# call forms that fill it in one piece: no copies from separate boxes.
+# Lists of boxes are good to look at. Libraries gather into one flat tensor, and call
+# forms that fill it in one piece: no copies from separate boxes.
 #
 # Predict: `all_to_all_single` takes one tensor of world-size equal parts. Rank r's part
 # s is 10r + s. What does rank 1 get?
@@ -1273,8 +1274,9 @@ for r in in_step(lambda: range(n)):
 # Put the numbers of all ranks together into one long vector. A collective makes another
 # such vector of it. It only moves and adds numbers, so it is a linear map, and it has a
 # matrix. To see the matrix $A$ of a map, apply it to the identity: let every rank hold
-# its rows of the identity matrix instead of its numbers. What the ranks hold afterwards
-# are their rows of $A$.
+# its rows of the identity matrix instead of its numbers. Each column is then one long
+# vector, and the collective takes them all at once. What the ranks hold afterwards are
+# their rows of $A$.
 
 
 def fresh(like, n):

@@ -172,9 +172,11 @@ def sendrecv(outgoing, dst, incoming, src, group=None):
 #
 # Cut the tensor into n parts. In step s, counted from 0, rank r sends part r − s to its
 # right neighbor and gets part r − s − 1 from its left one, both counted around the
-# circle. In the first n − 1 steps it adds what comes to its own part. That is a
-# reduce-scatter. In the other n − 1 steps it keeps what comes, and that is an
-# all-gather.
+# circle. Of four ranks, rank 0 sends part 0, then 3, then 2. In the first n − 1 steps
+# it adds what comes to its own part. That is a reduce-scatter. In the other n − 1 steps
+# it keeps what comes, and that is an all-gather. Chapter 7 called the two one after the
+# other, and its sums went to the left. Here they are one loop, and everything goes to
+# the right.
 
 
 def ring_step(parts, step, members, me, box):
@@ -1056,7 +1058,9 @@ class SharedRows:
 # tensor its rows, can `add` this rank's part of them, and `copy` all other parts. With
 # them the all-reduce is short. It works on pieces of 2 MB, so that it needs no room for
 # large tensors. Between one barrier and the next a rank does three things: take the
-# sums of the last piece, add this one, put the next.
+# sums of the last piece, add this one, put the next. So the loop begins a step early,
+# when there is only a piece to put, and ends a step late, when there are only sums to
+# take.
 
 
 class SharedMemory(SharedRows):
@@ -1244,6 +1248,9 @@ if rank == 0:
 # a link of its own. Your ranks share a few cores, so a message takes longer while
 # others travel. We measure it twice, one at a time and with all ranks sending at once,
 # and take for a number of messages in between what lies in between.
+#
+# Each call is timed several times, and the least time counts: whatever else the machine
+# does can only make it longer.
 #
 # Predict: All ranks send at once, and each receives at once. What becomes of α and of
 # β, on a machine with fewer cores than ranks?
@@ -1648,15 +1655,17 @@ if rank == 0:
     result("predicted_bus", bus_bandwidth(8, 1e9, 5e-3))
     result("of_450", 100 * bus_bandwidth(8, 1e9, 5e-3) / 450)
 
-# The GPUs get (predicted_bus) GB/s, (of_450) % of the link; as long as the ranks add,
-# only the rest could be gained. The algorithm bandwidth would be 200 GB/s, and alone
-# say nothing about the link. Ranks on one host have no links, and the numbers above say
-# how fast its cores move and add bytes.
+# The GPUs get (predicted_bus) GB/s, (of_450) % of the link. As long as the ranks add,
+# no algorithm gets more than 100 %, so little is left to gain. The algorithm bandwidth
+# would be 200 GB/s, and alone say nothing about the link.
+#
+# Ranks on one host have no links, and the numbers above say how fast its cores move and
+# add bytes.
 #
 # Where the link is what limits, bus bandwidth shows it at once. Here is a run of this
 # chapter's script, with sizes up to 64 MB, on two hosts with two ranks each. It was
 # recorded: the hosts were two network namespaces of one machine, joined by a link that
-# was limited to 1 Gbit/s, 0.125 GB/s each way.
+# was limited to 1 Gbit/s, 0.125 GB/s each way. The best of each size is bold.
 #
 # | GB/s, recorded | 64 KB | 1 MB | 16 MB | 64 MB |
 # | --- | --- | --- | --- | --- |
@@ -1703,8 +1712,9 @@ if rank == 0:
 # | InfiniBand NDR, 400 Gb/s [connectx7] | 50 GB/s | 2.7 to 14 µs [nccltuning] |
 # | Ethernet, 100 Gb/s | 12.5 GB/s | measure it: chapter 6 |
 #
-# The latencies are those that NCCL's own model has for a hop of its ring. The lower one
-# is that of its protocol LL, the higher one that of Simple, of which more below.
+# A hop is a message from one rank to the next. The latencies are those that NCCL's own
+# model has for a hop of its ring. The lower one is that of its protocol LL, the higher
+# one that of Simple; the extra below says what they are.
 #
 # Worked problem:
 #
@@ -1746,17 +1756,19 @@ if rank == 0:
 # In practice several rings, one for each network card, share the tensor. With eight of
 # them the bytes of the ring take an eighth of the time, about 5 ms, and no longer lose
 # to three phases that wait for each other. That does not win back the hops.
-#
-# What NCCL does about them [hu2025]:
+
+# --- Extra: what NCCL does about the hops ---------------------------------------------
+
+# NCCL has three answers [hu2025]:
 # - Double binary trees. In a binary tree an inner rank sends the tensor up once and
 #   down twice, a leaf only up. Two trees, of which each carries half of the tensor, are
 #   laid so that an inner rank of one is a leaf of the other. Everybody sends about two
 #   tensors, as in a ring, in about $2\log_2 n$ hops [sanders2009]. NCCL builds them
 #   between nodes.
 # - Protocols. Simple sends large chunks and then tells the receiver: nearly the full
-#   bandwidth, some µs a hop. LL sends 4 bytes of data with a 4-byte flag, so that no
-#   message about the message is needed: a low latency, and at most half of the
-#   bandwidth. LL128 has 120 bytes of data in 128: both, over NVLink.
+#   bandwidth, some µs a hop. LL sends 4 bytes of data with a 4-byte flag, by which the
+#   receiver sees that they are there: a low latency, and at most half of the bandwidth.
+#   LL128 has 120 bytes of data in 128: both, over NVLink.
 # - NVLS: the NVLink switch adds. A GPU sends its tensor about once and gets the total
 #   about once, in place of $2\frac{n-1}{n}$ times. The proof above was about ranks that
 #   add; so bus bandwidth may exceed the link.
