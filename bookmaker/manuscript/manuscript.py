@@ -1,5 +1,7 @@
 """A chapter's manuscript, a MyST notebook in Markdown: read it, write it."""
 
+import copy
+import functools
 import hashlib
 from pathlib import Path
 
@@ -30,7 +32,8 @@ def read(path: str | Path) -> NotebookNode:
     others alone. ``nb.metadata.ranklab.manuscript`` names the file, as in "book/06_messages.md".
     """
     path = Path(path)
-    return parse(text_at(path), "/".join(path.resolve().parts[-2:]))
+    # Those who build a site ask for the same chapter many times, and each may change what it gets.
+    return copy.deepcopy(_parsed(text_at(path), "/".join(path.resolve().parts[-2:])))
 
 
 def text_at(path: Path) -> str:
@@ -43,6 +46,11 @@ def text_at(path: Path) -> str:
             f"{path.stem}: line {line} of the manuscript has a byte that is not UTF-8 "
             f"(0x{error.object[error.start]:02x}). Save the file as UTF-8."
         ) from error
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(text: str, manuscript: str) -> NotebookNode:
+    return parse(text, manuscript)
 
 
 def parse(text: str, manuscript: str) -> NotebookNode:
