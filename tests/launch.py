@@ -12,12 +12,21 @@ import psutil
 from places import places
 
 BIN = Path(sys.executable).parent
+FORKED = Path(__file__).with_name("forked.py")
+# What most scripts import, or what they use imports: the last is DDP's and the optimizers'.
+PRELOAD = ["numpy", "matplotlib.pyplot", "torch", "torch.distributed", "torch._dynamo"]
 
-# How a script is started, for a number of ranks.
+# How a script is started, for a number of ranks; `forked` is not for readers (forked.py).
 LAUNCHERS = {
-    "alone": lambda n: [sys.executable],
-    "torchrun": lambda n: [str(BIN / "torchrun"), "--standalone", f"--nproc-per-node={n}"],
-    "mpiexec": lambda n: [str(BIN / "mpiexec"), "-n", str(n), sys.executable],
+    "alone": lambda script, n: [sys.executable, script],
+    "torchrun": lambda script, n: [
+        str(BIN / "torchrun"),
+        "--standalone",
+        f"--nproc-per-node={n}",
+        script,
+    ],
+    "mpiexec": lambda script, n: [str(BIN / "mpiexec"), "-n", str(n), sys.executable, script],
+    "forked": lambda script, n: [sys.executable, str(FORKED), str(n), script, *PRELOAD],
 }
 
 # Python runs a `sitecustomize` when it starts. This one makes ranklab, which is installed
@@ -52,7 +61,7 @@ def run_script(script, launcher, ranks, folder, limit=180, with_ranklab=False):
     log = folder / "output.txt"
     with log.open("w") as output:
         process = subprocess.Popen(
-            [*LAUNCHERS[launcher](ranks), Path(script).name],
+            LAUNCHERS[launcher](Path(script).name, ranks),
             cwd=empty,
             env=environment,
             stdout=output,
