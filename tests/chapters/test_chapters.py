@@ -20,7 +20,7 @@ HEADERS = {path: header.read(path) for path in CHAPTERS}
 # first chapters take turns, by their numbers. (3 is long and has one rank, for which mpiexec would
 # wait busily.) The ranks of later ones are forked here, which costs a third less.
 TURNS = ["torchrun", "alone", "mpiexec"]
-IN_TURN = 7
+IN_TURN = 6
 # In `make test-all`, every script is run in all of these.
 ALL_WAYS = [("alone", 4), ("torchrun", 2), ("alone", 2), ("mpiexec", 4)]
 

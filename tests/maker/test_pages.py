@@ -4,6 +4,7 @@ import pytest
 from browsing import browser, server, visits
 from built_site import CHAPTERS, EXERCISED, site
 from test_page_form import EVERY_RULE, serious_violations
+from tiers import few
 
 pytestmark = pytest.mark.timeout(900)  # as in test_page_form.py
 
@@ -24,7 +25,7 @@ def test_a_reader_who_likes_it_dark_gets_it_dark(visits, site):
     assert (data["theme"], data["mode"]) == ("dark", "dark")
 
 
-@pytest.mark.parametrize("place", ["folder", "server"])
+@pytest.mark.parametrize("place", few(["folder", "server"], lambda where: where == "folder"))
 def test_search_finds_a_word(visits, site, server, place):
     base = site.as_uri() if place == "folder" else server
     page = visits.open(f"{base}/search.html?q=deadlock")
@@ -130,7 +131,7 @@ MARKED = """() => {
 }"""
 
 
-@pytest.mark.parametrize("part", [0.3, 0.6, 0.9])
+@pytest.mark.parametrize("part", few([0.3, 0.6, 0.9], lambda part: part == 0.6))
 def test_the_list_of_contents_follows_the_reader(visits, site, part):
     page = visits.open((site / f"{CHAPTERS[5]}.html").as_uri())
     page.set_viewport_size({"width": 1440, "height": 900})

@@ -144,11 +144,10 @@ WANTED = {
 }
 
 
-@pytest.mark.parametrize("launcher", ["torchrun"])
-def test_the_script_keeps_them_apart(launcher, tmp_path):
+def test_the_script_keeps_them_apart(tmp_path):
     script = tmp_path / "apart.py"
     script.write_text(with_ranks(*CELLS))
-    assert results_in(run_script(script, launcher, 2, tmp_path / "run", limit=100)) == WANTED
+    assert results_in(run_script(script, "forked", 2, tmp_path / "run", limit=100)) == WANTED
 
 
 @pytest.mark.everything
@@ -166,7 +165,7 @@ def test_a_name_that_was_never_pushed_is_missing_on_every_rank(tmp_path):
     script = tmp_path / "stops.py"
     script.write_text(with_ranks("n = [1]", "%%px\nprint(n)", 'ranks["n"] = n'))
     done = subprocess.run(
-        [*LAUNCHERS["torchrun"](2), script], capture_output=True, text=True, timeout=60
+        LAUNCHERS["torchrun"](script, 2), capture_output=True, text=True, timeout=60
     )
     assert done.returncode != 0 and "NameError: name 'n' is not defined" in done.stderr
     assert "[1]" not in done.stdout
@@ -179,7 +178,7 @@ def test_code_of_two_meanings_does_not_travel(tmp_path):
         with_ranks("class A:\n    n = 1", "%%px\nclass A:\n    n = 2", "ranks['a'] = [A()]")
     )
     done = subprocess.run(
-        [*LAUNCHERS["torchrun"](2), script], capture_output=True, text=True, timeout=60
+        LAUNCHERS["torchrun"](script, 2), capture_output=True, text=True, timeout=60
     )
     assert done.returncode != 0
     assert "`A` of the kernel goes to the ranks, which have their own `A`" in done.stderr

@@ -101,7 +101,7 @@ def test_a_rank_that_fails_ends_the_script(tmp_path):
             "print('not reached')",
         )
     )
-    command = [*LAUNCHERS["alone"](2), script]
+    command = LAUNCHERS["alone"](script, 2)
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert run.returncode == 1
     assert "ValueError: no file" in run.stderr and "not reached" not in run.stdout
@@ -160,7 +160,7 @@ def test_what_the_preamble_promises(tmp_path):
     """Values are copies, loops go in step, each part has its random numbers, failures go on."""
     script = tmp_path / "x.py"
     script.write_text(with_ranks(*RANDOM, *COPIES, *LOOPS, *ITERATION, *FAILURES, *PICTURES))
-    text = run_script(script, "torchrun", 2, tmp_path, limit=100)
+    text = run_script(script, "forked", 2, tmp_path, limit=100)
     wanted = {
         "not_pushed_to": "[1]",
         "pushed": "[[1, 0], [1, 1]]",
