@@ -444,14 +444,20 @@ tensors = evaluate(formula, leaves)
 print(tensors["t"])
 print([node.name() for node, _ in tensors["t"].grad_fn.next_functions])
 
-# The result carries a `grad_fn`, and that points to others through `next_functions`.
-# PyTorch's autograd wrote them down while `evaluate` ran: the graph is recorded, one
-# node for each operation as it happens [paszke2019]. A tensor that no recorded
-# operation made is a leaf; it has no `grad_fn`. For a leaf that requires a gradient, a
-# node called `AccumulateGrad` stands in the graph.
+# The result carries a `grad_fn`: a node of a graph. The node points to others through
+# `next_functions`, here to those of the two products whose sum is $t$.
+#
+# PyTorch's autograd wrote these nodes down while `evaluate` ran: the graph is recorded,
+# one node for each operation as it happens [paszke2019].
+#
+# A tensor that no recorded operation made is a leaf. It has no `grad_fn`. If it
+# requires a gradient, a node called `AccumulateGrad` stands for it in the graph.
 #
 # Predict: Four operations, five leaves. Which nodes, and which edges, has PyTorch's
 # graph?
+#
+# To compare the two graphs, we give every node the name that its tensor has in ours,
+# and print where it points.
 
 names = {t.grad_fn: name for name, t in tensors.items() if not t.is_leaf}
 leaf_names = {id(tensor): name for name, tensor in leaves.items()}
@@ -474,8 +480,10 @@ save_figures()
 # But look at what the nodes are: `MulBackward0`, `AddBackward0`. They are not the
 # operations that ran. They are the operations that will run, if somebody calls
 # `backward`. Each is a backward node, which turns the gradient of a result into the
-# gradients of its inputs. And `next_functions` leads from $t$ to the leaves: what comes
-# next in the backward pass came before in the forward pass.
+# gradients of its inputs.
+#
+# So `next_functions` leads from $t$ to the leaves: what comes next in the backward pass
+# came before in the forward pass.
 
 assert all(recorded[name][1:] == formula[name][1:] for name in formula)
 kinds = [recorded[name][0] for name in formula]
@@ -507,10 +515,7 @@ class Tensor:
 
 
 # An operation computes its result and leaves the rule behind: the chain rule, for this
-# one operation.
-#
-# Predict: Which of these five has to remember an input until its rule is called, which
-# its own output, and which neither?
+# one operation. Here are the two that the formula needs.
 
 
 def mul(a, b):
@@ -523,6 +528,66 @@ def add(a, b):
     """a + b; a b of fewer dimensions is added to every row of a."""
     out, rows = a.data + b.data, tuple(range(a.data.ndim - b.data.ndim))
     return Tensor(out, (a, b), lambda grad: (grad, grad.sum(axis=rows)))
+
+
+# The backward pass is the forward order, reversed: when a node's turn comes, everything
+# that used it has already added its part.
+#
+# First, that order:
+
+
+def in_order(output):
+    """All Tensors behind `output`, itself included, each after its sources."""
+    order, seen = [], set()
+
+    def visit(node):
+        if id(node) not in seen:
+            seen.add(id(node))
+            for source in node.sources:
+                visit(source)
+            order.append(node)
+
+    visit(output)
+    return order
+
+
+# Then each node is asked for its rule. The parts that meet in one source are added up.
+
+
+def backward(output):
+    """Add the gradient of `output` (one number) to `.grad` of every leaf.
+
+    Reverse-mode automatic differentiation (Griewank and Walther 2008).
+    """
+    grads = {id(output): np.ones_like(output.data)}
+    for node in reversed(in_order(output)):
+        grad = grads.pop(id(node))  # complete: all that used it came before
+        if not node.sources:
+            node.grad = grad if node.grad is None else node.grad + grad
+            continue
+        for source, part in zip(node.sources, node.rule(grad), strict=True):
+            grads[id(source)] = grads.get(id(source), 0) + part
+
+
+# That is all of it. Try it on the formula: the graph is the same; only the functions
+# are now ours.
+
+print("\n## An autograd of your own\n")
+ours = {operator.mul: mul, operator.add: add}
+own_leaves = {n: Tensor(v) for n, v in numbers.items()}
+own_formula = {n: (ours[f], *sources) for n, (f, *sources) in formula.items()}
+backward(evaluate(own_formula, own_leaves)["t"])
+for name in numbers:
+    assert own_leaves[name].grad == leaves[name].grad.item()
+    print(f"dt/d{name} = {own_leaves[name].grad}")
+save_figures()
+
+# --- A network, against PyTorch -------------------------------------------------------
+
+# A network needs more operations. Each is again a result and a rule.
+#
+# Predict: Here are three more. Of the five, with `mul` and `add`: which has to remember
+# an input until its rule is called, which its own output, and which neither?
 
 
 def matmul(a, b):
@@ -543,9 +608,10 @@ def relu(a):
 
 
 # `mul` and `matmul` remember their inputs, `relu` its output, `add` and `transpose`
-# nothing. That will be the bill for memory, at the end of the chapter. Two more make
-# the end of a classifier: the logarithm of the softmax of each row, and the mean
-# negative log-likelihood of the right classes.
+# nothing. That will be the bill for memory, at the end of the chapter.
+#
+# Two more make the end of a classifier: the logarithm of the softmax of each row, and
+# the mean negative log-likelihood of the right classes.
 
 
 def log_softmax(a):
@@ -565,54 +631,6 @@ def nll_loss(log_p, target):
     loss = -(one_hot * log_p.data).sum() / len(target)
     return Tensor(loss, (log_p,), lambda grad: (-grad * one_hot / len(target),))
 
-
-# The backward pass is the forward order, reversed: when a node's turn comes, everything
-# that used it has already added its part.
-
-
-def in_order(output):
-    """All Tensors behind `output`, itself included, each after its sources."""
-    order, seen = [], set()
-
-    def visit(node):
-        if id(node) not in seen:
-            seen.add(id(node))
-            for source in node.sources:
-                visit(source)
-            order.append(node)
-
-    visit(output)
-    return order
-
-
-def backward(output):
-    """Add the gradient of `output` (one number) to `.grad` of every leaf.
-
-    Reverse-mode automatic differentiation (Griewank and Walther 2008).
-    """
-    grads = {id(output): np.ones_like(output.data)}
-    for node in reversed(in_order(output)):
-        grad = grads.pop(id(node))  # complete: all that used it came before
-        if not node.sources:
-            node.grad = grad if node.grad is None else node.grad + grad
-            continue
-        for source, part in zip(node.sources, node.rule(grad), strict=True):
-            grads[id(source)] = grads.get(id(source), 0) + part
-
-
-# First the formula. The graph is the same; only the functions are now ours.
-
-print("\n## An autograd of your own\n")
-ours = {operator.mul: mul, operator.add: add}
-own_leaves = {n: Tensor(v) for n, v in numbers.items()}
-own_formula = {n: (ours[f], *sources) for n, (f, *sources) in formula.items()}
-backward(evaluate(own_formula, own_leaves)["t"])
-for name in numbers:
-    assert own_leaves[name].grad == leaves[name].grad.item()
-    print(f"dt/d{name} = {own_leaves[name].grad}")
-save_figures()
-
-# --- A network, against PyTorch -------------------------------------------------------
 
 # Now a classifier for images of 28 × 28 pixels: three linear layers, 784 to 128 to 64
 # to 10.

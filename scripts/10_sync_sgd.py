@@ -148,7 +148,7 @@ def result(name, value, varies=False):
 # Four ranks take a quarter of every batch each. Do they train the same network that one
 # rank alone would have trained, and to which digit?
 #
-# 35 minutes to read · 30 seconds to run · stands on chapter 3 and chapter 7
+# 30 minutes to read · 30 seconds to run · stands on chapter 3 and chapter 7
 #
 # At the end you can share a batch out in any way and get the gradient of the whole,
 # prove it to twelve digits, and say why the last digits differ. You know what breaks
@@ -197,6 +197,10 @@ def digits(seed=0):
     X, y = load_digits(return_X_y=True)
     X = torch.tensor(X / 16, dtype=torch.float32)
     return split(X, torch.tensor(y), share=0.2, seed=seed)
+
+
+# The network has four weight tensors: two convolutions and two linear layers, with tanh
+# between. The same seed gives the same start.
 
 
 class DigitsNet(nn.Module):
@@ -403,10 +407,12 @@ if rank == 0:
 # all shards are equal, every weight is $1/K$, and the sum is a plain mean.
 #
 # A proof on paper says nothing about a program. So one rank, then two, and so on to all
-# of them compute the gradient of one batch, in float64. `dist.new_group` makes a
-# process group of some of the ranks, as in chapter 7. The batch has 840 samples, which
-# every number up to 8 divides. First the shards are equal; then their sizes are as 1 :
-# 2 : 3 and so on. Each group adds up in three ways:
+# of them compute the gradient of one batch, in float64, and each time we look how far
+# it is from that of the whole batch. `dist.new_group` makes a process group of some of
+# the ranks, as in chapter 7.
+#
+# The batch has 840 samples, which every number up to 8 divides. First the shards are
+# equal; then their sizes are as 1 : 2 : 3 and so on. Each group adds up in three ways:
 # - plain mean: the gradients of the shards' mean losses, each divided by $K$;
 # - weighted mean: the same gradients, each times $m_k/n$;
 # - sum over n: the gradient of the sum of a shard's losses, divided by $n$.
@@ -437,6 +443,9 @@ def gradient(model, x, labels, divisor):
     (loss / divisor).backward()
     return torch.cat([p.grad.flatten() for p in model.parameters()])
 
+
+# Each rank computes its part in the three ways, and an all-reduce over the group adds
+# the parts up:
 
 everyone()
 large = samples_of_step(0, len(X), batch_size=840)
@@ -880,12 +889,15 @@ if rank == 0:
 # in float64 (apart_float64). The difference shrinks with the precision, so by the rule
 # of chapter 3 it is rounding and not a mistake. And the drift is 0 in all trainings, to
 # the last bit.
-#
+
+# --- When curves part -----------------------------------------------------------------
+
 # Do not expect the difference to stay so small in every training. Each step hands on
 # the difference that the one before left, and a large step can enlarge it. Kinks can,
 # too: ReLU has one at 0, and max pooling takes one of four numbers. There a last bit
-# can decide which way a part of the gradient goes. Here are the same training at five
-# times the rate, and one with kinks, 8 epochs each:
+# can decide which way a part of the gradient goes.
+#
+# Here are the same training at five times the rate, and one with kinks, 8 epochs each:
 
 
 class WithKinks(DigitsNet):
@@ -1199,18 +1211,105 @@ if rank == 0:
 # $$\hat x_i = \frac{x_i - \mu}{\sqrt{\sigma^2 + \varepsilon}}, \qquad
 # \mu = \frac{1}{n}\sum_j x_j, \quad \sigma^2 = \frac{1}{n}\sum_j (x_j - \mu)^2$$
 #
-# A rank sees its shard, so it has a $\mu$ and a $\sigma$ of its own.
+# A rank sees its shard, so it has a $\mu$ and a $\sigma$ of its own. We compare a
+# network with PyTorch's batch normalization, on shards, with the same network on the
+# whole batch, in float64.
+#
+# Predict: Equal shards, 16 samples on each rank, each weighted as it should be. Is the
+# averaged gradient nearly right, or as wrong as the plain mean over unequal shards?
+
+
+def normalized(norm):
+    """A small network with a normalization, the same start for each."""
+    torch.manual_seed(0)
+    layers = nn.Linear(64, 32), norm(32), nn.Tanh(), nn.Linear(32, 10)
+    return nn.Sequential(*layers).to(inputs)  # its type, its device
+
+
+def outcome(norm, samples):
+    """Outputs, this rank's part of the gradient, and running variance."""
+    model = normalized(norm)
+    model[1].momentum = 1.0  # running statistics of this batch alone
+    part = gradient(model, inputs[samples], labels[samples], 64)
+    variance = model[1].running_var.clone()
+    return model(inputs[samples]).detach(), part, variance
+
+
+def norm_miss(norm, own):
+    outputs, summed, variance = outcome(norm, own)
+    dist.all_reduce(summed)
+    of_whole = outcome(nn.BatchNorm1d, slice(0, 64))
+    pairs = zip((outputs, summed, variance), (of_whole[0][own], *of_whole[1:]))
+    return [((a - b).abs().max() / b.abs().max()).item() for a, b in pairs]
+
+
+everyone()
+if rank == 0:
+    print("\n## Batch normalization\n")
+
+play("ranks")
+inputs, labels = X[batch].double(), y[batch]
+own = shard(64, rank, world_size)
+miss_of_each = norm_miss(nn.BatchNorm1d, own)
+
+miss_of_each_by_rank = to_rank_0(miss_of_each)
+if rank == 0:
+    play("kernel")
+    worst_miss = np.max(miss_of_each_by_rank, axis=0)
+    assert min(worst_miss[:2]) > 0.01
+    result("batch_norm_miss", round(100 * worst_miss[1]))
+
+# The averaged gradient is wrong by (batch_norm_miss) %, and so not nearly right: each
+# shard was normalized in its own way. The plain mean over unequal shards was wrong by
+# (plain_miss) %.
 #
 # The repair is to add up over all ranks before dividing: the sum of the $x_j$, the sum
 # of their squares, and how many there are, since $\sigma^2 = \frac{1}{n}\sum x_j^2 -
 # \mu^2$. One all-reduce is enough for the three.
 #
-# But this all-reduce is part of the forward pass, and the gradient must come back
-# through it. `dist.all_reduce` writes into its tensor and tells autograd nothing. What
-# belongs there? Every rank's loss depends on the total, and the total depends on every
-# rank's part. So the gradient of a part is the sum of what all ranks' losses say about
-# the total: an all-reduce again. In the words of chapter 7, the all-reduce is its own
-# adjoint.
+# PyTorch has a synchronized batch normalization, `nn.SyncBatchNorm`, and its
+# `convert_sync_batchnorm(model)` puts it in the place of every `BatchNorm` of a model.
+# Here, as it is:
+
+everyone()
+play("ranks")
+if torch.cuda.is_available():
+    inputs, labels = inputs.cuda(), labels.cuda()
+try:
+    pytorchs, refusal = norm_miss(nn.SyncBatchNorm, own), None
+except ValueError as error:
+    pytorchs, refusal = None, str(error)
+
+pytorchs_by_rank = to_rank_0(pytorchs)
+refusal_by_rank = to_rank_0(refusal)
+if rank == 0:
+    play("kernel")
+    its_misses, refusal_of_0 = pytorchs_by_rank[0], refusal_by_rank[0]
+    assert refusal_of_0 or max(its_misses) < 1e-10
+    said = refusal_of_0 or f"ran, wrong by {its_misses}"
+    result("sync_batch_norm", said, varies=True)
+
+# It says: (sync_batch_norm). In PyTorch 2.13 it refuses the CPU; with a GPU this cell
+# runs it and compares.
+#
+# Should one synchronize? Equality has its price: a wait in every such layer, forward
+# and backward. And it is not always wanted. With a shard large enough for good
+# statistics, people keep them per rank on purpose, so that the loss that is optimized
+# stays the same when ranks are added, each with as many samples as before [goyal2017].
+# For normalizations that look at one sample alone, such as layer normalization
+# [ba2016], there is no question.
+#
+# The extra writes one that is right on the CPU, too. Its difficult part is the way back
+# through the all-reduce.
+
+# --- Extra: a batch normalization over all ranks --------------------------------------
+
+# Adding up over the ranks is part of the forward pass, and the gradient must come back
+# through that all-reduce. `dist.all_reduce` writes into its tensor and tells autograd
+# nothing. What belongs there? Every rank's loss depends on the total, and the total
+# depends on every rank's part. So the gradient of a part is the sum of what all ranks'
+# losses say about the total: an all-reduce again. In the words of chapter 7, the
+# all-reduce is its own adjoint.
 
 
 class AllReduce(torch.autograd.Function):
@@ -1260,13 +1359,12 @@ class SyncedBatchNorm(nn.BatchNorm1d):
 
 # Now we compare three networks with one that has PyTorch's batch normalization and the
 # whole batch, in float64:
-# - BatchNorm1d: PyTorch's batch normalization on each rank;
+# - BatchNorm1d: PyTorch's batch normalization on each rank, as above;
 # - OneWay: ours without the backward half, as one would write it at first;
 # - SyncedBatchNorm: ours.
 #
 # Predict: Equal shards, 16 samples on each rank, each weighted as it should be. Which
-# of the three has the gradient of the whole batch? And is the first one nearly right,
-# or as wrong as the plain mean over unequal shards?
+# of the three has the outputs of the whole batch? Which has its gradient?
 
 
 class OneWay(SyncedBatchNorm):
@@ -1277,34 +1375,7 @@ class OneWay(SyncedBatchNorm):
         return parts
 
 
-def normalized(norm):
-    """A small network with a normalization, the same start for each."""
-    torch.manual_seed(0)
-    layers = nn.Linear(64, 32), norm(32), nn.Tanh(), nn.Linear(32, 10)
-    return nn.Sequential(*layers).to(inputs)  # its type, its device
-
-
-def outcome(norm, samples):
-    """Outputs, this rank's part of the gradient, and running variance."""
-    model = normalized(norm)
-    model[1].momentum = 1.0  # running statistics of this batch alone
-    part = gradient(model, inputs[samples], labels[samples], 64)
-    variance = model[1].running_var.clone()
-    return model(inputs[samples]).detach(), part, variance
-
-
-def norm_miss(norm, own):
-    outputs, summed, variance = outcome(norm, own)
-    dist.all_reduce(summed)
-    of_whole = outcome(nn.BatchNorm1d, slice(0, 64))
-    pairs = zip((outputs, summed, variance), (of_whole[0][own], *of_whole[1:]))
-    return [((a - b).abs().max() / b.abs().max()).item() for a, b in pairs]
-
-
 everyone()
-if rank == 0:
-    print("\n## Batch normalization\n")
-
 play("ranks")
 inputs, labels = X[batch].double(), y[batch]
 norms = nn.BatchNorm1d, OneWay, SyncedBatchNorm
@@ -1312,6 +1383,36 @@ own = shard(64, rank, world_size)
 norm_misses = {norm.__name__: norm_miss(norm, own) for norm in norms}
 of_unequal = cut(64, range(2, world_size + 2))[rank]
 unequal_miss = max(norm_miss(SyncedBatchNorm, of_unequal))
+
+norm_misses_by_rank = to_rank_0(norm_misses)
+unequal_miss_by_rank = to_rank_0(unequal_miss)
+if rank == 0:
+    play("kernel")
+    of_ranks, worst_unequal = norm_misses_by_rank, unequal_miss_by_rank
+    worst = {kind: np.max([of_r[kind] for of_r in of_ranks], axis=0)
+             for kind in of_ranks[0]}
+    print(f"{'':>16}  output  gradient  running variance")
+    for kind in ("BatchNorm1d", "OneWay", "SyncedBatchNorm"):
+        output, of_gradient, running = worst[kind]
+        print(f"{kind:>16} {output:7.0e} {of_gradient:9.0e} {running:17.0e}")
+    assert max(*worst["SyncedBatchNorm"], *worst_unequal) < 1e-12
+    assert worst["OneWay"][0] < 1e-12 and worst["OneWay"][1] > 0.01
+    assert min(worst["BatchNorm1d"][:2]) > 0.01
+    result("one_way_miss", round(100 * worst["OneWay"][1]))
+    result("synced_miss", worst["SyncedBatchNorm"][1], varies=True)
+    save_figures()
+
+# With ours, outputs, gradient and running variance are those of the whole batch, the
+# gradient to (synced_miss), and with unequal shards as well.
+#
+# The one in the middle is the dangerous one. Its outputs are right, so its loss is
+# right, and a look at the loss says that all is well. Its gradient is wrong by
+# (one_way_miss) %.
+#
+# With unequal shards the weight must be in the loss before `backward`. Here it is: each
+# loss is the sum over a shard, divided by 64. A weight that `average_gradients` gives
+# afterwards comes too late, for the backward pass of this layer has then added up what
+# all ranks' losses say about the total. How wrong is that?
 
 
 def late_miss(own):
@@ -1324,81 +1425,20 @@ def late_miss(own):
     return ((late - right).abs().max() / right.abs().max()).item()
 
 
-late_misses = late_miss(own), late_miss(of_unequal)
+everyone()
+play("ranks")
 
-norm_misses_by_rank = to_rank_0(norm_misses)
-unequal_miss_by_rank = to_rank_0(unequal_miss)
-if rank == 0:
-    play("kernel")
-    of_ranks, of_unequal = norm_misses_by_rank, unequal_miss_by_rank
-    worst = {kind: np.max([of_r[kind] for of_r in of_ranks], axis=0)
-             for kind in of_ranks[0]}
-    print(f"{'':>16}  output  gradient  running variance")
-    for kind in ("BatchNorm1d", "OneWay", "SyncedBatchNorm"):
-        output, of_gradient, running = worst[kind]
-        print(f"{kind:>16} {output:7.0e} {of_gradient:9.0e} {running:17.0e}")
-    assert max(worst["SyncedBatchNorm"]) < 1e-12 and max(of_unequal) < 1e-12
-    assert worst["OneWay"][0] < 1e-12 and worst["OneWay"][1] > 0.01
-    assert min(worst["BatchNorm1d"][:2]) > 0.01
+late_misses = late_miss(own), late_miss(of_unequal)
 
 late_misses_by_rank = to_rank_0(late_misses)
 if rank == 0:
-    of_equal, of_unequal = late_misses_by_rank[0]
-    assert of_equal < 1e-12 and (of_unequal > 0.01 or n_ranks == 1)
-    result("late_miss", round(100 * of_unequal))
-    result("batch_norm_miss", round(100 * worst["BatchNorm1d"][1]))
-    result("one_way_miss", round(100 * worst["OneWay"][1]))
-    result("synced_miss", worst["SyncedBatchNorm"][1], varies=True)
-    save_figures()
-
-# With PyTorch's batch normalization on every rank, the averaged gradient is wrong by
-# (batch_norm_miss) %, and so not nearly right: each shard was normalized in its own
-# way. The plain mean over unequal shards was wrong by (plain_miss) %. With ours,
-# outputs, gradient and running variance are those of the whole batch, the gradient to
-# (synced_miss), and with unequal shards as well.
-#
-# The one in the middle is the dangerous one. Its outputs are right, so its loss is
-# right, and a look at the loss says that all is well. Its gradient is wrong by
-# (one_way_miss) %.
-#
-# With unequal shards the weight must be in the loss before `backward`. Here it is: each
-# loss is the sum over a shard, divided by 64. The backward pass of this layer adds up
-# what all ranks' losses say about the total, and a weight that `average_gradients`
-# gives afterwards comes too late for that: the gradient is wrong by (late_miss) %. So
-# `sync_sgd`, which weights afterwards, is right with this layer only if the shards are
-# equal.
-#
-# PyTorch has a synchronized batch normalization, `nn.SyncBatchNorm`, and its
-# `convert_sync_batchnorm(model)` puts it in the place of every `BatchNorm` of a model.
-# Here, as it is:
-
-everyone()
-play("ranks")
-if torch.cuda.is_available():
-    inputs, labels = inputs.cuda(), labels.cuda()
-try:
-    pytorchs, refusal = norm_miss(nn.SyncBatchNorm, own), None
-except ValueError as error:
-    pytorchs, refusal = None, str(error)
-
-pytorchs_by_rank = to_rank_0(pytorchs)
-refusal_by_rank = to_rank_0(refusal)
-if rank == 0:
     play("kernel")
-    its_misses, refusal_of_0 = pytorchs_by_rank[0], refusal_by_rank[0]
-    assert refusal_of_0 or max(its_misses) < 1e-10
-    said = refusal_of_0 or f"ran, wrong by {its_misses}"
-    result("sync_batch_norm", said, varies=True)
+    late_equal, late_unequal = late_misses_by_rank[0]
+    assert late_equal < 1e-12 and late_unequal > 0.01
+    result("late_miss", round(100 * late_unequal))
 
-# It says: (sync_batch_norm). In PyTorch 2.13 it refuses the CPU; with a GPU this cell
-# runs it and compares.
-#
-# Should one synchronize? Equality has its price: a wait in every such layer, forward
-# and backward. And it is not always wanted. With a shard large enough for good
-# statistics, people keep them per rank on purpose, so that the loss that is optimized
-# stays the same when ranks are added, each with as many samples as before [goyal2017].
-# For normalizations that look at one sample alone, such as layer normalization
-# [ba2016], there is no question.
+# With unequal shards the gradient is wrong by (late_miss) %. So `sync_sgd`, which
+# weights afterwards, is right with this layer only if the shards are equal.
 
 # --- Four mistakes --------------------------------------------------------------------
 
@@ -1686,8 +1726,7 @@ if rank == 0:
 #   where that is wanted.
 # - Say what `DistributedSampler` deals, which samples come twice, and what is missing
 #   if `set_epoch` is.
-# - Say why batch normalization is no mean over samples, and write one that is right on
-#   many ranks.
+# - Say why batch normalization is no mean over samples, and what repairs it.
 # - Find a sum that should be a mean, another start, the same data: by one gradient
 #   beside that of the whole batch.
 

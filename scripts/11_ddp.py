@@ -122,7 +122,7 @@ def from_rank_0(make):
     return pickle.loads(box[0])
 
 
-APART = ["alone", "samples"]  # the kernel and the ranks have one each
+APART = ["alone", "outputs", "samples"]  # the kernel and the ranks have one each
 playing, held_by = "kernel", {"ranks": {}}
 streams = {"ranks": (torch.get_rng_state(), np.random.get_state(), random.getstate())}
 torch.seed()  # the kernel's streams begin somewhere else
@@ -194,7 +194,7 @@ def digits(seed=0):
 # processes train one network. What does the wrapper send, and when? And what is left
 # for you to do?
 #
-# 30 minutes to read · 30 seconds to run · stands on chapter 10
+# 25 minutes to read · 30 seconds to run · stands on chapter 10
 #
 # At the end you can turn a training loop into a data-parallel one, prove that it is the
 # same training, and say which messages DDP sends at what moment. You can divide the
@@ -748,9 +748,16 @@ for quiet in ("nothing", "both", "backward"):
     counts[quiet] = len(calls)
 sizes = len(parts[0][1]), len(parts), world_size
 
-counts_by_rank = to_rank_0(counts)
+everyone()
 if rank == 0:
     play("kernel")
+    of_batch = MLP([64, 48, 48, 10], seed=0).double()
+    outputs = of_batch(images[:BATCH])
+    torch.nn.functional.cross_entropy(outputs, classes[:BATCH]).backward()
+    of_batch = torch.cat([p.grad.flatten() for p in of_batch.parameters()])
+
+counts_by_rank = to_rank_0(counts)
+if rank == 0:
     all_reduces_of_four_parts = counts_by_rank[0]
     expected_counts = {"nothing": 4, "both": 1, "backward": 4}
     assert all_reduces_of_four_parts == expected_counts
@@ -765,7 +772,7 @@ if rank == 0:
 gradients_by_rank = to_rank_0(gradients)
 if rank == 0:
     for gradient in gradients_by_rank[0].values():
-        assert torch.allclose(gradient, one, rtol=0, atol=1e-14)
+        assert torch.allclose(gradient, of_batch, rtol=0, atol=1e-14)
 
 sizes_by_rank = to_rank_0(sizes)
 if rank == 0:
@@ -837,26 +844,11 @@ def miss(model):
 
 misses = [miss(plain), miss(right)]
 
-everyone()
-in_parts = DDP(network())
-places = torch.arange(before, before + count)
-
-
-def add_part(part):
-    loss = cross_entropy(in_parts(X[part]), y[part], reduction="sum")
-    (loss * world_size / counted).backward()
-
-
-with in_parts.no_sync():
-    add_part(places[:3])
-add_part(places[3:])
-show(misses.append(miss(in_parts)), rank)
-
 misses_by_rank = to_rank_0(misses)
 if rank == 0:
     play("kernel")
-    plain_miss, right_miss, parts_miss = np.max(misses_by_rank, axis=0)
-    assert plain_miss > 0.01 and max(right_miss, parts_miss) < 1e-12
+    plain_miss, right_miss = np.max(misses_by_rank, axis=0)
+    assert plain_miss > 0.01 and right_miss < 1e-12
 
 counted_by_rank = to_rank_0(counted)
 if rank == 0:
@@ -886,8 +878,31 @@ if rank == 0:
 # to (right_miss). It costs one all-reduce of a single number.
 #
 # With gradient accumulation, count the tokens of all parts of the step first, on all
-# ranks, and divide every part by that one number. Libraries that divided part by part
-# had to be repaired in 2024 [unsloth2024].
+# ranks, and divide every part by that one number. Here are the same samples in two
+# parts of unequal length:
+
+everyone()
+play("ranks")
+in_parts = DDP(network())
+places = torch.arange(before, before + count)
+
+
+def add_part(part):
+    loss = cross_entropy(in_parts(X[part]), y[part], reduction="sum")
+    (loss * world_size / counted).backward()
+
+
+with in_parts.no_sync():
+    add_part(places[:3])
+add_part(places[3:])
+miss_in_parts = miss(in_parts)
+
+miss_in_parts_by_rank = to_rank_0(miss_in_parts)
+if rank == 0:
+    play("kernel")
+    assert max(miss_in_parts_by_rank) < 1e-12
+
+# Libraries that divided part by part had to be repaired in 2024 [unsloth2024].
 
 # --- Padding --------------------------------------------------------------------------
 
@@ -1009,19 +1024,29 @@ for step in range(3):
         used_nowhere = replica.module.parity.weight.grad
 used_on_rank_0 = replica.module.parity.weight.grad
 
+everyone()
+parity = replica.module(X[mine], heads=("parity",))[0]
+(own_part,) = torch.autograd.grad(
+    cross_entropy(parity, y[mine] % 2), replica.module.parity.weight)
+
 used_nowhere_by_rank = to_rank_0(used_nowhere)
 if rank == 0:
     play("kernel")
     assert all(gradient is None for gradient in used_nowhere_by_rank)
 
+own_part_by_rank = to_rank_0(own_part)
+if rank == 0:
+    by_number = own_part_by_rank[0] / n_ranks
+
 used_on_rank_0_by_rank = to_rank_0(used_on_rank_0)
 if rank == 0:
-    norms = [gradient.norm().item() for gradient in used_on_rank_0_by_rank]
-    assert len(set(norms)) == 1 and norms[0] > 0
+    for gradient in used_on_rank_0_by_rank:
+        assert torch.allclose(gradient, by_number, rtol=0, atol=1e-15)
+    assert by_number.norm() > 0
 
 # Now there is no error. In the third step rank 0 alone used the second head, and all
-# ranks got its gradient: a mean in which the others count as zero. Where a parameter
-# was used nowhere, its gradient stays `None` on all ranks.
+# ranks got its gradient, divided by their number: a mean in which the others count as
+# zero. Where a parameter was used nowhere, its gradient stays `None` on all ranks.
 #
 # To know which of the two it is, the ranks must ask each other: one more all-reduce in
 # every step, and a walk through the graph. So the option is off by default.
@@ -1117,162 +1142,6 @@ if rank == 0:
 matched_by_rank = to_rank_0(matched)
 if rank == 0:
     result("matched", matched_by_rank[0])
-
-# --- DataParallel: threads or processes -----------------------------------------------
-
-# PyTorch has an older wrapper, `DataParallel`: one process, a thread for each GPU, the
-# model copied to all of them in each step. The documentation recommends DDP, even on
-# one host [ddpdocs]. Why? On a CPU `DataParallel` only calls the model, so it cannot
-# answer:
-
-if rank == 0:
-    print("\n## DataParallel: threads or processes\n")
-    layer, few_images = torch.nn.Linear(64, 2), images[:8].float()
-    if torch.cuda.is_available():
-        layer, few_images = layer.to("cuda:0"), few_images.to("cuda:0")
-    data_parallel = torch.nn.DataParallel(layer)
-    assert torch.allclose(data_parallel(few_images), layer(few_images), atol=1e-5)
-    result("gpus_of_data_parallel", len(data_parallel.device_ids), varies=True)
-
-# So let us build the core of what it does. The work is a forward and a backward pass of
-# two replicas, in three ways:
-# - one thread of rank 0 works on one replica after the other;
-# - two threads of rank 0 have a replica each;
-# - two processes, ranks 0 and 1, have a replica each.
-#
-# There are two models: one of many small layers, whose products are tiny, and one of a
-# few large products.
-
-
-def chain(layers, width):
-    parts = [(nn.Linear(width, width), nn.Tanh()) for _ in range(layers)]
-    return nn.Sequential(*(part for pair in parts for part in pair))
-
-
-def forward_backward(replica, inputs):
-    replica(inputs).sum().backward()
-
-
-def in_three_ways(layers, width, samples, repeats=15):
-    """Seconds for two replicas: one by one, in threads, in processes."""
-    replicas = [chain(layers, width) for _ in range(2)]
-    halves = [torch.ones(samples, width) for _ in range(2)]
-    with ThreadPoolExecutor(2) as pool:
-        ways = [
-            (1, lambda: list(map(forward_backward, replicas, halves))),
-            (1, lambda: list(pool.map(forward_backward, replicas, halves))),
-            (2, lambda: forward_backward(replicas[0], halves[0])),
-        ]
-        return [[seconds(*way) for way in ways] for _ in range(repeats)]
-
-
-def seconds(n, work):
-    """How long the first n ranks do the work; 0 on the others."""
-    dist.barrier()
-    start = time.perf_counter()
-    if rank >= n:
-        return 0.0
-    work()
-    return time.perf_counter() - start
-
-
-everyone()
-play("ranks")
-
-small = in_three_ways(100, 8, 8)
-large = in_three_ways(3, 512, 256, repeats=5)
-
-# Predict: With two free cores, two processes need about half the time. Can two threads
-# be as fast, for the small layers and for the large ones? Think of the lock in chapter
-# 5.
-
-
-def speedups(seconds_of_ranks):
-    """Best of the rounds: how much faster threads are, and processes."""
-    slowest = np.max(seconds_of_ranks, axis=0)  # of the ranks, in each round
-    one_by_one, threads, processes = slowest.min(axis=0)
-    return [one_by_one / threads, one_by_one / processes]
-
-
-small_by_rank = to_rank_0(small)
-large_by_rank = to_rank_0(large)
-if rank == 0:
-    play("kernel")
-    of_small, of_large = speedups(small_by_rank), speedups(large_by_rank)
-    assert (os.cpu_count() or 1) < 2 or of_small[0] < 1.1 * of_small[1]
-    result("small_layers_threads", of_small[0], varies=True)
-    result("small_layers_processes", of_small[1], varies=True)
-    result("large_layers_threads", of_large[0], varies=True)
-    result("large_layers_processes", of_large[1], varies=True)
-
-if rank == 0:
-    fig, ax = plt.subplots(num="threads", figsize=(5.2, 2.6))
-    for place, (threads, processes) in enumerate((of_small, of_large)):
-        ax.barh(place - 0.2, threads, 0.36, color="C0", hatch="..", ec="white")
-        ax.barh(place + 0.2, processes, 0.36, color="C1")
-        ax.text(threads, place - 0.2, " two threads", va="center")
-        ax.text(processes, place + 0.2, " two processes", va="center")
-    ax.axvline(1, color="C7", linestyle=":")
-    longest = max(*of_small, *of_large)
-    ax.set(xlabel="times as fast as one by one", xlim=(0, 1.5 * longest))
-    ax.set(yticks=[0, 1], yticklabels=["many small\nlayers", "few large\nones"])
-    ax.invert_yaxis()
-    ax.grid(axis="y", visible=False)
-    save_figures()
-
-# For small layers much of the time is Python, and the GIL lets only one thread at a
-# time run Python: two threads are (small_layers_threads) times as fast as one, two
-# processes (small_layers_processes) times.
-#
-# PyTorch lets go of the lock while it multiplies, as chapter 5 shows, so large products
-# of two threads can run at the same time. The whole step need not be faster for it: in
-# this run two threads were (large_layers_threads) times as fast as one, and two
-# processes (large_layers_processes) times. On two free cores the ideal is twice as
-# fast. Other programs disturb a measurement this short, in both directions.
-#
-# `DataParallel` has further costs: it copies the model from the first GPU to all others
-# in every forward pass, and gathers all outputs on the first. If this page finds two
-# GPUs, it measures both wrappers.
-
-
-def seconds_a_step(replica, inputs, repeats=20):
-    for step in range(repeats + 5):
-        if step == 5:  # the first ones warm up
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-        replica(inputs).sum().backward()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - start) / repeats
-
-
-everyone()
-play("ranks")
-
-gpus = torch.cuda.device_count()
-pair = dist.new_group([0, 1], backend="nccl" if gpus >= 2 else "gloo")
-dp_seconds = ddp_seconds = None
-if gpus >= 2 and rank == 0:
-    inputs = torch.ones(512, 1024, device="cuda:0")
-    replica = nn.DataParallel(chain(24, 1024).to("cuda:0"), device_ids=[0, 1])
-    dp_seconds = seconds_a_step(replica, inputs)
-dist.barrier()
-if gpus >= 2 and rank < 2:
-    torch.cuda.set_device(rank)
-    inputs = torch.ones(256, 1024, device="cuda")
-    replica = chain(24, 1024).cuda()
-    wrapped = DDP(replica, device_ids=[rank], process_group=pair)
-    ddp_seconds = seconds_a_step(wrapped, inputs)
-
-dp_seconds_by_rank = to_rank_0(dp_seconds)
-ddp_seconds_by_rank = to_rank_0(ddp_seconds)
-if rank == 0:
-    play("kernel")
-    by_threads, by_processes = dp_seconds_by_rank[0], ddp_seconds_by_rank[0]
-    if by_threads is None:
-        print("No two GPUs here: DataParallel could not be measured.")
-    else:
-        ratio = by_threads / by_processes
-        print(f"DataParallel takes {ratio:.2f} times as long as DDP.")
 
 # --- More ranks: batch, learning rate, workers ----------------------------------------
 
@@ -1520,6 +1389,123 @@ if rank == 0:
 # deterministic operations are often slower, and no setting brings equal bits on another
 # kind of GPU or with another version [reproducibility]. Nor does any of this make a
 # restarted run go on with the same bits. That takes chapter 25.
+
+# --- Extra: DataParallel, threads or processes ----------------------------------------
+
+# PyTorch has an older wrapper, `DataParallel`: one process, a thread for each GPU, the
+# model copied to all of them in each step. The documentation recommends DDP, even on
+# one host [ddpdocs]. Why? On a CPU `DataParallel` only calls the model, so it cannot
+# answer:
+
+if rank == 0:
+    print("\n## Extra: DataParallel, threads or processes\n")
+    layer, few_images = torch.nn.Linear(64, 2), images[:8].float()
+    if torch.cuda.is_available():
+        layer, few_images = layer.to("cuda:0"), few_images.to("cuda:0")
+    data_parallel = torch.nn.DataParallel(layer)
+    assert torch.allclose(data_parallel(few_images), layer(few_images), atol=1e-5)
+    result("gpus_of_data_parallel", len(data_parallel.device_ids), varies=True)
+
+# So let us build the core of what it does. The work is a forward and a backward pass of
+# two replicas, in three ways:
+# - one thread of rank 0 works on one replica after the other;
+# - two threads of rank 0 have a replica each;
+# - two processes, ranks 0 and 1, have a replica each.
+#
+# There are two models: one of many small layers, whose products are tiny, and one of a
+# few large products.
+
+
+def chain(layers, width):
+    parts = [(nn.Linear(width, width), nn.Tanh()) for _ in range(layers)]
+    return nn.Sequential(*(part for pair in parts for part in pair))
+
+
+def forward_backward(replica, inputs):
+    replica(inputs).sum().backward()
+
+
+def in_three_ways(layers, width, samples, repeats=15):
+    """Seconds for two replicas: one by one, in threads, in processes."""
+    replicas = [chain(layers, width) for _ in range(2)]
+    halves = [torch.ones(samples, width) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        ways = [
+            (1, lambda: list(map(forward_backward, replicas, halves))),
+            (1, lambda: list(pool.map(forward_backward, replicas, halves))),
+            (2, lambda: forward_backward(replicas[0], halves[0])),
+        ]
+        return [[seconds(*way) for way in ways] for _ in range(repeats)]
+
+
+def seconds(n, work):
+    """How long the first n ranks do the work; 0 on the others."""
+    dist.barrier()
+    start = time.perf_counter()
+    if rank >= n:
+        return 0.0
+    work()
+    return time.perf_counter() - start
+
+
+everyone()
+play("ranks")
+
+small = in_three_ways(100, 8, 8)
+large = in_three_ways(3, 512, 256, repeats=5)
+
+# Predict: With two free cores, two processes need about half the time. Can two threads
+# be as fast, for the small layers and for the large ones? Think of the lock in chapter
+# 5.
+
+
+def speedups(seconds_of_ranks):
+    """Best of the rounds: how much faster threads are, and processes."""
+    slowest = np.max(seconds_of_ranks, axis=0)  # of the ranks, in each round
+    one_by_one, threads, processes = slowest.min(axis=0)
+    return [one_by_one / threads, one_by_one / processes]
+
+
+small_by_rank = to_rank_0(small)
+large_by_rank = to_rank_0(large)
+if rank == 0:
+    play("kernel")
+    of_small, of_large = speedups(small_by_rank), speedups(large_by_rank)
+    assert (os.cpu_count() or 1) < 2 or of_small[0] < 1.1 * of_small[1]
+    result("small_layers_threads", of_small[0], varies=True)
+    result("small_layers_processes", of_small[1], varies=True)
+    result("large_layers_threads", of_large[0], varies=True)
+    result("large_layers_processes", of_large[1], varies=True)
+
+if rank == 0:
+    fig, ax = plt.subplots(num="threads", figsize=(5.2, 2.6))
+    white = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+    for place, (threads, processes) in enumerate((of_small, of_large)):
+        ax.barh(place - 0.2, threads, 0.36, color="C0", hatch="..", ec="white")
+        ax.barh(place + 0.2, processes, 0.36, color="C1")
+        for end, row, label in ((threads, -0.2, "two threads"),
+                                (processes, 0.2, "two processes")):
+            ax.text(end + 0.03, place + row, label, va="center", bbox=white)
+    ax.axvline(1, color="C7", linestyle=":")
+    longest = max(*of_small, *of_large)
+    ax.set(xlabel="times as fast as one by one", xlim=(0, 1.5 * longest))
+    ax.set(yticks=[0, 1], yticklabels=["many small\nlayers", "few large\nones"])
+    ax.invert_yaxis()
+    ax.grid(axis="y", visible=False)
+    save_figures()
+
+# For small layers much of the time is Python, and the GIL lets only one thread at a
+# time run Python: two threads are (small_layers_threads) times as fast as one, two
+# processes (small_layers_processes) times.
+#
+# PyTorch lets go of the lock while it multiplies, as chapter 5 shows, so large products
+# of two threads can run at the same time. The whole step need not be faster for it: in
+# this run two threads were (large_layers_threads) times as fast as one, and two
+# processes (large_layers_processes) times. On two free cores the ideal is twice as
+# fast. Other programs disturb a measurement this short, in both directions.
+#
+# `DataParallel` has further costs: it copies the model from the first GPU to all others
+# in every forward pass, and gathers all outputs on the first.
 
 # --- Extra: options that you may meet -------------------------------------------------
 

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import html
 import os
+import pickle
 import random
 import re
 import socket
@@ -114,7 +115,7 @@ store = next(dist.rendezvous("env://"))[0]
 form_groups()
 
 
-APART = ["after_and_during", "computing", "costs", "dealt", "link", "path", "what"]  # the kernel and the ranks have one each
+APART = ["costs", "dealt", "link", "path", "what"]  # the kernel and the ranks have one each
 playing, held_by = "kernel", {"ranks": {}}
 streams = {"ranks": (torch.get_rng_state(), np.random.get_state(), random.getstate())}
 torch.seed()  # the kernel's streams begin somewhere else
@@ -766,21 +767,17 @@ class Transfer:
 
 # How slow? We give it the bandwidth that sends all gradients in half the time that the
 # two ranks compute, and a latency that makes (n_buckets) messages noticeable. That is
-# where overlap can gain much.
+# where overlap can gain much. As computing never lasts equally long, each turn begins
+# with a step that sends nothing, and the link is set by that.
 #
 # Predict: Sending takes more than half as long as computing. What share of the step can
 # overlap save? What of forward?
 
 everyone()
-computing = min(turns(steps[-1:], torch.randn(256, 224), 5, pair)[0])
+x, links = torch.randn(256, 224), [Link(0, 1) for _ in range(2)]
 nbytes = sum(p.nbytes for p in deep().parameters())
-link = computing / 40, nbytes / (0.5 * computing)
-
-
-def on_the_link(make_step, bucket_bytes=512 << 10):
-    """A step over a new link, and that link's log."""
-    new = Link(*link)
-    return make_step(deep(), bucket_bytes, all_reduce=new.all_reduce), new.log
+ways = [make_step(deep(), all_reduce=each.all_reduce) for make_step, each
+        in zip((in_several, during_backward), links)]
 
 
 def timed(step, log):
@@ -794,10 +791,35 @@ def timed(step, log):
             [(1e3 * (a - start), 1e3 * (b - a)) for a, b in log])
 
 
-x = torch.randn(256, 224)
-ways = [on_the_link(make_step) for make_step in (in_several, during_backward)]
-found = [[timed(*way) for way in ways] for _ in range(7 if rank < 2 else 0)]
-after_and_during = [min(of_way) for of_way in zip(*found)]
+def turn():
+    """A step each way on a link that is set just before: (ms, steps, link)."""
+    computing = torch.tensor(timed(steps[-1], [])[0][0]) / 1e3
+    dist.all_reduce(computing, op=dist.ReduceOp.MAX, group=pair)
+    link = computing.item() / 40, nbytes / (0.5 * computing.item())
+    for each in links:
+        each.latency, each.bandwidth = link
+    after, during = (timed(way, each.log) for way, each in zip(ways, links))
+    return after[0][0] + during[0][0], (after, during), link
+
+
+found = [turn() for _ in range(7 if rank < 2 else 0)]
+
+
+def from_rank_0(make):
+    """What make() returns on rank 0, in the kernel, on every rank: a copy for each."""
+    before = play("kernel")
+    box = [pickle.dumps(make()) if rank == 0 else None]
+    dist.broadcast_object_list(box, group=driver)
+    play(before)
+    return pickle.loads(box[0])
+
+
+def push(name, make):
+    """Give all ranks what make() returns in the kernel, under this name: a copy for each."""
+    before = play("ranks")
+    globals()[name] = from_rank_0(make)
+    play(before)
+
 
 # From ranklab.taught.feeding:
 
@@ -813,29 +835,35 @@ def cores_are_free():
     return os.getloadavg()[0] < 2 * os.cpu_count()
 
 
-# The two rows are the third and the fourth version on that link, rank 0, of each the
-# fastest of seven steps. The light bar is forward and the full one backward. The
-# hatched bars are messages under way, and the gray line is where the step ends. The
-# link was set by a measurement before these steps: if they compute faster than that,
-# sending takes a larger share than we said.
+# The two rows are the third and the fourth version on that link, rank 0, in the turn in
+# which both together were fastest. Below the bars of computing are the messages under
+# way. A gray line is the end of a step, and beside it stands how long the rank has
+# waited after backward.
 
-after_and_during_by_rank = to_rank_0(after_and_during)
+found_by_rank = to_rank_0(found)
 if rank == 0:
     play("kernel")
-    after_and_during = after_and_during_by_rank[0]
-    fig, ax = plt.subplots(num="overlap", figsize=(5.2, 2.2))
+    _, after_and_during, link = min(found_by_rank[0])
+
+push("link", lambda: link)
+if rank == 0:
+    fig, ax = plt.subplots(num="overlap", figsize=(5.2, 2.6))
     for row, ((end, forward, ended), sent) in enumerate(after_and_during):
-        computed = [(0, forward), (forward, ended - forward)]
-        ax.broken_barh(computed, (row - 0.35, 0.35),
+        ax.broken_barh([(0, forward), (forward, ended - forward)],
+                       (row - 0.35, 0.35),
                        facecolors=(pale(RANK_COLORS[0], 0.4), RANK_COLORS[0]))
         for a, b, what in ((0, forward, "forward"), (forward, ended, "backward")):
-            ax.text((a + b) / 2, row - 0.175, what, ha="center", va="center",
-                    fontsize=8, color="white" if a else "black")
+            fits = b - a > 0.13 * end
+            ax.text((a + b) / 2, row - 0.175, what * fits, ha="center",
+                    va="center", fontsize=8, color="white" if a else "black")
         ax.broken_barh(sent, (row + 0.02, 0.3), facecolor=pale(RANK_COLORS[0]),
                        edgecolor=RANK_COLORS[0], hatch="//////", linewidth=0.6)
+        ax.text(sent[0][0], row + 0.35, "messages", va="top", fontsize=8)
         ax.vlines(end, row - 0.42, row + 0.42, color="#595959", linewidth=1.5)
+        ax.text(end, row, f" waited\n {end - ended:.0f} ms", va="center", size=8)
     ax.set_yticks([0, 1], ["after\nbackward", "during\nbackward"])
-    ax.set(xlabel="time since the step began (ms)", ylim=(1.5, -0.5))
+    ax.set(xlabel="time since the step began (ms)", ylim=(1.55, -0.5),
+           xlim=(0, 1.2 * max(marks[0] for marks, _ in after_and_during)))
     ax.grid(False, axis="y")
     after, during = (end - ended for (end, _, ended), _ in after_and_during)
     assert during < after or not cores_are_free()
@@ -907,13 +935,17 @@ play("ranks")
 fit_sizes = [4 << 10, 32 << 10, 128 << 10, 512 << 10, 1 << 20]
 costs = [core_seconds(n) if rank < 2 else float("nan") for n in fit_sizes]
 
+# Then the steps: over the same link, with buckets of six sizes. In the figure the line
+# is computed, and the points are measured.
+
 everyone()
 limits = [1, 150 << 10, 300 << 10, 600 << 10, 1500 << 10, 4 << 20]
 order = [*deep().parameters()][::-1]
 dealt = [[b.buffer.nbytes for b in in_buckets(order, each)] for each in limits]
 by_bucket = turns(
     [deep(), during_backward(deep(), all_reduce=lambda *_, **how: None),
-     *(on_the_link(during_backward, limit)[0] for limit in limits)], x, 7, pair)
+     *(during_backward(deep(), limit, all_reduce=Link(*link).all_reduce)
+       for limit in limits)], x, 7, pair)
 
 # From ranklab.taught.messages:
 
@@ -946,11 +978,10 @@ if rank == 0:
     core = latency_bandwidth(fit_sizes_by_rank[0], costs)
 
 play("ranks")
-link_by_rank = to_rank_0(link)
 dealt_by_rank = to_rank_0(dealt)
 if rank == 0:
     play("kernel")
-    link, dealt = max(link_by_rank[:2]), dealt_by_rank[0]  # the slower rank's
+    dealt = dealt_by_rank[0]
     parts = ahead / 1e3, (computing - ahead) / 1e3
 
     predicted = np.array([1e3 * overlapped_seconds(b, *parts, *link, core)
@@ -993,8 +1024,13 @@ if rank == 0:
 # PyTorch's choice is 25 MB [li2020], after a first bucket of 1 MB, so that something is
 # under way early, as chapter 11 has said.
 #
-# Where is the optimum in general? Take k equal buckets of a gradient of S bytes, T
-# seconds of backward, and a link that sends by itself.
+# For another link or another network the best number is another one. The extra says how
+# to compute it.
+
+# --- Extra: the best number of buckets ------------------------------------------------
+
+# Take k equal buckets of a gradient of S bytes, T seconds of backward, and a link that
+# sends by itself.
 # - The link keeps up if it has sent each bucket before the next one is full. Then only
 #   the last bucket is left when backward ends, α + S/(kβ) seconds. More buckets are
 #   better, by less and less. It keeps up with at most (T − S/β)/α of them.
@@ -1308,7 +1344,8 @@ if rank == 0:
     path = path_by_rank[0]
     edges = dict.fromkeys((a, *step) for (_, a), step in zip(path, path[1:]))
     show(drawing(
-        "digraph {rankdir=LR; node [style=rounded shape=box]; "
+        "digraph {rankdir=LR; node [style=rounded shape=box fontname=Helvetica]; "
+        "edge [fontname=Helvetica]; "
         + "".join(f'{a} -> {b} [label=" {by} "];' for a, by, b in edges)
         + 'averaging -> refused [label=" arm " style=dashed]; '
         "refused [shape=plaintext]}",
@@ -1374,6 +1411,8 @@ class Reducer(Armed):
             p.grad = None
         self.finish()
 
+
+# In which order does it send, before and after one step?
 
 everyone()
 name_of = {p: name for name, p in layers.named_parameters()}
@@ -1449,6 +1488,12 @@ def broadcast_all(tensors, src=0, group=None):
                 t.copy_(values.view_as(t))
 
 
+def remove_all(hooks):
+    """Hooks go with their wrapper: else they live as long as the model."""
+    for hook in hooks:
+        hook.remove()
+
+
 # The wrapper compares, broadcasts, and makes a reducer. The forward pass arms it once
 # it has its result. So all ranks decide the same, if all call their model; and a
 # forward that fails leaves the reducer as it was.
@@ -1479,15 +1524,9 @@ class Replicated(nn.Module):
         return output
 
 
-# Next come `no_sync`, for backwards that only accumulate, and the buffers: tensors of a
-# model that are not trained, such as the running means of a batch norm. Rank 0's are
-# given to all.
-
-
-def remove_all(hooks):
-    """Hooks go with their wrapper: else they live as long as the model."""
-    for hook in hooks:
-        hook.remove()
+# Two things come next. A forward under `no_sync()` does not arm: its backward only
+# accumulates. And `before` sees to the buffers, tensors of a model that are not
+# trained, such as the running means of a batch norm: rank 0's are given to all.
 
 
 class Shared(Replicated):
@@ -1784,18 +1823,29 @@ if rank == 0:
 # Where does it matter that the all-reduce is a ring?
 
 if rank == 0:
-    many = 2 ** np.arange(0, 11)
+    many, far = 2 ** np.arange(0, 11), {"NVLink": 256}
     fig, ax = plt.subplots(num="elsewhere")
-    for name, color in zip(NETWORKS, ("C0", "C1", "C2")):
-        for overlap, style in ((True, "-"), (False, "--")):
-            sizes = many[many <= (256 if name == "NVLink" else 1024)]
-            shares = [efficiency(size, name, overlap=overlap) for size in sizes]
-            ax.semilogx(sizes, shares, color + style, label=name * overlap)
+    for label, style in (("with overlap", "-"), ("without", "--")):
+        ax.plot([], [], style, color="#595959", label=label)
+        for name, color in zip(NETWORKS, ("C0", "C1", "C2")):
+            sizes = many[many <= far.get(name, 1024)]
+            shares = [efficiency(n, name, overlap=style == "-") for n in sizes]
+            ax.semilogx(sizes, shares, color + style)
+    for name, at, color in zip(NETWORKS, (4, 512, 256), ("C0", "C1", "C2")):
+        ax.text(1.15 * at, efficiency(at, name) + 0.02, name, color=color)
     ax.set_xticks(many[::2], many[::2])
     ax.minorticks_off()
-    ax.set(xlabel="GPUs", ylabel="share of perfect scaling", ylim=(0, 1.05))
-    ax.legend(title="dashed: no overlap", loc="center", bbox_to_anchor=(0.5, 0.45))
+    ax.set(xlabel="GPUs", ylabel="share of perfect scaling", xlim=(0.8, 3000),
+           ylim=(0, 1.05))
+    ax.legend(loc="center left", bbox_to_anchor=(0.14, 0.42))
     save_figures()
+
+
+def leave_group():
+    """The end of the ranks: rank 0 may go on alone."""
+    everyone()
+    dist.destroy_process_group()
+
 
 if rank == 0:
     four, link = [500e6] * 4, "InfiniBand"
@@ -1808,13 +1858,6 @@ if rank == 0:
     result("weak_64", round(efficiency(64, link), 2))
     assert efficiency(8, link, buckets=four) < efficiency(8, link)
     assert efficiency(8, "NVLink", overlap=False) > 0.9
-
-
-def leave_group():
-    """The end of the ranks: rank 0 may go on alone."""
-    everyone()
-    dist.destroy_process_group()
-
 
 # 8 GPUs. On Ethernet (ethernet_8) of perfect scaling is left: sending takes more than
 # ten times as long as computing, and little can be hidden behind what is so short. Then
@@ -1832,29 +1875,9 @@ def leave_group():
 # (weak_64). In the strong one, with an eighth of the tokens on each, it is (strong_64).
 # The gradients are as large as before, and there is less computing to hide them behind:
 # a part that does not shrink, as in Amdahl's law (chapter 1).
-
-
-def tokens_to_hide(size, network):
-    return (size - 1) / size * FLOPS / NETWORKS[network][1]
-
-
-if rank == 0:
-    result("tokens_infiniband", round(tokens_to_hide(8, "InfiniBand")))
-    result("tokens_nvlink", round(tokens_to_hide(8, "NVLink")))
-    fewest = tokens_to_hide(8, "InfiniBand")
-    assert efficiency(8, "InfiniBand", fewest) > 0.9
-    assert efficiency(8, "InfiniBand", fewest / 2) < 0.6
-
-# Worked problem: How many tokens must a GPU have in a step, for the gradients to hide
-# behind backward? With N parameters in bfloat16, the ring of n GPUs sends 2N · 2(n −
-# 1)/n bytes over a link of β bytes/s; backward takes 4N · tokens FLOP at F FLOP/s. N
-# cancels:
 #
-# $$\text{tokens} \ge \frac{n-1}{n} \cdot \frac{F}{\beta}.$$
-#
-# With 8 H100s at 40 % and InfiniBand: 7/8 · 396 · 10¹² / (50 · 10⁹) =
-# (tokens_infiniband). With NVLink: (tokens_nvlink). Whether the model is large or small
-# does not matter.
+# How many tokens a GPU needs for its gradients to hide, chapter 11 has computed:
+# whether the model is large or small does not matter.
 
 # --- What you can do now --------------------------------------------------------------
 
@@ -1867,8 +1890,7 @@ if rank == 0:
 # - Keep ranks in step: the same model, the same order of messages, a message for every
 #   gradient that does not come, and nothing read before it is there.
 # - Test a wrapper against a training without ranks and against PyTorch's.
-# - Predict what more ranks bring, on which link, and how many tokens a GPU needs to
-#   hide its gradients.
+# - Predict what more ranks bring, and on which link.
 
 # --- Run it on a cluster --------------------------------------------------------------
 

@@ -76,6 +76,36 @@ def add(a, b):
     return Tensor(out, (a, b), lambda grad: (grad, grad.sum(axis=rows)))
 
 
+def in_order(output):
+    """All Tensors behind `output`, itself included, each after its sources."""
+    order, seen = [], set()
+
+    def visit(node):
+        if id(node) not in seen:
+            seen.add(id(node))
+            for source in node.sources:
+                visit(source)
+            order.append(node)
+
+    visit(output)
+    return order
+
+
+def backward(output):
+    """Add the gradient of `output` (one number) to `.grad` of every leaf.
+
+    Reverse-mode automatic differentiation (Griewank and Walther 2008).
+    """
+    grads = {id(output): np.ones_like(output.data)}
+    for node in reversed(in_order(output)):
+        grad = grads.pop(id(node))  # complete: all that used it came before
+        if not node.sources:
+            node.grad = grad if node.grad is None else node.grad + grad
+            continue
+        for source, part in zip(node.sources, node.rule(grad), strict=True):
+            grads[id(source)] = grads.get(id(source), 0) + part
+
+
 def matmul(a, b):
     """The matrix product of a (m, k) and b (k, n): (m, n)."""
     out = a.data @ b.data
@@ -109,33 +139,3 @@ def nll_loss(log_p, target):
     one_hot = np.eye(log_p.data.shape[1])[target]
     loss = -(one_hot * log_p.data).sum() / len(target)
     return Tensor(loss, (log_p,), lambda grad: (-grad * one_hot / len(target),))
-
-
-def in_order(output):
-    """All Tensors behind `output`, itself included, each after its sources."""
-    order, seen = [], set()
-
-    def visit(node):
-        if id(node) not in seen:
-            seen.add(id(node))
-            for source in node.sources:
-                visit(source)
-            order.append(node)
-
-    visit(output)
-    return order
-
-
-def backward(output):
-    """Add the gradient of `output` (one number) to `.grad` of every leaf.
-
-    Reverse-mode automatic differentiation (Griewank and Walther 2008).
-    """
-    grads = {id(output): np.ones_like(output.data)}
-    for node in reversed(in_order(output)):
-        grad = grads.pop(id(node))  # complete: all that used it came before
-        if not node.sources:
-            node.grad = grad if node.grad is None else node.grad + grad
-            continue
-        for source, part in zip(node.sources, node.rule(grad), strict=True):
-            grads[id(source)] = grads.get(id(source), 0) + part

@@ -266,6 +266,12 @@ def broadcast_all(tensors, src=0, group=None):
                 t.copy_(values.view_as(t))
 
 
+def remove_all(hooks):
+    """Hooks go with their wrapper: else they live as long as the model."""
+    for hook in hooks:
+        hook.remove()
+
+
 class Replicated(nn.Module):
     """A replica of `module` on each rank, whose backward averages."""
 
@@ -295,12 +301,6 @@ class Replicated(nn.Module):
         elif torch.is_grad_enabled():
             self.reducer.absent = ()  # whatever comes now is welcome
         return output
-
-
-def remove_all(hooks):
-    """Hooks go with their wrapper: else they live as long as the model."""
-    for hook in hooks:
-        hook.remove()
 
 
 class Shared(Replicated):
