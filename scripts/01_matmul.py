@@ -293,6 +293,11 @@ if rank == 0:
     ax.set_xticks([16, 64, 256, 1024], ["16", "64", "256", "1024"])
     ax.minorticks_off()
     ax.set(xlabel="n (rows of a matrix)", ylabel="CPU time (s)")
+    ends = loops_seconds[-1], blas_seconds[0]
+    arrow = {"arrowstyle": "<->"}
+    ax.annotate("", (128, ends[0]), (128, ends[1]), arrowprops=arrow)
+    ax.text(138, math.sqrt(math.prod(ends)), f"{ends[0] / ends[1]:.0f} times")
+    ax.set_title("far apart, and nearly parallel", size=11)
     ax.legend()
     save_figures()
 
@@ -435,6 +440,7 @@ if rank == 0:
     ax.scatter([growing[name] for name in names], names, color=colors, zorder=2)
     ax.axvline(1, color="black", linewidth=1, linestyle="--")
     ax.set(xscale="log", xlabel="residual, as a share of the flat line's")
+    ax.set_title("growth with the cube of n explains the time", size=11)
     save_figures()
 
 if rank == 0:
@@ -655,8 +661,8 @@ if rank == 0:
 # One product, many ways of doing it. Each is measured in GFLOP/s: $2n^3$ operations
 # divided by the time, in billions. Numbers are float64, which is what a Python `float`
 # is, unless a rung says otherwise. The slow ways get smaller matrices, or we would
-# wait. What runs on one thread is timed in CPU time, as above; what runs on several, by
-# the clock on the wall.
+# wait. The slow ways are timed in CPU time, as above. All rungs of BLAS are timed by
+# the clock on the wall, which several cores share.
 
 
 def gflops(multiply, n, dtype=np.float64, clock=time.process_time):
@@ -774,14 +780,14 @@ if rank == 0:
     cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count()
     with threadpool_limits(1, user_api="blas"):
         rate["NumPy blocks"] = gflops(by_blocks, 512)
-        rate["BLAS, one thread"] = gflops(np.matmul, 1024)
-    wall = time.perf_counter
+        core_peak = gflops(np.matmul, 1024)  # in CPU time, for the next section
+        wall = time.perf_counter
+        rate["BLAS, one thread"] = gflops(np.matmul, 1024, clock=wall)
     with threadpool_limits(cores, user_api="blas"):
         rate["BLAS, all cores"] = gflops(np.matmul, 1024, clock=wall)
         rate["BLAS, all cores, float32"] = gflops(
             np.matmul, 1024, dtype=np.float32, clock=wall
         )
-    core_peak = rate["BLAS, one thread"]
     result("blas_over_loops", core_peak / rate["three loops"], varies=True)
     result("core_peak", core_peak, varies=True)
     result("operations_a_tick", core_peak / 7, varies=True)  # under 7 GHz
@@ -817,6 +823,8 @@ if rank == 0:
         ax.text(0.012, len(rate), "GPU: none in this machine", va="center", size=9)
         ax.set_ylim(-0.6, len(rate) + 0.6)
     ax.set(xscale="log", xlabel="GFLOP/s", xlim=(0.01, 8 * max(rate.values())))
+    gain = core_peak / rate["three loops"]
+    ax.set_title(f"the same product, {gain:,.0f} times as fast", size=11)
     save_figures()
 
 if rank == 0:
@@ -832,26 +840,23 @@ if rank == 0:
     result("cores", cores, varies=True)
     in_float32 = rate["BLAS, all cores, float32"] / rate["BLAS, all cores"]
     result("float32_gain", in_float32, varies=True)
-    by_the_wall = time.perf_counter  # the clock that all cores share
-    with threadpool_limits(1, user_api="blas"):
-        alone = gflops(np.matmul, 1024, clock=by_the_wall)
-    more_cores = rate["BLAS, all cores"] / alone
+    more_cores = rate["BLAS, all cores"] / rate["BLAS, one thread"]
     result("cores_over_thread", more_cores, varies=True)
 
-# One thread of BLAS is (blas_over_loops) times as fast as the loops, at (core_peak)
-# GFLOP/s. No processor is sold with a clock of seven billion ticks a second, so one
-# core did at least (operations_a_tick) operations in a tick, on average. That a machine
-# with 64 cores does 64 operations at a time is therefore wrong: an instruction works on
-# several numbers at once, and a core can begin several instructions in a tick.
+# In CPU time, one thread of BLAS is (blas_over_loops) times as fast as the loops, at
+# (core_peak) GFLOP/s. No processor is sold with a clock of seven billion ticks a
+# second, so one core did at least (operations_a_tick) operations in a tick, on average.
+# That a machine with 64 cores does 64 operations at a time is therefore wrong: an
+# instruction works on several numbers at once, and a core can begin several
+# instructions in a tick.
 #
 # Of numbers half as long, an instruction takes twice as many. So float32 can gain a
 # factor of two, here (float32_gain).
 #
-# For all (cores) cores the clock on the wall counts, so compare them with one thread by
-# the same clock, and not with its bar, which is CPU time. By that clock they had
-# (cores_over_thread) times the rate of one thread. Two things can keep this number
-# down. Other programs may have the cores. And the operating system may count hardware
-# threads: two of them share the arithmetic of one core.
+# All (cores) cores had (cores_over_thread) times the rate of one thread, both by the
+# clock on the wall. Two things can keep this number down. Other programs may have the
+# cores. And the operating system may count hardware threads: two of them share the
+# arithmetic of one core.
 
 # --- The roof -------------------------------------------------------------------------
 
@@ -924,12 +929,12 @@ if rank == 0:
 if rank == 0:
     intensity = {"three loops": 2 / 16, "loops reordered": 2 / 24}
     intensity |= {"NumPy rows": 2 / 40, "NumPy blocks": 64 / 24}
-    intensity |= {"BLAS, one thread": 1024 / 12}
     fig, ax = plt.subplots(num="roofline")
     x_axis = np.geomspace(0.004, 3000)
     roof = np.minimum(core_peak, x_axis * bandwidth)
     ax.loglog(x_axis, roof, color="black", label="slope: memory, flat: processor")
     points = {name: (intensity[name], rate[name]) for name in intensity}
+    points["BLAS, one thread"] = 1024 / 12, core_peak
     points["add two arrays"] = (1 / 24, added / 1e9 / 24)
     points["matrix times vector"] = (2 / 8, vector_rate)
     for name, (flop_per_byte, value) in points.items():
@@ -942,6 +947,7 @@ if rank == 0:
             name, (flop_per_byte, value), (shift, -3), fontsize=9, **style
         )
     ax.set(xlabel="arithmetic intensity (flop/byte)", ylabel="GFLOP/s")
+    ax.set_title("BLAS is at the roof, the loops are far below it", size=11)
     ax.set_ylim(min(rate.values()) / 4, 4 * core_peak)
     ax.legend(loc="upper left")
     save_figures()
@@ -1235,21 +1241,24 @@ if rank == 0:
 # the two: a larger batch on more ranks is weak scaling, as long as the larger batch is
 # of use.
 #
-# In the figure, the dot is what we measured for the same problem, and the square for
-# the larger one, where each rank does a whole product.
+# In the figure, the dot is what we measured for the same problem. The square is for the
+# larger one, where each rank does a whole product.
 
 if rank == 0:
     s = found[403]["s"]
     many = np.linspace(1, 8)
-    fig, ax = plt.subplots(num="amdahl")
+    fig, ax = plt.subplots(num="amdahl", figsize=(5.2, 3.8))
     ax.plot(many, many, "--", color="C7", label="ideal")
     ax.plot(many, s + (1 - s) * many, color="C2", label="Gustafson: larger problem")
     ax.plot(many, amdahl(s, many), color="C0", label="Amdahl: same problem")
     ax.axhline(1 / s, color="C0", lw=1, ls=":", label="its limit, 1/s")
-    ax.plot(p, found[403]["scaled"], "s", color="C2", ms=11, mfc="none", mew=2)
-    ax.plot(p, found[403]["speed-up"], "o", color="C0", ms=5)
+    ax.plot(p, found[403]["scaled"], "s", color="C2", ms=11, mfc="none", mew=2,
+            label="measured, larger problem")
+    ax.plot(p, found[403]["speed-up"], "o", color="C0", ms=5,
+            label="measured, same problem")
     ax.set(xlabel="ranks", ylabel="speed-up", xticks=range(1, 9))
     ax.set_ylim(0, 8.2)
+    ax.set_title("the same problem stops at 1/s, a larger one does not", size=11)
     ax.legend(fontsize=9)
     save_figures()
 
@@ -1407,7 +1416,8 @@ if rank == 0:
     ax.axhline(1, color="black", linewidth=1)
     ax.set(xlabel="n", ylabel="Strassen / plain product", ylim=(0.7, 2.6))
     ax.set_xscale("log", base=2)
-    ax.legend(loc="upper left", bbox_to_anchor=(0, -0.2), ncols=2, fontsize=9)
+    ax.set_title("fewer operations are not yet less time", size=11)
+    fig.legend(loc="outside lower center", ncols=2, fontsize=9)
     save_figures()
 
 
