@@ -523,7 +523,9 @@ if rank == 0:
     result("held_1f1b", [held(program) for program in schedules["1F1B"]])
 
 if rank == 0:
-    show(timetables(plans, "one-f-one-b"))
+    holds = {f"{which}: stage 0 holds {held(s[0])} micro-batches": plans[which]
+             for which, s in schedules.items()}
+    show(timetables(holds, "one-f-one-b"))
 
 if rank == 0:
     gaps = [idle_share(times) for times in plans.values()]
@@ -1247,10 +1249,8 @@ def check_program(stage, program, wanted, micro_batches, chunks):
         kinds = "".join(kind for kind in "FBIW" if (kind, k, chunk) in done)
         if kinds not in ("FB", "FIW"):
             this, does = name(("", k, chunk)), " ".join(kinds) or "nothing"
-            raise ScheduleError(
-                f"Stage {stage} does {does} with micro-batch {this}; it must "
-                "do F and B, or F, I and W."
-            )
+            wrong = f"Stage {stage} does {does} with micro-batch {this}"
+            raise ScheduleError(f"{wrong}; it must do F and B, or F, I and W.")
 
 
 # The last two points are a matter of all lists together. So play them: every stage goes
