@@ -8,6 +8,7 @@
 #
 # pip install matplotlib numpy torch  (for mpiexec also: mpich mpi4py)
 
+import contextlib
 import html
 import io
 import os
@@ -633,8 +634,8 @@ assert all(map(torch.equal, boxes, theirs))
 # Each box must be a tensor of its own: `[empty()] * n` would be one box, n times, and
 # keep one part only.
 #
-# Used for: putting together a tensor of which everyone has a shard: parameters
-# [rajbhandari2020], or activations (chapter 18).
+# Used for: putting together a tensor of which everyone has a shard, such as a part of a
+# model's parameters.
 
 # --- Reduce ---------------------------------------------------------------------------
 
@@ -764,7 +765,7 @@ if rank == 0:
 # from rank 3 to 2, to 1, to 0. As in the all-gather, every rank sends $\frac{n-1}{n} N$
 # bytes in $n - 1$ rounds.
 #
-# Used for: gradients of which every rank needs only its own shard [rajbhandari2020].
+# Used for: gradients of which every rank needs only its own shard.
 
 # --- All-reduce -----------------------------------------------------------------------
 
@@ -857,8 +858,8 @@ if rank == 0:
 # \rceil$ rounds, in which parts travel by way of others, and more bytes are sent:
 # Bruck's [bruck1997].
 #
-# Used for: tokens that go to their experts and back; going from one way of sharing a
-# tensor to another.
+# Used for: going from one way of sharing a tensor to another; sending tokens to the
+# ranks that compute on them, and back.
 
 # --- Barrier --------------------------------------------------------------------------
 
@@ -1139,7 +1140,7 @@ if rank == 0:
 # Of a list it makes (list_form) all-reduces, one for each part, and keeps one result;
 # of one tensor, in `reduce_scatter_single`, (tensor_form) [gloo_reduce_scatter]. So on
 # Gloo neither form saves bytes, and the list form costs rounds, too. NCCL has a
-# reduce-scatter of its own [nccl]. Remember it when you measure sharded training on a
+# reduce-scatter of its own [nccl]. Remember it when you measure a reduce-scatter on a
 # laptop.
 #
 # Its reduce moves (gloo_reduce) times the tensor: a reduce-scatter, then a gather to
@@ -1403,7 +1404,7 @@ if rank == 0:
                              width_ratios=(1, 1, 0.6, 2, 1))
     for ax, name in zip(axes, shown):
         draw_matrix(ax, name)
-        ax.title.set_fontsize(9)
+        ax.title.set_fontsize(8)
     save_figures()
 
 
@@ -1516,27 +1517,30 @@ by_hand_by_rank = to_rank_0(by_hand)
 if rank == 0:
     result("right_gradient", by_hand_by_rank[0].item())
 
-# It should be (right_gradient), and it is (gradient), without an error: autograd saw no
-# other rank.
-#
-# And what is `no_grad` for? It says that autograd need not look. Without it the
-# gradient is (gradient), too, but newer versions of PyTorch warn in the backward pass
-# that it may be wrong:
+
+def backward_with(context):
+    """(x's gradient, how many warnings) with the all-reduce in a context."""
+    x = torch.ones(1, requires_grad=True)
+    y = 2 * x
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with context:
+            dist.all_reduce(y)
+        y.backward()
+    return x.grad.item(), len(caught)
+
 
 everyone()
 play("ranks")
 
-x = torch.ones(1, requires_grad=True)
-y = 2 * x
-with warnings.catch_warnings(record=True) as warned:
-    warnings.simplefilter("always")
-    dist.all_reduce(y)
-    assert not warned
-    y.backward()
-assert x.grad.item() == gradient
-is_new = hasattr(dist, "all_gather_single")  # PyTorch 2.13 and later
-assert not is_new or "autograd" in str(warned[0].message)
+assert backward_with(torch.no_grad()) == (gradient, 0)
+assert backward_with(contextlib.nullcontext())[0] == gradient
 
+# It should be (right_gradient), and it is (gradient), without an error: autograd saw no
+# other rank. Without `no_grad` it is (gradient), too. All that `no_grad` does here is
+# to say that we know: newer versions of PyTorch warn without it, in the backward pass,
+# that the gradient may be wrong.
+#
 # Chapters 16 and 18 wrap collectives in autograd functions whose backward is the
 # adjoint.
 #
