@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import ClassVar
 
 import big_o
+import matplotlib
+import matplotlib.colors
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
@@ -288,12 +290,18 @@ def save_figures():
 
 if rank == 0:
     fig, ax = plt.subplots(num="two-ways")
-    ax.loglog(loops_n, loops_seconds, "o-", color="C1", label="three loops")
-    ax.loglog(blas_n, blas_seconds, "o-", color="C0", label="BLAS")
-    ax.set_xticks([16, 64, 256, 1024], ["16", "64", "256", "1024"])
+    ax.loglog(loops_n, loops_seconds, "o-", color="C1")
+    ax.loglog(blas_n, blas_seconds, "o-", color="C0")
+    ax.text(18, loops_seconds[2], "three loops", color="C1")
+    ax.text(700, blas_seconds[2] / 2, "BLAS", color="C0")
+    ends = loops_seconds[-1], blas_seconds[0]
+    ax.annotate("", (128, ends[1]), (128, ends[0]), arrowprops={"arrowstyle": "<->"})
+    middle = (ends[0] * ends[1]) ** 0.5
+    ax.text(140, middle, f"{ends[0] / ends[1]:,.0f} times", va="center")
+    ax.set_xticks([16, 64, 128, 256, 1024], ["16", "64", "128", "256", "1024"])
     ax.minorticks_off()
     ax.set(xlabel="n (rows of a matrix)", ylabel="CPU time (s)")
-    ax.legend()
+    ax.set_title("far apart, and growing alike", fontsize=11)
     save_figures()
 
 if rank == 0:
@@ -434,6 +442,8 @@ if rank == 0:
     fig, ax = plt.subplots(num="residuals")
     ax.scatter([growing[name] for name in names], names, color=colors, zorder=2)
     ax.axvline(1, color="black", linewidth=1, linestyle="--")
+    ax.set_title("the farther left, the better the class fits", fontsize=11)
+    ax.text(0.8, "Cubic", "flat line", ha="right", va="center")
     ax.set(xscale="log", xlabel="residual, as a share of the flat line's")
     save_figures()
 
@@ -655,14 +665,15 @@ if rank == 0:
 # One product, many ways of doing it. Each is measured in GFLOP/s: $2n^3$ operations
 # divided by the time, in billions. Numbers are float64, which is what a Python `float`
 # is, unless a rung says otherwise. The slow ways get smaller matrices, or we would
-# wait. What runs on one thread is timed in CPU time, as above; what runs on several, by
-# the clock on the wall.
+# wait. Most are timed in CPU time, as above. Where several threads run, or a GPU, only
+# the clock on the wall will do. So BLAS on one thread is timed by both, and has two
+# rungs.
 
 
 def gflops(multiply, n, dtype=np.float64, clock=time.process_time):
     """Rate of multiply(A, B) on random n-by-n arrays, in GFLOP/s."""
     A, B = rng.random((2, n, n)).astype(dtype)
-    return 2 * n**3 / best_time(multiply, A, B, clock=clock) / 1e9
+    return 2 * n**3 / best_time(multiply, A, B, repeat=5, clock=clock) / 1e9
 
 
 if rank == 0:
@@ -772,16 +783,16 @@ def by_blocks(A, B, b=64):
 if rank == 0:
     has_affinity = hasattr(os, "sched_getaffinity")
     cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count()
+    wall = time.perf_counter
     with threadpool_limits(1, user_api="blas"):
         rate["NumPy blocks"] = gflops(by_blocks, 512)
-        rate["BLAS, one thread"] = gflops(np.matmul, 1024)
-    wall = time.perf_counter
+        rate["BLAS, one thread"] = core_peak = gflops(np.matmul, 1024)
+        rate["one thread, wall"] = gflops(np.matmul, 1024, clock=wall)
     with threadpool_limits(cores, user_api="blas"):
-        rate["BLAS, all cores"] = gflops(np.matmul, 1024, clock=wall)
-        rate["BLAS, all cores, float32"] = gflops(
+        rate["all cores, wall"] = gflops(np.matmul, 1024, clock=wall)
+        rate["float32, wall"] = gflops(
             np.matmul, 1024, dtype=np.float32, clock=wall
         )
-    core_peak = rate["BLAS, one thread"]
     result("blas_over_loops", core_peak / rate["three loops"], varies=True)
     result("core_peak", core_peak, varies=True)
     result("operations_a_tick", core_peak / 7, varies=True)  # under 7 GHz
@@ -803,20 +814,38 @@ if rank == 0:
     if torch.cuda.is_available():
         for dtype in (torch.float32, torch.bfloat16):
             A, B = torch.rand(2, 4096, 4096, device="cuda", dtype=dtype)
-            name = f"GPU, {dtype}".replace("torch.", "")
+            name = f"GPU, {dtype}, wall".replace("torch.", "")
             rate[name] = 2 * 4096**3 / best_time(on_gpu, A, B) / 1e9
+
+# From ranklab.plots:
+
+
+def pale(color, share=0.25):
+    """Return `color` mixed with white, as an opaque color: `share` of it is the color.
+
+    Transparent colors and hatching do not go together in an SVG.
+    """
+    rgb = matplotlib.colors.to_rgb(color)
+    return tuple(1 - share * (1 - part) for part in rgb)
+
 
 if rank == 0:
     fig, ax = plt.subplots(num="ladder")
-    ax.barh(list(rate), rate.values(), color="C0")
+    kinds = {"loops": "C1", "NumPy": "C2", "BLAS": "C0", "wall": pale("C0", 0.5)}
+    colors = [next(kinds[kind] for kind in kinds if kind in way) for way in rate]
+    ax.barh(list(rate), rate.values(), color=colors)
+    ax.set_title("one product, from loops to all cores", fontsize=11)
     on_white = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
     for y, value in enumerate(rate.values()):
         text = f"{value:.3g}"
         ax.text(value * 1.2, y, text, va="center", fontsize=9, bbox=on_white)
-    if "GPU, float32" not in rate:
+    if "GPU, float32, wall" not in rate:
         ax.text(0.012, len(rate), "GPU: none in this machine", va="center", size=9)
         ax.set_ylim(-0.6, len(rate) + 0.6)
-    ax.set(xscale="log", xlabel="GFLOP/s", xlim=(0.01, 8 * max(rate.values())))
+    ax.set(xscale="log", xlim=(0.01, 8 * max(rate.values())))
+    ax.set_xlabel("GFLOP/s (pale: by the clock on the wall)")
+    ticks = [10.0**k for k in range(-2, 6) if 10**k < max(rate.values())]
+    ax.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])
     save_figures()
 
 if rank == 0:
@@ -830,12 +859,9 @@ if rank == 0:
     assert core_peak > 7  # and no clock ticks 7 billion times a second
     assert torch.get_float32_matmul_precision() == "highest"
     result("cores", cores, varies=True)
-    in_float32 = rate["BLAS, all cores, float32"] / rate["BLAS, all cores"]
+    in_float32 = rate["float32, wall"] / rate["all cores, wall"]
     result("float32_gain", in_float32, varies=True)
-    by_the_wall = time.perf_counter  # the clock that all cores share
-    with threadpool_limits(1, user_api="blas"):
-        alone = gflops(np.matmul, 1024, clock=by_the_wall)
-    more_cores = rate["BLAS, all cores"] / alone
+    more_cores = rate["all cores, wall"] / rate["one thread, wall"]
     result("cores_over_thread", more_cores, varies=True)
 
 # One thread of BLAS is (blas_over_loops) times as fast as the loops, at (core_peak)
@@ -847,11 +873,10 @@ if rank == 0:
 # Of numbers half as long, an instruction takes twice as many. So float32 can gain a
 # factor of two, here (float32_gain).
 #
-# For all (cores) cores the clock on the wall counts, so compare them with one thread by
-# the same clock, and not with its bar, which is CPU time. By that clock they had
-# (cores_over_thread) times the rate of one thread. Two things can keep this number
-# down. Other programs may have the cores. And the operating system may count hardware
-# threads: two of them share the arithmetic of one core.
+# Now the pale bars, by the clock on the wall. All (cores) cores had (cores_over_thread)
+# times the rate of one thread. Two things can keep this number down. Other programs may
+# have the cores. And the operating system may count hardware threads: two of them share
+# the arithmetic of one core.
 
 # --- The roof -------------------------------------------------------------------------
 
@@ -926,9 +951,13 @@ if rank == 0:
     intensity |= {"NumPy rows": 2 / 40, "NumPy blocks": 64 / 24}
     intensity |= {"BLAS, one thread": 1024 / 12}
     fig, ax = plt.subplots(num="roofline")
-    x_axis = np.geomspace(0.004, 3000)
+    x_axis = np.geomspace(0.0015, 3000)
     roof = np.minimum(core_peak, x_axis * bandwidth)
-    ax.loglog(x_axis, roof, color="black", label="slope: memory, flat: processor")
+    ax.loglog(x_axis, roof, color="black")
+    ax.fill_between(x_axis, roof, 99 * core_peak, color="#ececec", linewidth=0)
+    ax.text(0.002, 6 * core_peak, "above the roof: out of reach", va="center")
+    ax.text(20, 1.8 * core_peak, "processor", va="center")
+    ax.text(0.003, 0.06 * bandwidth, "memory", va="center")
     points = {name: (intensity[name], rate[name]) for name in intensity}
     points["add two arrays"] = (1 / 24, added / 1e9 / 24)
     points["matrix times vector"] = (2 / 8, vector_rate)
@@ -942,8 +971,8 @@ if rank == 0:
             name, (flop_per_byte, value), (shift, -3), fontsize=9, **style
         )
     ax.set(xlabel="arithmetic intensity (flop/byte)", ylabel="GFLOP/s")
-    ax.set_ylim(min(rate.values()) / 4, 4 * core_peak)
-    ax.legend(loc="upper left")
+    ax.margins(x=0)
+    ax.set_ylim(min(rate.values()) / 4, 15 * core_peak)
     save_figures()
 
 if rank == 0:
@@ -1235,8 +1264,7 @@ if rank == 0:
 # the two: a larger batch on more ranks is weak scaling, as long as the larger batch is
 # of use.
 #
-# In the figure, the dot is what we measured for the same problem, and the square for
-# the larger one, where each rank does a whole product.
+# In the figure, "larger" is what we measured where each rank does a whole product.
 
 if rank == 0:
     s = found[403]["s"]
@@ -1246,10 +1274,17 @@ if rank == 0:
     ax.plot(many, s + (1 - s) * many, color="C2", label="Gustafson: larger problem")
     ax.plot(many, amdahl(s, many), color="C0", label="Amdahl: same problem")
     ax.axhline(1 / s, color="C0", lw=1, ls=":", label="its limit, 1/s")
-    ax.plot(p, found[403]["scaled"], "s", color="C2", ms=11, mfc="none", mew=2)
-    ax.plot(p, found[403]["speed-up"], "o", color="C0", ms=5)
+    measured = {"larger": ("scaled", "s", 11, "C2", 4.4),
+                "same": ("speed-up", "o", 5, "C0", 1.1)}
+    for problem, (which, marker, size, color, x) in measured.items():
+        look = {"color": color, "ms": size, "mfc": "none", "mew": 2}
+        ax.plot(p, found[403][which], marker, **look)
+        arrow = {"arrowstyle": "-", "color": color}
+        ax.annotate(f"measured: {problem} problem", (p, found[403][which]), (x, 0.3),
+                    color=color, fontsize=9, arrowprops=arrow)
     ax.set(xlabel="ranks", ylabel="speed-up", xticks=range(1, 9))
     ax.set_ylim(0, 8.2)
+    ax.set_title(f"{s:.0%} serial: more ranks need a larger problem", fontsize=11)
     ax.legend(fontsize=9)
     save_figures()
 
@@ -1405,7 +1440,8 @@ if rank == 0:
     ax.plot(strassen_n, over_loops, "o-", color="C1", label="time, over loops")
     ax.plot(large_n, over_blas, "o-", color="C0", label="time, over BLAS")
     ax.axhline(1, color="black", linewidth=1)
-    ax.set(xlabel="n", ylabel="Strassen / plain product", ylim=(0.7, 2.6))
+    ax.text(4096, 0.7, "below 1: Strassen is cheaper", ha="right", fontsize=10)
+    ax.set(xlabel="n", ylabel="Strassen / plain product", ylim=(0.6, 2.6))
     ax.set_xscale("log", base=2)
     ax.legend(loc="upper left", bbox_to_anchor=(0, -0.2), ncols=2, fontsize=9)
     save_figures()

@@ -8,6 +8,7 @@
 #
 # pip install matplotlib numpy torch  (for mpiexec also: mpich mpi4py)
 
+import contextlib
 import html
 import io
 import os
@@ -17,6 +18,7 @@ import socket
 import struct
 import sys
 import time
+import warnings
 from contextlib import contextmanager
 from datetime import timedelta
 from math import ceil, log2
@@ -567,7 +569,7 @@ if rank == 0:
     theirs = [empty() for _ in range(world_size)]
 gather(before, boxes, 0)
 dist.gather(before, theirs, 0)
-assert boxes == theirs
+assert rank != 0 or all(map(torch.equal, boxes, theirs))
 
 boxes_by_rank = to_rank_0(boxes)
 if rank == 0:
@@ -622,7 +624,7 @@ before = marks()
 boxes, theirs = ([empty() for _ in range(world_size)] for _ in range(2))
 all_gather(boxes, before)
 dist.all_gather(theirs, before)
-assert boxes == theirs
+assert all(map(torch.equal, boxes, theirs))
 
 # The result is the picture at the head of the chapter. Let the whole, of all parts
 # together, again have $N$ bytes. Every rank must receive the $n - 1$ parts that it does
@@ -632,8 +634,8 @@ assert boxes == theirs
 # Each box must be a tensor of its own: `[empty()] * n` would be one box, n times, and
 # keep one part only.
 #
-# Used for: putting together a tensor of which everyone has a shard: parameters (chapter
-# 19), activations (chapter 18).
+# Used for: putting together a tensor of which everyone has a shard, such as a part of a
+# model's parameters.
 
 # --- Reduce ---------------------------------------------------------------------------
 
@@ -763,7 +765,7 @@ if rank == 0:
 # from rank 3 to 2, to 1, to 0. As in the all-gather, every rank sends $\frac{n-1}{n} N$
 # bytes in $n - 1$ rounds.
 #
-# Used for: gradients of which every rank needs only its own shard (chapter 19).
+# Used for: gradients of which every rank needs only its own shard.
 
 # --- All-reduce -----------------------------------------------------------------------
 
@@ -842,7 +844,7 @@ parts = list(before.split(1))
 boxes, theirs = ([empty() for _ in range(world_size)] for _ in range(2))
 all_to_all(boxes, parts)
 dist.all_to_all(theirs, parts)
-assert boxes == theirs
+assert all(map(torch.equal, boxes, theirs))
 
 before_by_rank = to_rank_0(before)
 boxes_by_rank = to_rank_0(boxes)
@@ -856,8 +858,8 @@ if rank == 0:
 # \rceil$ rounds, in which parts travel by way of others, and more bytes are sent:
 # Bruck's [bruck1997].
 #
-# Used for: tokens that go to their experts and back (chapter 21); going from one way of
-# sharing a tensor to another.
+# Used for: going from one way of sharing a tensor to another; sending tokens to the
+# ranks that compute on them, and back.
 
 # --- Barrier --------------------------------------------------------------------------
 
@@ -1138,7 +1140,8 @@ if rank == 0:
 # Of a list it makes (list_form) all-reduces, one for each part, and keeps one result;
 # of one tensor, in `reduce_scatter_single`, (tensor_form) [gloo_reduce_scatter]. So on
 # Gloo neither form saves bytes, and the list form costs rounds, too. NCCL has a
-# reduce-scatter of its own [nccl]. Remember it when you measure chapter 19 on a laptop.
+# reduce-scatter of its own [nccl]. Remember it when you measure a reduce-scatter on a
+# laptop.
 #
 # Its reduce moves (gloo_reduce) times the tensor: a reduce-scatter, then a gather to
 # the root. That is more than our tree in all. But its root receives $2\frac{n-1}{n} N$,
@@ -1472,9 +1475,11 @@ if rank == 0:
 # Read it in both directions. Everyone who was given the same parameter has a gradient
 # for it, and the gradients must be added: broadcast forward, reduce back. Sharded
 # parameters that are all-gathered for the forward pass have gradients that are
-# reduce-scattered after the backward pass (chapter 19). The table takes every rank's
-# tensor for numbers of its own. Where copies of one tensor count only once, as in
-# tensor parallelism [shoeybi2019], other pairs belong together: chapter 18.
+# reduce-scattered after the backward pass.
+#
+# The table takes every rank's tensor for numbers of its own. Where copies of one tensor
+# count only once, as in tensor parallelism [shoeybi2019], other pairs belong together:
+# chapter 18.
 #
 # PyTorch does not do it for you. The functions of `torch.distributed` write into their
 # tensors and tell autograd nothing:
@@ -1512,15 +1517,39 @@ by_hand_by_rank = to_rank_0(by_hand)
 if rank == 0:
     result("right_gradient", by_hand_by_rank[0].item())
 
+
+def backward_with(context):
+    """(x's gradient, how many warnings) with the all-reduce in a context."""
+    x = torch.ones(1, requires_grad=True)
+    y = 2 * x
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with context:
+            dist.all_reduce(y)
+        y.backward()
+    return x.grad.item(), len(caught)
+
+
+everyone()
+play("ranks")
+
+assert backward_with(torch.no_grad()) == (gradient, 0)
+assert backward_with(contextlib.nullcontext())[0] == gradient
+
 # It should be (right_gradient), and it is (gradient), without an error: autograd saw no
-# other rank. Without `no_grad` it is (gradient), too; newer versions of PyTorch then at
-# least warn in the backward pass that it may be wrong. Chapters 16 and 18 wrap
-# collectives in autograd functions whose backward is the adjoint.
+# other rank. Without `no_grad` it is (gradient), too. All that `no_grad` does here is
+# to say that we know: newer versions of PyTorch warn without it, in the backward pass,
+# that the gradient may be wrong.
+#
+# Chapters 16 and 18 wrap collectives in autograd functions whose backward is the
+# adjoint.
 #
 # An adjoint need not be an inverse. Gather undoes scatter, and all-to-all undoes
 # itself. What does a reduce after a broadcast give?
 
+everyone()
 if rank == 0:
+    play("kernel")
     round_trip = {a: matrices[b] @ matrices[a] for a, b in adjoint.items()}
     assert np.array_equal(round_trip["all_to_all"], np.eye(n * n))
     assert np.array_equal(round_trip["scatter"][:n, :n], np.eye(n))

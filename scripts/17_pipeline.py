@@ -523,7 +523,9 @@ if rank == 0:
     result("held_1f1b", [held(program) for program in schedules["1F1B"]])
 
 if rank == 0:
-    show(timetables(plans, "one-f-one-b"))
+    holds = {f"{which}: stage 0 holds {held(s[0])} micro-batches": plans[which]
+             for which, s in schedules.items()}
+    show(timetables(holds, "one-f-one-b"))
 
 if rank == 0:
     gaps = [idle_share(times) for times in plans.values()]
@@ -1179,8 +1181,9 @@ best = fastest({"pair": way(pair_1f1b, half, 8), "one_8": way(one_8, (), 8),
 of_ranks = to_rank_0(best)
 if rank == 0:
     play_("kernel")
-    logs = [of_rank["pair"][1][1] for of_rank in of_ranks[:2]]
-    show(timetables({"1F1B on two ranks, as it ran": logs}, "two-ranks"))
+    plan = simulate(one_f_one_b(2, 8), *[of_ranks[0]["one_8"][0] / 48] * 3)
+    ran = [of_rank["pair"][1][1] for of_rank in of_ranks[:2]]
+    show(timetables({"1F1B as planned": plan, "as it ran": ran}, "two-ranks"))
 
 if rank == 0:
     took = {which: each[0] for which, each in of_ranks[0].items()}
@@ -1206,10 +1209,14 @@ def cores_are_free():
 if rank == 0:
     assert speed_up > 1.05 or not cores_are_free()
 
+# The plan gives each stage half of what one rank needs, and lets messages take no time.
+# The order is the same in both pictures. How much longer the lower one is, is what the
+# plan does not know.
+#
 # Two ranks were (speed_up) times as fast as one, on a machine with (cores) cores. The
-# plan allows (limit), with messages that take no time and stages that are all alike.
-# Where two cores are free, the check demands more than one. A number below one is that
-# of a busy machine: stages that share a core cannot gain.
+# plan allows (limit), with stages that are all alike. Where two cores are free, the
+# check demands more than one. A number below one is that of a busy machine: stages that
+# share a core cannot gain.
 
 # --- Proven before it runs ------------------------------------------------------------
 
@@ -1242,10 +1249,8 @@ def check_program(stage, program, wanted, micro_batches, chunks):
         kinds = "".join(kind for kind in "FBIW" if (kind, k, chunk) in done)
         if kinds not in ("FB", "FIW"):
             this, does = name(("", k, chunk)), " ".join(kinds) or "nothing"
-            raise ScheduleError(
-                f"Stage {stage} does {does} with micro-batch {this}; it must "
-                "do F and B, or F, I and W."
-            )
+            wrong = f"Stage {stage} does {does} with micro-batch {this}"
+            raise ScheduleError(f"{wrong}; it must do F and B, or F, I and W.")
 
 
 # The last two points are a matter of all lists together. So play them: every stage goes
@@ -1325,8 +1330,8 @@ def check_schedule(schedule):
 
 # Is one play enough? Real ranks may be faster or slower, in any way. It is enough: a
 # step that is possible stays possible, whatever the others do meanwhile, so all speeds
-# lead to the same end [kahn1974]. And what comes to its end with room for one message
-# does so with room for more.
+# lead to the same end [kahn1974]. What ends with room for one message also ends with
+# room for more.
 #
 # So our `send` may wait for the one before it. A blocking `dist.send` has room for
 # none, and for it this is no proof.
@@ -1416,8 +1421,7 @@ if rank == 0:
 # So give each stage several chunks, pieces of the model that do not follow each other.
 # With 4 stages and 2 chunks, stage 0 has pieces 0 and 4, stage 1 has pieces 1 and 5. A
 # micro-batch goes around twice, and each part of its way takes half as long
-# [narayanan2021]. The third entry of an instruction now says which chunk. Pieces always
-# go round the stages here; V shapes, there and back, would need other neighbors.
+# [narayanan2021]. The third entry of an instruction now says which chunk.
 #
 # The order has two rules:
 # - Micro-batches go in groups, as many as there are stages. A group goes through chunk
@@ -1449,14 +1453,14 @@ if rank == 0:
     result("idle_interleaved", idle_share(plans["interleaved"]))
 
 if rank == 0:
-    lanes = {"1F1B": "", "interleaved": "; chunk 0 below chunk 1"}
-    of_both = {f"{which}, idle {idle_share(plans[which]):.2f}{lane}": plans[which]
-               for which, lane in lanes.items()}
+    of_both = {f"{which}, idle {idle_share(plans[which]):.2f}": plans[which]
+               for which in ("1F1B", "interleaved")}
     show(timetables(of_both, "interleaved"))
 
-# Look at the white corners on the lower left and the lower right: they are half as
-# wide. Now (idle_interleaved) of the time is idle. With v chunks a stage is idle for
-# 1/v of the seconds that it was.
+# Below, chunk 0 is the lower half of a row, and chunk 1 the upper one. Look at the
+# white corners on the lower left and the lower right: they are half as wide. Now
+# (idle_interleaved) of the time is idle. With v chunks a stage is idle for 1/v of the
+# seconds that it was.
 #
 # Predict: Warm up with one forward more for each stage behind, as in 1F1B, in place of
 # two. Is the step longer then? What becomes of the activations held?
@@ -1824,9 +1828,8 @@ if rank == 0:
     result("longest", longer, varies=True)
 
 # Longer: up to (longest) times as long. The plan leaves out the messages, and what it
-# takes to wake a rank that sleeps. With longer naps these count for less, and the
-# book's tests hold step and idle share to a tenth of the plan. They also count what
-# autograd holds on real ranks: as many activations as `held` says.
+# takes to wake a rank that sleeps. The book's tests also count what autograd holds on
+# real ranks: as many activations as `held` says.
 #
 # From 1F1B three ways lead to less idle time, and each has its price:
 # - Interleaved: more messages, and with Megatron's warm-up more memory.

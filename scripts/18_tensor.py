@@ -9,6 +9,7 @@
 # pip install matplotlib numpy torch  (for mpiexec also: mpich mpi4py)
 
 import os
+import random
 import re
 import socket
 import sys
@@ -122,18 +123,28 @@ store = next(dist.rendezvous("env://"))[0]
 form_groups()
 
 
-APART = ["n", "narrow", "share", "width"]  # the kernel and the ranks have one each
+APART = ["n", "narrow", "one", "width"]  # the kernel and the ranks have one each
 playing, held_by = "kernel", {"ranks": {}}
+streams = {"ranks": (torch.get_rng_state(), np.random.get_state(), random.getstate())}
+torch.seed()  # the kernel's streams begin somewhere else
+np.random.seed()
+random.seed()
 
 
 def play(part):
-    """Rank 0 is also the kernel; give each part its own of the names that are apart."""
+    """Rank 0 is also the kernel; give each part its own of the names that are apart, and a stream
+    of random numbers of its own."""
     global playing
     before, playing = playing, part
     if rank == 0 and part != before:
         names = globals()
         held_by[before] = {name: names.pop(name) for name in APART if name in names}
         names.update(held_by.pop(part))
+        streams[before] = torch.get_rng_state(), np.random.get_state(), random.getstate()
+        ours, numpys, pythons = streams[part]
+        torch.set_rng_state(ours)
+        np.random.set_state(numpys)
+        random.setstate(pythons)
     return before
 
 
@@ -210,10 +221,8 @@ assert (too_late - torch.tanh(X @ A)).abs().max() > 0.1
 
 def to_rank_0(value):
     """Every rank's value in rank order, on rank 0; None on the others."""
-    before = play("ranks")
     values = [None] * world_size if rank == 0 else None
     dist.gather_object(value, values, group=driver)
-    play(before)
     return values
 
 
@@ -332,6 +341,7 @@ if rank == 0:
     for at, what in zip((0.65, 3.6, 6.7, 10.6, 13.25, 15.6, 18.85), names):
         ax.text(at, -2.05, what, **middle)
     ax.set(xlim=(-0.2, 19.7), ylim=(-2.4, 1.8))
+    ax.set_title("a rank's columns of H meet its own rows of B", size=11)
     ax.set_axis_off()
     save_figures()
 
@@ -559,19 +569,20 @@ took_by_rank = to_rank_0(took)
 if rank == 0:
     play("kernel")
     by_width = [seconds_of(each) for each in zip(*took_by_rank)]
-    fig, ax = plt.subplots(num="two-against-one", figsize=(5.2, 2.8))
-    bars = {"one rank": "#d0d0d0", "two, nothing sent": "#909090",
-            "two, with messages": "#303030"}
-    for k, (label, color) in enumerate(bars.items()):
-        for at, seconds in enumerate(by_width):
-            share = seconds[k] / seconds[0].min()
-            ax.bar(at + 0.28 * (k - 1), share.min(), 0.25, color=color,
-                   label=None if at else label)
-            ax.text(at + 0.28 * (k - 1), share.min(), f"{share.min():.2f}",
-                    ha="center", va="bottom", fontsize="small")
-    ax.set_xticks(range(2), ["width 96", "width 768"])
-    ax.set_ylabel("time (best of one rank = 1)")
-    fig.legend(fontsize="small", loc="outside upper center", ncols=3)
+    fig, axes = plt.subplots(1, 2, num="two-against-one", figsize=(5.2, 2.8),
+                             sharey=True)
+    for ax, width, seconds in zip(axes, (96, 768), by_width):
+        one, silent, both = seconds.min(1) / seconds[0].min()
+        silent = min(silent, both)
+        done = ax.bar((0, 1), (one, silent), 0.6, color="#909090")
+        sent = ax.bar(1, both - silent, 0.6, silent, fc="w", ec="k", hatch="//")
+        ax.bar_label(sent, [f"{both:.2f}"])
+        ax.set_xticks((0, 1), ("one rank", "two ranks"))
+        ax.set_title(f"width {width}: {1 - silent / both:.0%} messages", size=11)
+        ax.margins(y=0.12)
+    axes[0].set_ylabel("time, one rank's = 1")
+    words = "computing", "messages"
+    fig.legend((done, sent), words, loc="outside lower center", ncols=2)
     save_figures()
 
 
@@ -602,7 +613,8 @@ def cores_are_free():
 
 if rank == 0:
     narrow, wide = (seconds.min(1) for seconds in by_width)
-    sent_share = [1 - silent / both for _, silent, both in (narrow, wide)]
+    shares = [1 - silent / both for _, silent, both in (narrow, wide)]
+    sent_share = np.maximum(shares, 0)
     if cores_are_free() and wide[0] / wide[1] > 1.5:  # two ranks do have two cores
         assert sent_share[1] < sent_share[0] and wide[0] / wide[2] > 1.1
     result("narrow_speedup", narrow[0] / narrow[2], varies=True)
@@ -611,17 +623,16 @@ if rank == 0:
     result("narrow_sent", 100 * sent_share[0], varies=True)
     result("wide_sent", 100 * sent_share[1], varies=True)
     result("cores", os.cpu_count(), varies=True)
-    result("embedding_gb", 50_257 * 12_288 * 8 / 1e9)  # quoted below
     save_figures()
 
+# The hatched parts are the point. Of the two ranks' time, the messages, waiting
+# included, take (narrow_sent) % for the narrow layer, and (wide_sent) % for the wide
+# one. Twice the width is twice the bytes, but four times the operations: below, that
+# becomes a formula.
+#
 # A bar is the best of the repeats. At width 768, on (cores) cores, two ranks are
 # (wide_speedup) times as fast as one, where (wide_silent) is what the cores give when
-# nothing is sent. At width 96 it is (narrow_speedup), and below 1 means slower.
-#
-# Where two cores are free, the messages decide it. Waiting included, they take here
-# (narrow_sent) % of the narrow layer's time, and (wide_sent) % of the wide one's. Twice
-# the width is twice the bytes, but four times the operations: below, that becomes a
-# formula.
+# nothing is sent. At width 96 it is (narrow_speedup). Below 1 means slower.
 #
 # More ranks than cores would gain nothing, so the rest of this chapter asks what four
 # ranks compute and send, and not how fast.
@@ -676,13 +687,6 @@ def drawn(name, sizes, seed=0):
     return torch.randn(sizes, dtype=torch.float64, generator=g) * scale
 
 
-everyone()
-if rank == 0:
-    print("\n## Layers that know their part\n")
-
-play("ranks")
-
-
 def share(n, group=None, what="features"):
     """This rank's slice of n. ValueError where a rank would get nothing."""
     r, size = dist.get_rank(group), dist.get_world_size(group)
@@ -706,9 +710,6 @@ def fill(model, seed=0):
     return model
 
 
-# One whole matrix must fit on a rank for a moment, in float64: for GPT-3's embedding
-# [brown2020] that is (embedding_gb) GB.
-#
 # The way back is needed for a checkpoint: a tensor of zeros takes each rank's part, and
 # a sum makes it whole.
 
@@ -747,6 +748,9 @@ class ColumnLinear(nn.Module):
     def forward(self, x):
         x = self.enter(x, self.group) if self.enter else x
         return nn.functional.linear(x, self.weight, self.bias)
+
+
+# The row layer is the mirror image: nothing before the product, and g behind it.
 
 
 class RowLinear(nn.Module):
@@ -816,6 +820,10 @@ def errors(split, whole, x):
 
 
 everyone()
+if rank == 0:
+    print("\n## Layers that know their part\n")
+
+play("ranks")
 
 some = torch.randn(2, 6, 8, dtype=torch.float64)
 sizes = 8, 4 * world_size + 3
@@ -1009,9 +1017,11 @@ with may_fail():
 # A head could be cut, by its features, but then each score is a sum of terms on several
 # ranks. It must be added up before the softmax: an all-reduce of time × time numbers
 # for each head, where a whole head needs none. So the number of heads is the first
-# limit of tensor parallelism. With grouped-query attention [ainslie2023], where several
-# query heads share one key and value head, it is the smaller number of those; beyond
-# it, ranks hold replicas and must add up their gradients.
+# limit of tensor parallelism.
+#
+# In grouped-query attention [ainslie2023] several query heads share one key and value
+# head. There the limit is the number of those. Beyond it, ranks hold replicas and must
+# add up their gradients.
 
 everyone()
 q, k = torch.randn(2, 6, 4 * world_size, dtype=torch.float64)
@@ -1347,10 +1357,11 @@ if rank == 0:
     assert weights_held_by_rank[0] > weights_whole_by_rank[0] / n_ranks
 
 # Last bits: the largest difference of a weight is (twin_gap), while the loss has gone
-# from (first_loss) to (last_loss). The whole model has (weights_in_all) numbers, and
-# rank 0 holds (weights_split) of them where all ranks share it. That is more than an
-# nth because of the replicas: LayerNorms, biases of the row layers, and the places in
-# time.
+# from (first_loss) to (last_loss).
+#
+# And what does a rank hold? The whole model has (weights_in_all) numbers, and rank 0
+# has (weights_split) of them where all ranks share it. That is more than an nth because
+# of the replicas: LayerNorms, biases of the row layers, and the places in time.
 #
 # In chapter 16 a weight that embedding and head share has two owners, far apart. Here
 # both matrices are dealt out by tokens, so that each rank has the same rows of both.
@@ -1517,6 +1528,7 @@ if rank == 0:
     products = 72 * 32 * width**2 / n_ranks  # of the projections and the MLP
     assert products <= flops < 1.5 * products
     assert 3 < of_width[0] / flops <= 4
+    save_figures()
 
 # A wider layer helps, and fewer ranks. The batch is not in the formula, nor is the
 # length of a sequence: more tokens are more products, and as many more bytes. What
@@ -1548,11 +1560,14 @@ if rank == 0:
         ratio = messages_over_products(widths, n, beta)
         ax.loglog(widths, ratio, style, color=color)
         ax.text(1050, ratio[0] * 1.05, label, color=color, fontsize=9)
-    ax.axhline(1, color="#595959", linewidth=1)
+        ax.plot(12_288, messages_over_products(12_288, n, beta), "o", c=color)
+    ax.axhspan(1, 300, color="#e8e8e8", linewidth=0)
     ax.axvline(12_288, color="#595959", linewidth=1, linestyle=":")
-    ax.text(12_800, 20, "GPT-3's width", fontsize=9, color="#595959")
-    ax.set(xlabel="width (below the line at 1, products take longer)",
-           ylabel="messages' time / products'", ylim=(0.01, 60))
+    ax.text(12_800, 15, "GPT-3's width", fontsize=9, color="#595959")
+    ax.text(1050, 130, "above 1: messages take longer")
+    ax.text(1050, 0.017, "below 1: products take longer")
+    ax.set(title="GPT-3: wide enough for NVLink only", ylim=(0.01, 300),
+           xlabel="width of the layer", ylabel="messages' time / products'")
     ax.set_xticks((1000, 4000, 16_000), ("1,000", "4,000", "16,000"))
     ax.minorticks_off()
     save_figures()
@@ -1562,8 +1577,8 @@ if rank == 0:
 # a ratio of (nvlink_ratio) on NVLink and (infiniband_ratio) between hosts. So tensor
 # parallelism stays within a host.
 #
-# At half of a rank's peak, which is nearer to what programs reach, each ratio is half
-# as large, if the link still reaches its own.
+# Programs reach about half of a rank's peak. Then each ratio is half as large, if the
+# link still reaches its own.
 
 # --- Between the layers: sequence parallelism -----------------------------------------
 
@@ -1577,19 +1592,17 @@ if rank == 0:
 
 
 def strip(ax, title, words, by_time):
-    """Half a block, twice: boxes, and what is sent between them."""
-    for start, name in ((0, "heads"), (9.4, "up, down")):
-        for at, what in ((0, "norm"), (3.2, name), (6.4, "+")):
-            x = start + at
-            if what == name or by_time:
-                bands(ax, x, 1.6, 2, slices, upright=what != name)
-            else:
-                ax.add_patch(Rectangle((x, -1), 1.6, 2, facecolor="#c8c8c8"))
-            ax.text(x + 0.8, -1.5, what, fontsize=10, **middle)
-        for at, word in zip((2.4, 5.6), words):
-            ax.text(start + at, 0.6, word, fontsize=8, **middle)
-            ax.text(start + at, -0.3, "→", fontsize=14, **middle)
-    ax.set(xlim=(-0.2, 17.6), ylim=(-1.9, 1.2))
+    """Half a block: boxes, and what is sent between them."""
+    for x, what in ((0, "norm"), (3.2, "heads"), (6.4, "+")):
+        if what == "heads" or by_time:
+            bands(ax, x, 1.6, 2, slices, upright=what != "heads")
+        else:
+            ax.add_patch(Rectangle((x, -1), 1.6, 2, facecolor="#c8c8c8"))
+        ax.text(x + 0.8, -1.5, what, **middle)
+    for x, word in zip((2.4, 5.6), words):
+        ax.text(x, 0.3, word, **middle)
+        ax.text(x, -0.4, "→", fontsize=16, **middle)
+    ax.set(xlim=(-0.1, 8.1), ylim=(-1.9, 1.2))
     ax.set_title(title, fontsize=11)
     ax.set_axis_off()
 
@@ -1598,7 +1611,7 @@ if rank == 0:
     print("\n## Between the layers: sequence parallelism\n")
     fig, axes = plt.subplots(2, num="sequence", figsize=(5.2, 3.2))
     strip(axes[0], "tensor parallelism: norm and + whole on every rank",
-          ("f\ncopy", "g\nall-\nreduce"), False)
+          ("f: copy", "g: all-\nreduce"), False)
     words = "all-\ngather", "reduce-\nscatter"
     show(strip(axes[1], "and sequence parallelism: norm and + split by time", words, True))
     save_figures()
@@ -1634,10 +1647,13 @@ def all_gather(boxes, x, group=None):
         sendrecv(mine, right, next_one, left, group)
 
 
-# A block, left to right; in each box time runs to the right, and features run down.
-# What was gray, on every rank, is now split by time. g becomes a reduce-scatter, f an
-# all-gather, and each is again the other's adjoint. Both collectives are chapter 7's,
-# made of messages, since Gloo's own reduce-scatter is an all-reduce in disguise.
+# Half a block, left to right; the half with the MLP looks the same. In each box time
+# runs to the right, and features run down. What was gray, on every rank, is now split
+# by time. g becomes a reduce-scatter, f an all-gather, and each is again the other's
+# adjoint.
+#
+# Both collectives are chapter 7's, made of messages, since Gloo's own reduce-scatter is
+# an all-reduce in disguise.
 
 
 class Gathered(torch.autograd.Function):
@@ -1707,10 +1723,12 @@ def scattered(x, group=None):
 # Predict: How many bytes does it send, compared with before? And what about the
 # gradient of a norm's weights, which every rank computes from its own part of the time?
 #
-# The norms' gradient is the trap. The LayerNorms' weights, the row layers' biases and
-# the places are on all ranks, and each rank's gradient is of its part of the time only.
-# Without a sum there is again no error, only replicas whose gradients differ from rank
-# to rank. They must be added up, in one message before the optimizer's step:
+# First the norms' gradient, for it is the trap. The LayerNorms' weights, the row
+# layers' biases and the places are on all ranks, and each rank's gradient is of its
+# part of the time only. Without a sum there is again no error, only replicas whose
+# gradients differ from rank to rank.
+#
+# They must be added up, in one message before the optimizer's step:
 
 
 def sum_replicas(model, group=None):
@@ -1729,7 +1747,6 @@ def sum_replicas(model, group=None):
 
 
 def gradient_gap(model):
-    """The largest error of a gradient."""
     pairs = zip(model.parameters(), alone.parameters())
     return max((p.grad - own_part(p, q.grad)).abs().max() for p, q in pairs)
 
@@ -1766,7 +1783,7 @@ def saved_bytes(layers, forward):
     return sum(found.values())
 
 
-# As to bytes: the same number, to the last one, but for the one message of
+# And the bytes are the same number, to the last one, but for the one message of
 # `sum_replicas`. What changes is what a rank keeps. `saved_bytes` of chapter 16 counts
 # it.
 
@@ -2046,9 +2063,9 @@ def leave_group():
 
 # What can tensor parallelism do that the two other ways cannot? It divides the work of
 # a single sequence. Data parallelism deals out sequences, and every rank holds all
-# weights, unless they are sharded (chapter 19). A pipeline needs many micro-batches to
-# hide its bubble. Where the batch is given, and the ranks are many, neither has enough
-# sequences.
+# weights, unless they are sharded [rajbhandari2020]. A pipeline needs many
+# micro-batches to hide its bubble. Where the batch is given, and the ranks are many,
+# neither has enough sequences.
 #
 # Worked problem: GPT-3 has 96 blocks of width 12,288 [brown2020]. Let it be trained on
 # 1,536 H100, in hosts of 8, with 1,536 sequences a step. 96 GPUs hold one model, and 16
@@ -2091,8 +2108,6 @@ if rank == 0:
 # - Are there too few sequences for the ranks? Tensor, as many ranks as a host has,
 #   where the layer is wide enough for the link, and not more than there are heads.
 # - Across slow links: pipeline, which sends least, or data.
-#
-# How many ranks to give to each, for a model and a machine, is chapter 22's planner.
 
 # --- What you can do now --------------------------------------------------------------
 

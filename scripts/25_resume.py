@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections import OrderedDict
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -124,7 +125,7 @@ def from_rank_0(make):
     return pickle.loads(box[0])
 
 
-APART = ["final", "how"]  # the kernel and the ranks have one each
+APART = ["final", "how", "said"]  # the kernel and the ranks have one each
 playing, held_by = "kernel", {"ranks": {}}
 streams = {"ranks": (torch.get_rng_state(), np.random.get_state(), random.getstate())}
 torch.seed()  # the kernel's streams begin somewhere else
@@ -427,7 +428,8 @@ if rank == 0:
     ax.plot(*zip(*second_life), "C0o", markersize=5, label="second life")
     ax.text(12.5, 0.05, "computed\ntwice", ha="center", fontsize=9)
     ax.set(xlabel="step", ylabel="loss of rank 0", ylim=(0, None))
-    ax.legend()
+    ax.set_title("killed and started again, on the same line", size=11)
+    ax.legend(loc="lower left")
     save_figures()
 
 if rank == 0:
@@ -636,6 +638,43 @@ if rank == 0:
 #
 # So one rank writes. It keeps two checkpoints: if the newest cannot be read, there is
 # the one before it.
+#
+# A whole file can be unreadable, too. `torch.save` stores any object, and a load with
+# `weights_only=True` reads only a few types. A loss that is a number of NumPy's is
+# enough, and both checkpoints are lost before anybody notices. So `only_readable` looks
+# through the state before anything is written.
+
+
+def only_readable(value, where="state"):
+    """Raise TypeError for what torch.load(weights_only=True) does not read."""
+    kind = type(value)
+    if kind in (dict, OrderedDict):
+        for key, part in value.items():
+            only_readable(key, f"a key of {where}")
+            only_readable(part, f"{where}[{key!r}]")
+    elif kind in (list, tuple, set):
+        for k, part in enumerate(value):
+            only_readable(part, f"{where}[{k}]")
+    elif not isinstance(value, (torch.Tensor, torch.dtype, torch.device)):
+        plain = bool, int, float, complex, str, bytes, type(None), torch.Size
+        if kind not in plain:
+            what = f"{kind.__module__}.{kind.__qualname__}"
+            raise TypeError(f"{where} is a {what}, which no load would read.")
+
+
+everyone()
+play("ranks")
+if rank in (0,):
+    foreign, buffer = {"losses": [np.float64(1)]}, io.BytesIO()
+    torch.save(foreign, buffer)
+    buffer.seek(0)
+    said = []
+    for refuses in (lambda: torch.load(buffer), lambda: only_readable(foreign)):
+        try:
+            refuses()
+        except Exception as error:
+            said.append(str(error))
+    assert len(said) == 2 and "state['losses'][0] is a numpy.float64" in said[1]
 
 
 def checkpoints(folder):
@@ -650,6 +689,7 @@ def latest_checkpoint(folder):
 
 def write_checkpoint(folder, state, keep=2):
     """Write a state, and delete all but the newest ones."""
+    only_readable(state)
     Path(folder).mkdir(parents=True, exist_ok=True)
     name = f"step-{state['step']:08}.pt"
     write_whole(Path(folder, name), partial(torch.save, state))
@@ -698,7 +738,6 @@ def save_checkpoint(folder, step, shared, own, group=None):
 # error?
 
 everyone()
-play("ranks")
 hasty = Path(place, "hasty")
 save_checkpoint(hasty, 1, {}, None)
 
@@ -1102,33 +1141,43 @@ if rank == 0:
     final, chance = final_by_rank[0], [*by_chance_by_rank[0]]
     chance.append(final["nothing"])
     ordered = sorted(final, key=final.get)
-    fig, ax = plt.subplots(num="left-out", figsize=(5.2, 2.6))
-    ax.axvspan(min(chance), max(chance), color="C7", alpha=0.35, linewidth=0)
-    ax.plot([final[name] for name in ordered], ordered, "ko")
-    ax.text(max(chance), 0.5, "  other noise", fontsize=9, va="center")
+    low, high = min(chance), max(chance)
+    close = "nothing", "random states", "position"
+    fig, ax = plt.subplots(num="left-out", figsize=(5.2, 2.8))
+    ax.axvspan(low, high, color="0.8", linewidth=0)
+    for name in ordered:
+        color = "k" if name in close else "C1"
+        ax.plot(final[name], name, "o", color=color)
+        if name not in close:
+            where = (9, 0) if name != "model" else (-9, 0)
+            ax.annotate(f"{final[name]:.2f}", (final[name], name), where,
+                        textcoords="offset points", va="center", color=color,
+                        ha="left" if where[0] > 0 else "right")
+    ax.text(high, 0, " chance", color="0.35", va="center")
     ax.set(xlabel="final loss on all images", ylabel="left out")
+    ax.set_title("in color: what chance does not explain", size=11)
     save_figures()
 
 if rank == 0:
     for name, loss in final.items():
         result(f"final_without_{name.replace(' ', '_')}", round(loss, 4))
-    low, high = min(chance), max(chance)
     result("chance", [round(low, 4), round(high, 4)])
     assert ordered[-1] == "model" and ordered[0] == "schedule"
-    assert final["schedule"] < low and final["optimizer"] > final["nothing"]
+    assert final["schedule"] < low and final["optimizer"] > high
     for name in ("random states", "position"):
         assert low - (high - low) < final[name] < high + (high - low)
+    save_figures()
 
 # In the picture the gray band is chance. The dots of the random states and of the
-# position lie in it or beside it.
+# position lie in it or beside it. The other three lie outside of it.
 # - Without the model the training starts anew, and ends at (final_without_model) in
 #   place of (final_without_nothing). Nobody can overlook that.
-# - Without the optimizer the loss is (final_without_optimizer). The momentum must
-#   gather again, and the learning rate, which the optimizer holds, begins at that of
-#   step 0.
-# - Without the schedule the loss is (final_without_schedule), lower than the twin's.
-#   The rate falls as slowly as at the beginning, so the steps stay long. It is not the
-#   training that was planned, and the better number hides it.
+# - Without the optimizer the loss is (final_without_optimizer), above the band. The
+#   momentum must gather again, and the learning rate, which the optimizer holds, begins
+#   at that of step 0.
+# - Without the schedule the loss is (final_without_schedule), below the band. The rate
+#   falls as slowly as at the beginning, so the steps stay long. It is not the training
+#   that was planned, and the better number hides it.
 # - Without the position the batches of the epoch's beginning come twice, and others
 #   never. The loss, (final_without_position), cannot be told from chance, which is
 #   (chance).
@@ -1172,12 +1221,13 @@ if rank == 0:
     play("kernel")
     rates_of = rates_with_by_rank[0]
     styles = {"both": "k-", "schedule": "C1--", "optimizer": "C2-.", "neither": "C3:"}
-    fig, ax = plt.subplots(num="rates", figsize=(5.2, 2.6))
+    fig, ax = plt.subplots(num="rates", figsize=(5.2, 2.9))
     for name, style in styles.items():
         ax.plot(range(12, 24), rates_of[name], style, label=name)
     ax.set(xlabel="step", ylabel="learning rate", ylim=(0, None))
     ax.set_xticks(range(12, 24, 3))
-    ax.legend(title="restored", loc="upper left", bbox_to_anchor=(1, 1))
+    ax.set_title("the rate is right only if both are restored", size=11)
+    fig.legend(title="restored", loc="outside lower center", ncols=4, fontsize=10)
     save_figures()
 
 if rank == 0:
@@ -1230,6 +1280,7 @@ play("ranks")
 taken = [network, shares, augmented, mean_over_ranks, seed_all, random_states]
 taken += [set_random_states, warm_up, state_of, restore, train, write_whole]
 taken += [checkpoints, latest_checkpoint, write_checkpoint, save_checkpoint]
+taken += [only_readable]
 taken += [newest_readable, load_checkpoint]
 sources = [inspect.getsource(function) for function in taken]
 methods = map(inspect.getsource, (Training.__init__, Training.step))
@@ -1240,6 +1291,7 @@ if rank == 0:
     play("kernel")
     imports = '''
 import os, random, signal, tempfile, warnings
+from collections import OrderedDict
 from functools import partial
 from pathlib import Path
 import numpy as np

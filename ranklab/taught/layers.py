@@ -333,7 +333,7 @@ def generate(next_logits, prompt, length, seed=0):
     """
     g, tokens = torch.Generator().manual_seed(seed), encode(prompt)[None]
     for _ in range(length):
-        p = torch.softmax(next_logits(tokens).double(), -1)
+        p = torch.softmax(next_logits(tokens).double().cpu(), -1)
         drawn = torch.multinomial(p, 1, generator=g)[None]
         tokens = torch.cat([tokens, drawn], 1)
     return decode(tokens[0].tolist())
@@ -345,15 +345,16 @@ def next_logits_of(layers, shape, group=None):
     layers: this rank's stage. Stage k is rank k of the group.
     """
     last = dist.get_world_size(group) - 1
+    device = next(layers.parameters()).device
 
     @torch.no_grad()
     def next_logits(tokens):
-        seen = tokens[:, -shape.context :]
+        seen = tokens[:, -shape.context :].to(device)
         out = through(layers, seen, (*seen.shape, shape.width), group)
         logits = out.new_empty(shape.vocabulary, dtype=torch.float32)
         if dist.get_rank(group) == last:
             logits.copy_(out[0, -1])
         dist.broadcast(logits, group=group, group_src=last)
-        return logits
+        return logits.cpu()
 
     return next_logits

@@ -321,10 +321,8 @@ def check_program(stage, program, wanted, micro_batches, chunks):
         kinds = "".join(kind for kind in "FBIW" if (kind, k, chunk) in done)
         if kinds not in ("FB", "FIW"):
             this, does = name(("", k, chunk)), " ".join(kinds) or "nothing"
-            raise ScheduleError(
-                f"Stage {stage} does {does} with micro-batch {this}; it must "
-                "do F and B, or F, I and W."
-            )
+            wrong = f"Stage {stage} does {does} with micro-batch {this}"
+            raise ScheduleError(f"{wrong}; it must do F and B, or F, I and W.")
 
 
 def play(schedule, depth=1):

@@ -5,6 +5,7 @@
 import os
 import random
 import warnings
+from collections import OrderedDict
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +32,23 @@ def write_whole(path, write):
         os.close(entry)
 
 
+def only_readable(value, where="state"):
+    """Raise TypeError for what torch.load(weights_only=True) does not read."""
+    kind = type(value)
+    if kind in (dict, OrderedDict):
+        for key, part in value.items():
+            only_readable(key, f"a key of {where}")
+            only_readable(part, f"{where}[{key!r}]")
+    elif kind in (list, tuple, set):
+        for k, part in enumerate(value):
+            only_readable(part, f"{where}[{k}]")
+    elif not isinstance(value, (torch.Tensor, torch.dtype, torch.device)):
+        plain = bool, int, float, complex, str, bytes, type(None), torch.Size
+        if kind not in plain:
+            what = f"{kind.__module__}.{kind.__qualname__}"
+            raise TypeError(f"{where} is a {what}, which no load would read.")
+
+
 def checkpoints(folder):
     """The whole checkpoints in a folder, the newest last."""
     return sorted(Path(folder).glob("step-*.pt"))
@@ -43,6 +61,7 @@ def latest_checkpoint(folder):
 
 def write_checkpoint(folder, state, keep=2):
     """Write a state, and delete all but the newest ones."""
+    only_readable(state)
     Path(folder).mkdir(parents=True, exist_ok=True)
     name = f"step-{state['step']:08}.pt"
     write_whole(Path(folder, name), partial(torch.save, state))

@@ -7,9 +7,12 @@ import time
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import pytest
+import torch
 import torch.distributed as dist
 from resuming.forked import Forked, preload
+from torch import nn
 
 from ranklab.checks.resume._any_moment import flaw
 from ranklab.taught import resume
@@ -155,3 +158,45 @@ def test_every_epoch_is_dealt_in_an_order_of_its_own(ranks):
     assert first == again
     for r in (1, 3):
         assert first[r] != second[r]
+
+
+# What no load would read
+
+
+class Own(dict):
+    """A type of somebody's."""
+
+
+@pytest.mark.parametrize(
+    "foreign, place",
+    [
+        (np.float64(1), "state['shared']['here'][1]"),
+        (Path("folder"), "state['shared']['here'][1]"),
+        (Own(), "state['shared']['here'][1]"),
+        ({Path("key"): 1}, "a key of state['shared']['here'][1]"),
+    ],
+)
+def test_what_no_load_would_read_is_refused_before_anything_is_written(foreign, place, tmp_path):
+    resume.write_checkpoint(tmp_path, {"step": 1, "shared": {}})
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(TypeError) as refusal:
+        resume.write_checkpoint(tmp_path, {"step": 2, "shared": {"here": [0, foreign]}})
+    assert str(refusal.value).startswith(f"{place} is a ")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_what_is_not_refused_is_read(tmp_path):
+    model = nn.Linear(2, 2)
+    adam = torch.optim.AdamW(model.parameters())
+    model(torch.ones(2)).sum().backward()
+    adam.step()
+    parts = {
+        "model": model.state_dict(),
+        "adam": adam.state_dict(),
+        "chance": resume.random_states(),
+    }
+    parts["more"] = [None, (1, 2.0, 1j), {"a"}, b"b", torch.Size([3]), torch.bfloat16]
+    parts["more"].append(torch.device("cpu"))
+    resume.write_checkpoint(tmp_path, {"step": 1, **parts})
+    state, _ = resume.newest_readable(tmp_path)
+    assert state["more"] == parts["more"] and state["chance"].keys() == parts["chance"].keys()
