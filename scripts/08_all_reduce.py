@@ -519,8 +519,8 @@ if rank == 0:
     result("ring_sends", 2 * (n - 1) / n)
 
 # In the picture all arrows of one color go to one neighbor. In the table all ranks send
-# the same, (ring_sends) times the tensor. With a thousand ranks it is 1.998 times. What
-# a rank sends hardly grows with the number of ranks.
+# the same: 2(n − 1) parts of n, (ring_sends) times the tensor. With a thousand ranks it
+# is 1.998 times. What a rank sends hardly grows with the number of ranks.
 #
 # As long as it is ranks that add, the busiest one cannot do with less. Take one number
 # of the tensor. Somebody is the first to know its total, and for that the n − 1 other
@@ -743,8 +743,10 @@ def doubling_all_reduce(x, members, me):
 
 
 # Ranks beyond the largest power of two hand their tensor to a partner, who swaps on
-# their behalf, and get the total in the end. That is two rounds more. All four, 1 MB on
-# each rank:
+# their behalf, and get the total in the end. That is two rounds more.
+#
+# Here are all four, one after the other, with 1 MB on each rank. Look at how many
+# arrows follow one another, and at how many leave at the same time.
 
 everyone()
 
@@ -777,10 +779,12 @@ if rank == 0:
     show(messages(quietest(ts_by_rank), name="four"))
 
 # The names of the four stand above their parts of the picture; the grey bands are
-# barriers, after which all start. In the first part every arrow begins or ends at rank
-# 0. In the second there are fewer rounds, but only some ranks have something to do in
-# each. In the third and the fourth everybody sends in every round. What that costs, as
-# formulas:
+# barriers, after which all start. With gather every arrow begins or ends at rank 0.
+# With the tree there are fewer rounds, but only some ranks have something to do in
+# each. With doubling and the ring everybody sends in every round.
+#
+# How many rounds are they, and how much does the busiest rank send? First as formulas,
+# then checked against the traces:
 
 if rank == 0:
     logs, beyond = core.bit_length() - 1, 2 * (n > core)
@@ -923,9 +927,9 @@ if rank == 0:
     piece_traces = quietest(ts_by_rank)
     show(messages(piece_traces, name="pieces"))
 
-# Where the ring had one arrow there are two now, close together. The bytes are the
-# same, in twice as many messages. The first piece of a part goes on before the second
-# one has come.
+# Where the ring had one arrow there are two now, each for half of a part. The bytes are
+# the same, in twice as many messages. The first piece of a part goes on before the
+# second one has come.
 #
 # It can be faster where adding and sending go on at the same time: with cores to spare,
 # or a network card that sends by itself. It costs more messages, so pieces must not be
@@ -938,11 +942,15 @@ if rank == 0:
 # same pages of memory into several processes, and then a number that one writes is
 # there for the others to read.
 #
-# Each rank puts its numbers into a row of its own; after a barrier each adds up one
-# part of all rows, and shows the sum in a row for sums; after another barrier everybody
+# Each rank puts its numbers into a row of its own. After a barrier each adds up one
+# part of all rows, and shows the sum in a row for sums. After another barrier everybody
 # takes the sums.
 #
 # Predict: How many messages does that take? And what goes wrong without the barriers?
+#
+# Three folded cells hold what it stands on: the memory, a barrier in it, and the rows.
+# Of the rows we need three calls. `rows` gives a piece of the tensor its rows, `add`
+# adds this rank's part of them, and `copy` copies all other parts.
 
 
 def this_host():
@@ -1073,10 +1081,8 @@ class SharedRows:
         rows[self.n, first:end].copy_(piece[first:end])
 
 
-# The memory, the barrier and the rows are folded: `SharedRows` gives a piece of the
-# tensor its rows, can `add` this rank's part of them, and `copy` all other parts. With
-# them the all-reduce is short. It works on pieces of 2 MB, so that it needs no room for
-# large tensors. Between one barrier and the next a rank does three things: take the
+# The all-reduce itself is short. It works on pieces of 2 MB, so that it needs no room
+# for large tensors. Between one barrier and the next a rank does three things: take the
 # sums of the last piece, add this one, put the next. So the loop begins a step early,
 # when there is only a piece to put, and ends a step late, when there are only sums to
 # take.
@@ -1405,8 +1411,7 @@ if rank == 0:
 # On this machine of (cores) cores, a message alone takes (alpha_us) µs of latency, at
 # (beta_gb_s) GB/s. When all ranks send and receive at once, it is (alpha_all_us) µs,
 # and (beta_all_gb_s) GB/s for each. When all add at once, each adds (gamma_gb_s) GB/s.
-# The all-reduces below are timed at other sizes than those, so the model is tested on
-# what it has not seen.
+# Below, the all-reduces are timed at sizes that the model has not seen.
 
 # --- What does it take? ---------------------------------------------------------------
 
@@ -1469,12 +1474,14 @@ if rank == 0:
     below.axhspan(1 / 1.5, 1.5, color="#E4E4E4", zorder=0)
     below.set_title("the model (grey: off by less than 1.5 times)", fontsize=10,
                     loc="left")
-    below.set(xlabel="size of the tensor (bytes)", ylabel="predicted / measured")
+    below.set(xlabel="size of the tensor", ylabel="predicted / measured")
     low, high = below.get_ylim()
     below.set(ylim=(min(low, 0.3), max(high, 3)))
     below.set_yticks([0.5, 1, 2], ["0.5", "1", "2"])
     below.tick_params(axis="y", which="minor", left=False, labelleft=False)
-    below.set_xticks([1e1, 1e3, 1e5, 1e7])
+    below.set_xticks(sizes[[0, 4, 8, 11]], ["4 B", "1 KB", "256 KB", "16 MB"])
+    below.tick_params(axis="x", which="minor", bottom=False)
+    ax.tick_params(axis="x", which="minor", bottom=False)
     save_figures()
 
 # From ranklab.taught.feeding:
@@ -1667,12 +1674,13 @@ if rank == 0:
 # --- Bus bandwidth --------------------------------------------------------------------
 
 # Is a time good? Seconds cannot be compared between machines, sizes, and numbers of
-# ranks. GB/s can, if we agree on what to divide. Bytes of the tensor over seconds is
-# the algorithm bandwidth. It must fall with n even on perfect links, as each rank has
-# to send more. So the tests of NCCL multiply it by what the best algorithm sends,
-# $2\frac{n-1}{n}$, and call it bus bandwidth [nccltests]. Where each rank sends over a
-# link of its own, and as little as it can, it is for large tensors the speed of the
-# link, whatever n is.
+# ranks. GB/s can, if we agree on what to divide.
+#
+# Bytes of the tensor over seconds is the algorithm bandwidth. It must fall with n even
+# on perfect links, as each rank has to send more. So the tests of NCCL multiply it by
+# what the best algorithm sends, $2\frac{n-1}{n}$, and call it bus bandwidth
+# [nccltests]. Where each rank sends over a link of its own, and as little as it can, it
+# is for large tensors the speed of the link, whatever n is.
 #
 # Predict: Eight GPUs all-reduce 1 GB in 5 ms. What is the bus bandwidth? Their links do
 # 450 GB/s each way. Is that good?
@@ -1713,11 +1721,10 @@ if rank == 0:
 # | pieces | 0.03 | 0.07 | 0.12 | 0.11 |
 # | Gloo | 0.02 | 0.08 | 0.11 | 0.11 |
 #
-# With large tensors the ring, in pieces, nearly fills the link. Gather, tree and
-# doubling reach a quarter to a third of it. With small ones these three win: gather at
-# 64 KB, doubling at 1 MB. The ring or its pieces win from 4 MB on, a size that the
-# table leaves out. From 1 MB on that is the textbook's order, on a machine on which a
-# link is what costs. How it was recorded stands in `images/recorded/`.
+# With large tensors the ring, in pieces, nearly fills the link, and gather, tree and
+# doubling reach a quarter to a third of it. With small ones these three win. From 1 MB
+# on that is the textbook's order, on a machine on which a link is what costs. How it
+# was recorded stands in `images/recorded/`.
 
 # --- Extra: an estimate of what is left -----------------------------------------------
 
