@@ -202,8 +202,12 @@ if recorded:
     ax.barh(y - 0.18, high, height=0.34, color="C0", label="utilization (%)")
     ax.hlines(y - 0.18, low, high, color="black", linewidth=2)
     ax.barh(y + 0.18, done, height=0.34, color="C1", label="operations (%)")
+    for row, share in zip(y, done):
+        number = f"{share:.0f}" if share > 1 else f"{share:.1g}"
+        ax.text(share + 1, row + 0.18, number, va="center", fontsize=9)
     ax.set_yticks(y, percents)
     ax.invert_yaxis()
+    ax.set_title("The meter shows as much where nothing gets done", fontsize=10)
     ax.set(xlabel="%, best of three rounds; black: lowest to best")
     ax.legend(loc="upper left", bbox_to_anchor=(-0.2, -0.25), ncols=2, fontsize=9)
     save_figures()
@@ -608,8 +612,13 @@ if recorded:
         spread = [middle - rates.min(axis=1), rates.max(axis=1) - middle]
         how = {"fmt": "o", "capsize": 4, "color": color, "label": f"input {name}"}
         ax.errorbar(workers[name], middle, spread, **how)
-    ax.axhline(1, color="black", linewidth=1)
-    ax.text(0, 1, "the step alone", va="bottom", fontsize=9)
+    ceilings = {"the step alone": 1.0}
+    if lines["computes"][-1] < 0.9 * batch / step_seconds:
+        share = lines["computes"][-1] * step_seconds / batch
+        ceilings[f"all that {cores} cores can load"] = share
+    for meaning, share in ceilings.items():
+        ax.axhline(share, color="black", linewidth=1, linestyle=":")
+        ax.text(6.1, share + 0.01, meaning, va="bottom", ha="right", fontsize=9)
     ax.set(xlabel="workers", ylabel="throughput, of the step's own")
     ax.set(ylim=(0, 1.15), xticks=workers["waits"])
     title = f"dots: median of 3 · lines: formula · {cores} cores"
@@ -747,6 +756,7 @@ if recorded:
             reached.append(round(rate * step_seconds / batch, 2))
     result("short_queue", queues[2], varies=True)
     result("long_queue", queues[16], varies=True)
+    save_figures()
 
 if recorded:
     (short_quick, short_slow), (long_quick, long_slow) = queues.values()
