@@ -1063,6 +1063,7 @@ if rank == 0:
     ax.margins(x=0.3)
     if not cores_are_free():
         ax.set_title("other programs had a part of the cores", fontsize=10)
+    ax.set_title("One lock: by turns. Else: side by side, on two free cores", fontsize=10)
     ax.set(xlabel="time since the start (ms)", yticks=[0.5, 3.1, 5.7])
     ax.set(xlim=(0, None))
     ax.set_yticklabels(best)
