@@ -202,8 +202,12 @@ if recorded:
     ax.barh(y - 0.18, high, height=0.34, color="C0", label="utilization (%)")
     ax.hlines(y - 0.18, low, high, color="black", linewidth=2)
     ax.barh(y + 0.18, done, height=0.34, color="C1", label="operations (%)")
+    for row, share in zip(y, done):
+        number = f"{share:.0f}" if share > 1 else f"{share:.1g}"
+        ax.text(share + 1, row + 0.18, number, va="center", fontsize=9)
     ax.set_yticks(y, percents)
     ax.invert_yaxis()
+    ax.set_title("The meter shows as much where nothing gets done", fontsize=10)
     ax.set(xlabel="%, best of three rounds; black: lowest to best")
     ax.legend(loc="upper left", bbox_to_anchor=(-0.2, -0.25), ncols=2, fontsize=9)
     save_figures()
@@ -571,7 +575,8 @@ if recorded:
 
 # Now the formula. What it needs are two measurements without any worker: a batch that
 # is loaded and not trained on, and a step on a batch that is in memory. The first is
-# read on two clocks: on `thread_time` a batch costs only what a core worked for it.
+# read on two clocks: on `thread_time` a batch costs only what a core worked for it. For
+# the input that computes this is its $L$, too, on a core that it shares with nobody.
 
 if recorded:
     def load_seconds(data):
@@ -588,9 +593,12 @@ if recorded:
     cores = os.cpu_count()
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))  # those that this process may use
+    free = cores_are_free()
     lines = {}
     for name, data in inputs.items():
         load, core = load_seconds(data)
+        if name == "computes":
+            load = core  # as it would be with a core to itself
         how = load, step_seconds, core, cores
         lines[name] = [batch * predicted(w, *how) for w in workers[name]]
 
@@ -598,23 +606,31 @@ if recorded:
     fig, ax = plt.subplots(num="knee", figsize=(5.2, 3.4))
     for name, color in zip(inputs, ("C0", "C1")):
         rates = np.array(measured[name]) * step_seconds / batch
-        best = rates.max(axis=1)
+        middle = np.median(rates, axis=1)
         line = np.array(lines[name]) * step_seconds / batch
         ax.plot(workers[name], line, "--", color=color, linewidth=1.5)
-        spread = [best - rates.min(axis=1), 0 * best]
+        spread = [middle - rates.min(axis=1), rates.max(axis=1) - middle]
         how = {"fmt": "o", "capsize": 4, "color": color, "label": f"input {name}"}
-        ax.errorbar(workers[name], best, spread, **how)
-    ax.axhline(1, color="black", linewidth=1)
-    ax.text(0, 1, "the step alone", va="bottom", fontsize=9)
+        ax.errorbar(workers[name], middle, spread, **how)
+    ceilings = {"the step alone": 1.0}
+    if lines["computes"][-1] < 0.9 * batch / step_seconds:
+        share = lines["computes"][-1] * step_seconds / batch
+        ceilings[f"all that {cores} cores can load"] = share
+    for meaning, share in ceilings.items():
+        ax.axhline(share, color="black", linewidth=1, linestyle=":")
+        ax.text(6.1, share + 0.01, meaning, va="bottom", ha="right", fontsize=9)
     ax.set(xlabel="workers", ylabel="throughput, of the step's own")
     ax.set(ylim=(0, 1.15), xticks=workers["waits"])
-    title = f"dots: best of 3, bars: to the lowest · lines: formula · {cores} cores"
+    title = f"dots: median of 3 · lines: formula · {cores} cores"
+    title += "" if free else ", shared with other programs"
     ax.set_title(title, fontsize=9)
     ax.legend(loc="upper left", bbox_to_anchor=(0, -0.2), ncols=2)
     save_figures()
 
 if recorded:
-    waits, computes = ([max(rates) for rates in measured[name]] for name in inputs)
+    waits, computes = (
+        [float(np.median(rates)) for rates in measured[name]] for name in inputs
+    )
     reached = [rate / line for rate, line in zip(waits, lines["waits"])]
     one, two, four, six = waits[1:]
     if cores_are_free():
@@ -644,11 +660,8 @@ if recorded:
 # 4 cores or more it is 5 again. In this run the two became (gains) times as fast. From
 # the times measured here the formula makes it (predicted_gains).
 #
-# Where other programs use the cores, the input that computes suffers twice. It shares
-# the cores, so its dots lie lower. And its $L$ is measured too long: its line begins
-# too low, can still climb where the cores are used up, and promises too large a gain. A
-# dot can also lie above its line, as after a delay the batches that are ready come at
-# once.
+# Where other programs use the cores, the dots of the input that computes lie below its
+# line, which is what the cores can do if they do nothing else.
 #
 # That is why "twice as many workers as GPUs" and "as many as cores" are both wrong as
 # rules. Ask the input whether it waits or computes, measure $L$ and $S$, and divide. If
@@ -743,6 +756,7 @@ if recorded:
             reached.append(round(rate * step_seconds / batch, 2))
     result("short_queue", queues[2], varies=True)
     result("long_queue", queues[16], varies=True)
+    save_figures()
 
 if recorded:
     (short_quick, short_slow), (long_quick, long_slow) = queues.values()
@@ -953,7 +967,8 @@ if recorded:
     def input_rate(w):
         """What the input that waits can do with w workers, of the ceiling."""
         batches = loader(inputs["waits"], batch, w)
-        return max(throughput(batches, nothing, count=w, warm_up=w)) / ceiling
+        rates = throughput(batches, nothing, count=w, warm_up=w)
+        return float(np.median(rates)) / ceiling
 
 
     of_ceiling = {w: input_rate(w) for w in (1, 6)}
@@ -963,8 +978,7 @@ if recorded:
 
 # With 1 worker the input reaches (input_with_1) of the ceiling: feed it. With 6 it
 # could do (input_with_6) times what the steps take: look at the step. By the formula it
-# is 1/4 and 6/4. The best of three rounds can be more, where batches that were already
-# waiting are counted.
+# is 1/4 and 6/4.
 # 1. The input is the lower one. Does it wait? More workers, until $w = L/S$ with the
 #    $L$ that you measure. Does it compute? Workers up to the cores, then less work for
 #    each example. Is it uneven? A longer queue.

@@ -42,6 +42,21 @@ def latency_bandwidth(sizes, seconds):
     return float(alpha), float(1 / per_byte)
 
 
+def quietest(attempts):
+    """Of several attempts, the traces of the one that was over soonest.
+
+    attempts: for each rank a list of traces, one of each attempt; of None
+    in a script that runs without ranklab.
+    """
+
+    def seconds(traces):
+        if None in traces:
+            return 0.0
+        return max(t.end for t in traces) - min(t.begin for t in traces)
+
+    return list(min(zip(*attempts, strict=True), key=seconds))
+
+
 def sendrecv(outgoing, dst, incoming, src):
     """Send `outgoing` to rank dst, and receive `incoming` from rank src.
 
