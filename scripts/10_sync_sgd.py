@@ -1702,7 +1702,8 @@ def leave_group():
 # (infiniband_seconds) s over InfiniBand. So (nvlink_share) % and (infiniband_share) %
 # of each step go by in waiting, latencies not counted. For your own machine, put the
 # bandwidth that chapter 6 measures there into the same formula. How such a model and
-# its optimizer's state fit into a GPU is the question of chapter 19.
+# its optimizer's state fit into a GPU is another question: ZeRO spreads them over the
+# ranks [rajbhandari2020].
 
 if rank == 0:
     print("\n## On real machines\n")

@@ -1861,8 +1861,9 @@ if rank == 0:
 
 # 8 GPUs. On Ethernet (ethernet_8) of perfect scaling is left: sending takes more than
 # ten times as long as computing, and little can be hidden behind what is so short. Then
-# only less communication helps (chapter 14). On InfiniBand overlap lifts
-# (infiniband_8_after) to (infiniband_8). NVLink is above 0.9 even without.
+# only less communication helps: fewer bits, or fewer steps that need it. On InfiniBand
+# overlap lifts (infiniband_8_after) to (infiniband_8). NVLink is above 0.9 even
+# without.
 #
 # 1024 GPUs. With these buckets no link reaches 90 %: NVLink ends at 256, and InfiniBand
 # is at (infiniband_1024). Here the ring matters: its latency grows with the ranks, 2 ·

@@ -1,5 +1,5 @@
 # Generated from book/12_own_ddp.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 0c8805d4bbc4).
+# Once this file is changed, `make forms` leaves it alone (as generated: f454a6226ae0).
 #
 # === Half the bytes ===================================================================
 #
@@ -9,8 +9,8 @@
 # returns at once, with a handle, as `OwnDDP` always asks for one. When the handle's
 # `wait()` returns, x holds the sums, in its own type. In a training, one rounding is up
 # to 1/256 of each gradient, and the sums are rounded again on their way; who needs more
-# than that keeps what was lost and adds it to the next gradient (chapter 14). With x =
-# [r, 1.] on rank r of four, x is [6., 4.] after `wait()`.
+# than that keeps what was lost and adds it to the next gradient. With x = [r, 1.] on
+# rank r of four, x is [6., 4.] after `wait()`.
 #
 #     python scripts/exercises/12_bf16_all_reduce.py
 #
