@@ -1061,9 +1061,10 @@ if rank == 0:
         cores = f" {busy_cores(best[name]):.1f} cores"
         ax.text(end, 2.6 * group + 0.5, cores, va="center", fontweight="bold")
     ax.margins(x=0.3)
+    title = "One lock: by turns. Else: side by side, on two free cores"
     if not cores_are_free():
-        ax.set_title("other programs had a part of the cores", fontsize=10)
-    ax.set_title("One lock: by turns. Else: side by side, on two free cores", fontsize=10)
+        title += "\n(other programs had a part of them here)"
+    ax.set_title(title, fontsize=10)
     ax.set(xlabel="time since the start (ms)", yticks=[0.5, 3.1, 5.7])
     ax.set(xlim=(0, None))
     ax.set_yticklabels(best)
