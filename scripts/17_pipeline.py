@@ -1147,16 +1147,16 @@ one_1 = from_rank_0(lambda: with_messages(gpipe(1, 1)))
 everyone()
 play_("ranks")
 wide = Shape(context=64, width=256, heads=4, blocks=2)
-wide_batch = windows(text, 8, wide.context, seed=0)
+wide_batch = windows(text, 16, wide.context, seed=0)
 
 
 def way(programs, layers, m, kind=Worker):  # a step, for the first ranks
     group = dist.new_group(list(range(len(programs))))
     if rank >= len(programs):
         return lambda: None
-    like = torch.empty(8 // m, wide.context, wide.width)
+    like = torch.empty(16 // m, wide.context, wide.width)
     worker = kind([gpt(wide, *layers)], like, language_loss, group)
-    parts = [tensor.split(8 // m) for tensor in wide_batch]
+    parts = [tensor.split(16 // m) for tensor in wide_batch]
     return lambda: (run(programs[rank], worker, *parts), worker.log)
 
 
