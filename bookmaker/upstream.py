@@ -1,4 +1,10 @@
-"""What the builder uses of other packages without being promised: one name of nbclient's."""
+"""What the builder uses of other packages without being promised: of nbclient, and of torch.
+
+The name of torch's is that of ranklab.upstream.torch, which would import torch here.
+"""
+
+# Imported by the first optimizer, and by DDP: a second or more, on each rank.
+LOADED_BY_OPTIMIZERS = "torch._dynamo"
 
 
 def was_interrupted(client):

@@ -10,6 +10,7 @@ from places import ANSWER, places
 # What whoever runs the tests has set for themselves does not decide whether they pass.
 FOREIGN = (
     "RANKLAB_RANKS",
+    "RANKLAB_PRELOAD",
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",

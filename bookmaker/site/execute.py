@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -24,9 +25,10 @@ from bookmaker.folders import HERE, Folders
 from bookmaker.manuscript.manuscript import read
 from bookmaker.notebook.exercise_cells import on_page
 from bookmaker.site import cache
-from bookmaker.upstream import was_interrupted
+from bookmaker.upstream import LOADED_BY_OPTIMIZERS, was_interrupted
 
 CELL_TIMEOUT = 120  # seconds
+TRAINS = re.compile(r"\boptim\.|\bDistributedDataParallel\b")
 
 
 @dataclass
@@ -162,7 +164,7 @@ def _run(
     log = folder / "kernel.log"  # what a process writes past the notebook: last words, above all
     try:
         with log.open("w") as file:
-            client.execute(env=_environment(folder, ranks), stdout=file, stderr=file)
+            client.execute(env=_environment(notebook, folder, ranks), stdout=file, stderr=file)
     except Exception as error:
         if was_interrupted(client):
             raise KeyboardInterrupt from None
@@ -196,13 +198,15 @@ def _check(notebook: NotebookNode, cell: NotebookNode) -> None:
         raise _Failure(_explain(notebook, cell, what))
 
 
-def _environment(folder: Path, ranks: int | None) -> dict[str, str]:
+def _environment(notebook: NotebookNode, folder: Path, ranks: int | None) -> dict[str, str]:
     environment = dict(os.environ)
     # Otherwise ipyparallel shortens the errors of several ranks and draws progress bars.
     environment["IPP_NONINTERACTIVE"] = "1"
     environment.setdefault("IPYTHONDIR", str(folder.parents[1] / "ipython"))
     if ranks:
         environment["RANKLAB_RANKS"] = str(ranks)
+    if any(TRAINS.search(cell.source) for cell in cache.code_cells(notebook)):
+        environment.setdefault("RANKLAB_PRELOAD", LOADED_BY_OPTIMIZERS)
     return environment
 
 

@@ -36,8 +36,9 @@ CONNECT_AGAIN = 2  # seconds until a client that does not know all engines is re
 NEEDED_ON_DISK = 1 << 20  # bytes, plenty for what controller and engines write of themselves
 ASK_AGAIN = 2  # seconds until an engine that has not answered its first message gets another
 
-# What every engine imports, once for all of them where they are forked.
-PRELOAD = ["torch", "torch.distributed"]
+# What every engine imports, once for all of them where they are forked. Who trains may name more:
+# RANKLAB_PRELOAD=torch._dynamo saves each rank a second at its first optimizer, and costs one here.
+PRELOAD = ["torch", "torch.distributed", *os.environ.get("RANKLAB_PRELOAD", "").split()]
 
 
 class PortsTaken(RankError):

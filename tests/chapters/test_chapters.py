@@ -17,9 +17,9 @@ SCRIPTS = ROOT / "scripts"
 CHAPTERS = sorted((ROOT / "book").glob("[0-9][0-9]_*.md"))
 HEADERS = {path: header.read(path) for path in CHAPTERS}
 # What a script does about its launcher is the same in all of them, to the letter: those of the
-# first chapters take turns, by their numbers. (3 is long and has one rank, for which mpiexec would
-# wait busily.) The ranks of later ones are forked here, which costs a third less.
-TURNS = ["torchrun", "alone", "mpiexec"]
+# first chapters take turns, by their numbers. The ranks of later ones are forked here, a third less
+# of work.
+TURNS = ["alone", "torchrun", "mpiexec"]
 IN_TURN = 6
 # In `make test-all`, every script is run in all of these.
 ALL_WAYS = [("alone", 4), ("torchrun", 2), ("alone", 2), ("mpiexec", 4)]

@@ -115,6 +115,15 @@ def test_the_kernel_is_this_interpreter_and_ends(book):
     assert not psutil.pid_exists(pid)
 
 
+@pytest.mark.parametrize("trains", [True, False])
+def test_ranks_that_train_have_imported_what_optimizers_import(book, trains):
+    code = "from ranklab.start import cluster\n'torch._dynamo' in cluster.PRELOAD"
+    comment = "  # torch.optim.SGD(...)" if trains else ""
+    path = write(book, "01_ranks", f"\n```{{code-cell}} ipython3\n{code}{comment}\n```\n")
+    execute(path, folders=book)
+    assert outputs(book, "01_ranks")[0][0].data["text/plain"] == str(trains)
+
+
 def test_a_failure_names_the_cell_and_shows_source_and_traceback(book):
     path = write(book, "02_bad", BAD)
     failure = execute(path, folders=book).failure

@@ -110,10 +110,11 @@ def _meaning(node: ast.stmt, name: str) -> str:
 
 def _outlives_handlers(node: ast.stmt) -> set[str]:
     """What a statement binds for longer than an ``except ... as name:`` block."""
-    node = deepcopy(node)
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.ExceptHandler):
-            inner.name = None
+    if any(isinstance(inner, ast.ExceptHandler) for inner in ast.walk(node)):
+        node = deepcopy(node)
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.ExceptHandler):
+                inner.name = None
     names = names_in(node)
     return names.binds | names.later_binds
 
