@@ -47,7 +47,10 @@ def expected(ranks):
 
 @pytest.mark.parametrize(
     ("launcher", "ranks"),
-    few([("alone", 2), ("torchrun", 2), ("mpiexec", 4)], lambda launcher, _: launcher == "alone"),
+    few(
+        [("forked", 2), ("alone", 2), ("torchrun", 2), ("mpiexec", 4)],
+        lambda launcher, _: launcher == "forked",  # others: tests/chapters/test_chapters.py
+    ),
 )
 def test_every_way_of_starting_it(darts, launcher, ranks, tmp_path):
     text = run_script(darts, launcher, ranks, tmp_path, limit=100)
