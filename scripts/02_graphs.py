@@ -174,8 +174,9 @@ show(drawing(
 ))
 
 # What may run when? An operation is ready once all its inputs are there. So: run
-# everything that is ready, look again, and repeat until nothing is left. The comment
-# `#@save` says that later chapters import what the cell defines.
+# everything that is ready, look again, and repeat until nothing is left.
+#
+# The comment `#@save` in a cell says that later chapters import what it defines.
 
 
 def schedule(graph, workers=None):
@@ -365,7 +366,7 @@ result("critical_path_of_t", critical_path(formula))
 assert len(critical_path(formula)) == len(schedule(formula)) == 3
 
 # Work and span bound the time $T_p$ on $p$ workers from both sides, a little more
-# tightly than we said there:
+# tightly than chapter 1 said:
 #
 # $$\max\left(\frac{W}{p},\; S\right) \;\le\; T_p \;\le\; S + \frac{W - S}{p}$$
 #
@@ -976,8 +977,8 @@ save_figures()
 # is (speed_up_in_steps).
 #
 # What could be expected? No number of workers is faster than the time along any chain.
-# Let us take the one with the most operations, and see how long each operation takes
-# one worker.
+# Let us take the chain with the most operations, and add up how long each of them takes
+# on one worker.
 
 took = dict.fromkeys(step, float("inf"))  # each operation at its best
 for name, _, start, end in (entry for log in logs[1] for entry in log):
@@ -1192,10 +1193,10 @@ result("pieces_of_memory", len(places))
 result("bytes_of_all_boxes", sum(tensor.nbytes for tensor in saved))
 assert len(saved) == len(colors["orange"])
 
-# Look at the letters: there are only (pieces_of_memory) pieces of memory. The output of
-# a ReLU is saved by `ReluBackward0` as `result` and by the next layer as `mat1`: two
-# boxes, one tensor. And two of the pieces, C and E, are weights, which are there
-# anyway.
+# All boxes together hold (bytes_of_all_boxes) bytes. But look at the letters: there are
+# only (pieces_of_memory) pieces of memory. The output of a ReLU is saved by
+# `ReluBackward0` as `result` and by the next layer as `mat1`: two boxes, one tensor.
+# And two of the pieces, C and E, are weights, which are there anyway.
 #
 # What the batch costs is each piece once, without the parameters. These are the
 # activations; with them we count the input batch, which the first layer keeps.
@@ -1227,9 +1228,9 @@ parameter_bytes = sum(p.nbytes for p in model.parameters())
 result("activations_of_32", activation_bytes(model, batch))
 result("parameter_bytes", parameter_bytes)
 
-# For a batch of 32 that is (activations_of_32) bytes, and not the (bytes_of_all_boxes)
-# of the boxes. The formula is exact to the byte. Parameters take (parameter_bytes)
-# bytes whatever the batch is.
+# For a batch of 32 that is (activations_of_32) bytes, less than the boxes together,
+# which hold some of it twice. The formula is exact to the byte. Parameters take
+# (parameter_bytes) bytes whatever the batch is.
 #
 # The count has two limits. For a short time a step holds more, such as a linear layer's
 # output until the ReLU has read it; what is saved is what stays. And the formula is

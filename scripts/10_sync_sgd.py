@@ -756,8 +756,9 @@ if rank == 0:
 
 # The upper half of a row is computing, the lower half communication. Each rank computes
 # its gradient. Then come four all-reduces, one for each weight tensor; the first one
-# cannot end before the slowest rank has come. The optimizer's step is the short bar at
-# the end.
+# cannot end before the slowest rank has come. The thin lines between them multiply a
+# gradient by its weight. The last bar of each rank, early or late, is the optimizer's
+# step.
 #
 # While the ranks communicate they compute nothing, and they could: the gradient of the
 # last layer is there before that of the first. chapter 12 fills that gap. Here we only
@@ -897,7 +898,7 @@ if rank == 0:
 # too: ReLU has one at 0, and max pooling takes one of four numbers. There a last bit
 # can decide which way a part of the gradient goes.
 #
-# Here are the same training at five times the rate, and one with kinks, 8 epochs each:
+# Here is the same training at five times the rate, and one with kinks, 8 epochs each:
 
 
 class WithKinks(DigitsNet):
@@ -1055,9 +1056,9 @@ if rank == 0:
 # - The same program on another number of ranks: it adds in another order, and is only
 #   close.
 #
-# If somebody asks for the same bits on 4 ranks and on 8, the last line of the table is
-# the answer: fix the pieces that are computed, and the order in which they are added,
-# and pay for it.
+# Whoever needs the same bits on 4 ranks and on 8 does as the last line printed above,
+# one rank in that order: fix the pieces that are computed, and the order in which they
+# are added, and pay for it.
 
 # --- Who gets which sample ------------------------------------------------------------
 
@@ -1555,8 +1556,8 @@ if rank == 0:
 # large, the sum would have made it too large. In any case the rate that was tuned is
 # not the rate that is used, and it changes with the number of ranks.
 #
-# Adam divides each gradient by what has been its size, so for Adam a factor is nearly
-# nothing: the weights differ by (summed_by_adam), and with SGD by (summed_by_sgd). With
+# Adam divides each gradient by a mean of its recent sizes, so a factor hardly matters
+# to it: the weights differ by (summed_by_adam), and with SGD by (summed_by_sgd). With
 # Adam the mistake stays hidden until somebody changes the optimizer, or clips
 # gradients.
 #
@@ -1693,6 +1694,9 @@ def leave_group():
 # its gradients in each step. For how long does that keep an H100 waiting, which does
 # 989 TFLOP/s with bfloat16 at most [h100]? We look at two links: NVLink 4 with 450 GB/s
 # [hopper], and InfiniBand with 50 GB/s [connectx7].
+#
+# Predict: Computing takes a second, and 16 GB of gradients are to be averaged. Is
+# waiting a few percent of a step, or a third? On which link?
 #
 # Worked problem: A model of 8 · 10⁹ parameters in bfloat16, 8 GPUs, 8,192 tokens on
 # each. Computing: 6 FLOP for each parameter and token, at an assumed 40 % of the peak.

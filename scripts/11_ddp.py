@@ -665,8 +665,9 @@ if rank == 0:
     result("buckets_in_the_second_step", in_second)
 
 # The upper half of a row is computing, with the forward pass lighter. The lower half is
-# all-reduces. In the first step a rank's all-reduce begins where its computing ends. In
-# the second it begins while the rank still computes.
+# all-reduces. In the first step a rank's all-reduce begins only after its last matrix
+# product has begun. In the second step the first one begins earlier, while products are
+# still to come.
 #
 # An all-reduce can begin as soon as the gradients in its bucket are there. In the first
 # step DDP does not know yet in which order they will come. It puts all parameters into
@@ -1048,8 +1049,9 @@ if rank == 0:
 # ranks got its gradient, divided by their number: a mean in which the others count as
 # zero. Where a parameter was used nowhere, its gradient stays `None` on all ranks.
 #
-# To know which of the two it is, the ranks must ask each other: one more all-reduce in
-# every step, and a walk through the graph. So the option is off by default.
+# To know whether any rank used a parameter, the ranks must ask each other: one more
+# all-reduce in every step, and a walk through the graph. So the option is off by
+# default.
 #
 # It has a second price. To see it, we take the four layers from above, whose order of
 # use is not that of registration:
@@ -1292,8 +1294,8 @@ if rank == 0:
     result("tokens_nvlink", round(tokens_to_hide(8, 450e9)))
     result("tokens_infiniband", round(tokens_to_hide(64, 50e9)))
 
-# (tokens_nvlink) tokens for the 8 GPUs that NVLink joins in one host,
-# (tokens_infiniband) for 64 GPUs with InfiniBand between their hosts, if both links
+# Each of the 8 GPUs that NVLink joins in one host needs (tokens_nvlink) tokens. Each of
+# 64 GPUs with InfiniBand between their hosts needs (tokens_infiniband), if both links
 # reach the full rate. With fewer, the ranks wait for the network, whatever the size of
 # the model.
 #

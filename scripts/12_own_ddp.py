@@ -158,7 +158,8 @@ def play(part):
 # --- One message for each parameter ---------------------------------------------------
 
 # Something to train: a deep network of small layers that are all alike. Its loss is the
-# mean of its squared outputs.
+# mean of its squared outputs. `backward` computes the gradients, and `gradient_of` puts
+# them all into one flat tensor.
 
 
 def deep(layers=16, width=224, dtype=torch.float32):
@@ -319,7 +320,7 @@ def everyone():
     dist.barrier(group=driver)
 
 
-# (messages_1) all-reduces: a long row of hatched pieces behind the backward pass.
+# (messages_1) all-reduces: a long row of hatched pieces after the backward pass.
 # Meanwhile a rank computes next to nothing: the thin lines are the divisions by the
 # world size. Half of the messages carry a bias, 224 numbers, and pay the same latency
 # as a weight of 50,176.
@@ -404,9 +405,9 @@ class Bucket:
             p.grad = self.views[i]
 
 
-# `put` copies a gradient to its place and divides it by the number of ranks, so that
-# the sum over the ranks will be the mean. Its last lines make `.grad` a view, as
-# before.
+# `begin` starts a step: all gradients are missing, and nothing has been sent. `put`
+# copies a gradient to its place and divides it by the number of ranks, so that the sum
+# over the ranks will be the mean. Its last line makes `.grad` a view, as before.
 #
 # You can pass over `present` for now. It counts for each parameter how many ranks have
 # a gradient, and is of use only when one is missing. It lies in the same tensor, so it
@@ -415,7 +416,8 @@ class Bucket:
 # Into which bucket does a parameter go? The first bucket should be the one that is full
 # first. chapter 2 has shown that backward goes through the layers from the last to the
 # first, and modules are mostly registered in the order in which they are used. So go
-# through the parameters in reverse, and close a bucket when it is large enough.
+# through the parameters in reverse, and close a bucket when it is large enough. A
+# bucket is one tensor, so each type of number and each device has buckets of its own.
 
 
 def in_buckets(parameters, bucket_bytes, first_bytes=None):
@@ -670,11 +672,13 @@ if rank == 0:
     show(timeline(t_4_by_rank, name="overlapped"))
 
 # Hatching under the full color: gradients are on their way while others are still being
-# computed. Is the step shorter, too? A picture of one step cannot say.
+# computed. Where one message follows another without a gap, they look like one bar. Is
+# the step shorter, too, on this machine or on another? A picture of one step cannot
+# say. A clock can.
 
 # --- What overlap gains ---------------------------------------------------------------
 
-# Now the clock. All four take turns, and after them a step that averages nothing, for
+# All four versions take turns, and after them a step that averages nothing, for
 # comparison.
 
 
@@ -765,13 +769,13 @@ class Transfer:
         time.sleep(max(0, self.until - time.perf_counter()))
 
 
-# How slow? We give it the bandwidth that sends all gradients in half the time that the
-# two ranks compute, and a latency that makes (n_buckets) messages noticeable. That is
-# where overlap can gain much. As computing never lasts equally long, each turn begins
-# with a step that sends nothing, and the link is set by that.
+# How slow? Its bandwidth sends all gradients in half the time that the two ranks
+# compute. Its latency is a fortieth of that time, so that (n_buckets) messages are
+# noticeable. With such a link overlap can gain much. As computing never lasts equally
+# long, each turn begins with a step that sends nothing, and the link is set by that.
 #
 # Predict: Sending takes more than half as long as computing. What share of the step can
-# overlap save? What of forward?
+# overlap save? And can it hide anything behind forward?
 
 everyone()
 x, links = torch.randn(256, 224), [Link(0, 1) for _ in range(2)]
@@ -871,8 +875,8 @@ if rank == 0:
     save_figures()
 
 # In the lower row messages hide behind backward. What is left to wait for after it is
-# (link_gain) of what it was in the upper row. Of forward overlap can save nothing:
-# while it runs there is no gradient to send. So it can save no larger share of the step
+# (link_gain) of what it was in the upper row. Behind forward nothing can hide: while it
+# runs there is no gradient to send. So overlap can save no larger share of the step
 # than backward takes, and a little less, because the first bucket has to be filled
 # before anything can leave.
 
@@ -880,13 +884,13 @@ if rank == 0:
 
 # Small buckets leave early, but every one of them pays the latency. Large ones save
 # latencies, but the first one leaves late, and the last one ends long after backward.
-# So both ends must lose.
 #
-# By how much? Chapter 8's model of a message, α + bytes / β, can say it. In the code
-# below `full` is when a bucket is full, and `free` is when the link has sent it: a
-# bucket leaves when it is full and the link is free. `busy` is a correction. A message
-# also keeps the core that computes from its work for a moment, to start it and to copy
-# and add.
+# Which size is best? Chapter 8's model of a message, α + bytes / β, can say it. In the
+# code below `full` is when a bucket is full, and `free` is when the link has sent it: a
+# bucket leaves when it is full and the link is free.
+#
+# `busy` is a correction. A message also keeps the core that computes from its work for
+# a moment, to start it and to copy and add.
 
 
 def overlapped_seconds(bucket_bytes, forward, backward, alpha, beta,
@@ -1024,8 +1028,8 @@ if rank == 0:
 # PyTorch's choice is 25 MB [li2020], after a first bucket of 1 MB, so that something is
 # under way early, as chapter 11 has said.
 #
-# For another link or another network the best number is another one. The extra says how
-# to compute it.
+# For another link or another model, another number is best. The extra says how to
+# compute it.
 
 # --- Extra: the best number of buckets ------------------------------------------------
 
@@ -1173,8 +1177,8 @@ if rank == 0:
 
 # The remedy: at the end of backward, fill what is missing with zeros, and send it. For
 # that, somebody must say that backward has ended. Autograd can: a hook may queue a
-# callback for the end of the backward that it is called in. The call for that is not in
-# PyTorch's documentation, but PyTorch's own sharding uses it.
+# callback for the end of the backward that it is called in. The call, `queue_callback`,
+# is not in PyTorch's documentation, but PyTorch's own sharding uses it.
 #
 # So the first hook of a backward queues `finish`. With that, the first mistake is
 # mended, too: `finish` waits for all messages before `backward()` returns.
@@ -1360,6 +1364,10 @@ if rank == 0:
 # A backward that fails leaves it averaging, with messages under way into the very
 # buckets that a second try would fill. So `arm` refuses, in a sentence, and the model
 # has to be wrapped again.
+#
+# A gradient can also come too late. A reentrant checkpoint runs a backward inside the
+# backward, and `finish` comes at the end of the inner one. What arrives after it would
+# stay the rank's own, so `on_gradient` refuses that.
 
 # --- The order of arrival -------------------------------------------------------------
 
@@ -1525,8 +1533,11 @@ class Replicated(nn.Module):
 
 
 # Two things come next. A forward under `no_sync()` does not arm: its backward only
-# accumulates. And `before` sees to the buffers, tensors of a model that are not
-# trained, such as the running means of a batch norm: rank 0's are given to all.
+# accumulates. It also empties `absent`, for a gradient that is not to be averaged is
+# never late.
+#
+# And `before` sees to the buffers, tensors of a model that are not trained, such as the
+# running means of a batch norm: rank 0's are given to all.
 
 
 class Shared(Replicated):
@@ -1746,8 +1757,9 @@ if rank == 0:
     result("ratio_to", ratios[-1], varies=True)
 
 # A step takes (own_over_pytorch) times as long as with PyTorch's, whose reducer is
-# written in C++; in single turns (ratio_from) to (ratio_to) times. `benchmarks/ddp.py`
-# compares them in many turns, on three models.
+# written in C++; in single turns (ratio_from) to (ratio_to) times. If 1 lies between
+# these two, seven turns cannot say which is faster. `benchmarks/ddp.py` compares them
+# in many turns, on three models.
 
 # --- Extra: Ranks with fewer batches --------------------------------------------------
 
@@ -1862,8 +1874,8 @@ if rank == 0:
 # 8 GPUs. On Ethernet (ethernet_8) of perfect scaling is left: sending takes more than
 # ten times as long as computing, and little can be hidden behind what is so short. Then
 # only less communication helps: fewer bits, or fewer steps that need it. On InfiniBand
-# overlap lifts (infiniband_8_after) to (infiniband_8). NVLink is above 0.9 even
-# without.
+# overlap lifts (infiniband_8_after) to (infiniband_8), rounded. NVLink is above 0.9
+# even without.
 #
 # 1024 GPUs. With these buckets no link reaches 90 %: NVLink ends at 256, and InfiniBand
 # is at (infiniband_1024). Here the ring matters: its latency grows with the ranks, 2 ·
@@ -1899,7 +1911,7 @@ if rank == 0:
 #
 # With more hosts, the same file under `torchrun --nnodes`. `OwnDDP` is in
 # `ranklab.taught.own_ddp`. What it lacks beside PyTorch's: sparse gradients,
-# `static_graph`, a care for the streams of a GPU, and a way out where a rank's loss
+# `static_graph`, care for the streams of a GPU, and a way out where a rank's loss
 # depends on no parameter at all: the others wait for it. Averaging happens where
 # gradients are accumulated: `torch.autograd.grad` accumulates none, so nothing is
 # averaged. A reentrant checkpoint is refused. `create_graph=True` and `torch.compile`
