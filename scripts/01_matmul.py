@@ -397,9 +397,9 @@ if rank == 0:
 
 # Big-O notation says how a cost grows, without constant factors: $2n^3 - n^2$
 # operations are $O(n^3)$. The package `big_o` [bigo] goes the other way. Given costs
-# for several $n$, it fits classes of growth, from constant to exponential, and names
-# the best. We ask it twice: for exact counts, and for the CPU time of the loops. Both
-# come from products of matrices with $n$ rows.
+# for several $n$, it fits classes of growth, from constant through linearithmic ($n
+# \log n$) to exponential, and names the best. We ask it twice: for exact counts, and
+# for the CPU time of the loops. Both come from products of matrices with $n$ rows.
 #
 # Predict: Which class does it find in the counts? And in the seconds, which are not
 # exact: the same one, and if so, clearly or just before the next?
@@ -481,7 +481,7 @@ if rank == 0:
 # rows. A matrix has $N = n^2$ elements, and as a function of $N$ the cost grows like
 # $N^{3/2}$.
 
-# --- Extra: A fit finds growth where there is none ------------------------------------
+# --- Extra: a fit finds growth where there is none ------------------------------------
 
 # An experiment can look exactly like the one above and measure nothing. Here is one. It
 # asks for the class of a matrix product and gets an answer.
@@ -507,7 +507,7 @@ def numbers(n):
 # report? Read the last function again before you answer. We ask five times.
 
 if rank == 0:
-    print("\n## Extra: A fit finds growth where there is none\n")
+    print("\n## Extra: a fit finds growth where there is none\n")
     fits = []
     for _ in range(5):
         ns, times = big_o.measure_execution_time(
@@ -864,11 +864,12 @@ if rank == 0:
     more_cores = rate["all cores, wall"] / rate["one thread, wall"]
     result("cores_over_thread", more_cores, varies=True)
 
-# One thread of BLAS is (blas_over_loops) times as fast as the loops, at (core_peak)
-# GFLOP/s. No processor is sold with a clock of seven billion ticks a second, so one
-# core did at least (operations_a_tick) operations in a tick, on average. That a machine
-# with 64 cores does 64 operations at a time is therefore wrong: an instruction works on
-# several numbers at once, and a core can begin several instructions in a tick.
+# One thread of BLAS, with 1024 rows, reaches (core_peak) GFLOP/s. That is
+# (blas_over_loops) times the rate of the loops with 64. No processor is sold with a
+# clock of seven billion ticks a second, so one core did at least (operations_a_tick)
+# operations in a tick, on average. That a machine with 64 cores does 64 operations at a
+# time is therefore wrong: an instruction works on several numbers at once, and a core
+# can begin several instructions in a tick.
 #
 # Of numbers half as long, an instruction takes twice as many. So float32 can gain a
 # factor of two, here (float32_gain).
@@ -1043,7 +1044,7 @@ if rank == 0:
 # wait for each other: whoever has the rows of $A$ that belong to them, and all of $B$,
 # can compute them alone.
 #
-# We start a few processes and give each its share. chapter 5 shows what they are and
+# We start a few processes and give each its share. Chapter 5 shows what they are and
 # how they come about. Here it is enough to know that each has its own memory, a number
 # `rank`, and a `world_size`, which says how many they are. The processes themselves are
 # called ranks, too.

@@ -923,7 +923,8 @@ learned = control_loss < 0.7 * guessing and control_accuracy > 0.3
 assert not as_published or learned
 save_figures()
 
-# (control_accuracy) of new samples, from fewer samples and in fewer steps. The program
+# (control_accuracy) of new samples, from fewer samples and in fewer steps. A control
+# need not find them all. This one finds many times what chance would, so the program
 # can learn. What made the difference is the distance between the clusters, for nothing
 # else was made easier. The columns tell how small that distance is in the published
 # data:

@@ -808,7 +808,7 @@ if rank == 0:
 # Each half costs $\frac{n-1}{n} N$ bytes a rank, so it is $2\,\frac{n-1}{n} N$
 # together: 1.5 tensors with four ranks, 1.995 with four hundred. As long as only the
 # ranks add, that is the best possible in bytes [patarasuk2009]. In rounds, $2(n-1)$, it
-# is not. chapter 8 is about nothing else.
+# is not. Chapter 8 is about nothing else.
 #
 # Used for: gradients (chapter 10), and whatever everybody must agree on. A sum is the
 # default. PyTorch's reductions also take `op=dist.ReduceOp.MAX`, `MIN`, `PRODUCT` and

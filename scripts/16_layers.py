@@ -386,7 +386,7 @@ if rank == 0:
 # --- Messages that autograd knows -----------------------------------------------------
 
 # By hand, each rank has to remember that a send in forward means a receive in backward.
-# But these two belong together as a function and its derivative do. chapter 7 calls
+# But these two belong together as a function and its derivative do. Chapter 7 calls
 # such a pair adjoint: the adjoint of "send to rank 1" is "receive from rank 1".
 #
 # Autograd can do the remembering, if both are written as functions with a backward of
@@ -521,12 +521,12 @@ if rank == 0:
 
 # --- A GPT ----------------------------------------------------------------------------
 
-# Now a model that is worth cutting. From here to the end of the book it is a small GPT
-# [radford2019]: it reads characters and guesses the next one. What it reads is on your
-# disk already: the documentation of Python's own language, which comes with Python for
-# `help()`. If you know how a GPT is built, run the cells and go on at The same weights
-# on every rank: all that matters for the cut is the shape of what one layer hands to
-# the next.
+# Now a model that is worth cutting. In the three chapters of this part it is a small
+# GPT [radford2019]: it reads characters and guesses the next one. What it reads is on
+# your disk already: the documentation of Python's own language, which comes with Python
+# for `help()`. If you know how a GPT is built, run the cells and go on at The same
+# weights on every rank: all that matters for the cut is the shape of what one layer
+# hands to the next.
 
 
 def prose():
@@ -1410,7 +1410,8 @@ if rank == 0:
 # equal one. By the clock, which a busy machine disturbs more, it took
 # (balanced_over_equal) times as long. To know what such a number is worth, the equal
 # cut was measured a second time, in turns with the others: it took (equal_over_equal)
-# times its own time.
+# times its own time, with nothing changed. Differences of that order say nothing about
+# a cut.
 #
 # It is another matter where several batches are under way, each in another stage:
 
@@ -1434,7 +1435,7 @@ if rank == 0:
     save_figures()
 
 # With 16 batches, by the costs that were measured, equally many layers take (many_gain)
-# times as long as the balanced cut: the slowest stage sets the pace for all. chapter 17
+# times as long as the balanced cut: the slowest stage sets the pace for all. Chapter 17
 # runs such schedules.
 #
 # As long as there is one batch at a time, balance is a matter of memory. `balance` does
@@ -1790,8 +1791,8 @@ if rank == 0:
 # The rule: if the model fits, divide the batch. If it does not, first ask whether it
 # can be made to fit (a smaller batch, activations computed twice [chen2016], state that
 # is sharded [rajbhandari2020]). If not, divide the model, and cut it between layers
-# where the links are slow. And never pass one batch at a time: the next chapter,
-# chapter 17, keeps the ranks busy.
+# where the links are slow. And never pass one batch at a time: the next chapter keeps
+# the ranks busy.
 
 # --- What you can do now --------------------------------------------------------------
 

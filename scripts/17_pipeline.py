@@ -491,7 +491,8 @@ def held(program):
 
 
 # But why should stage 0 go on with forwards while the first gradient could be on its
-# way back? The last stage can do B0 at once after F0. 1F1B does so.
+# way back? The last stage can do B0 at once after F0. 1F1B, one forward and one
+# backward, does so.
 #
 # Each stage warms up with one forward for every stage behind it: so many micro-batches
 # keep all of those busy. Then it does one forward and one backward in turn.
@@ -533,7 +534,7 @@ if rank == 0:
     assert [held(program) for program in gpipe(n, 100)] == [100] * n
     assert [held(program) for program in one_f_one_b(n, 100)] == [*range(n, 0, -1)]
 
-# Both end at the same time. The bubble is the same, only its pieces lie elsewhere.
+# The bubble is the same, only its pieces lie elsewhere.
 #
 # What is different is the memory. From stage 0 to the last one, 1F1B holds (held_1f1b)
 # micro-batches, and GPipe (held_gpipe). A stage of 1F1B holds those of its warm-up and

@@ -155,7 +155,7 @@ def play(part):
 #
 # 35 minutes to read · 20 seconds to run · stands on chapter 8 and chapter 16
 #
-# chapter 16 cuts a model between its layers. Here the cut goes through every layer:
+# Chapter 16 cuts a model between its layers. Here the cut goes through every layer:
 # each rank has some columns of this matrix and some rows of that one, and no rank
 # multiplies by a whole matrix. That is tensor parallelism.
 #
@@ -1475,9 +1475,10 @@ if rank == 0:
 # is longer?
 #
 # Products. A block has 12 w² weights, 4 w² in attention and 8 w² in the MLP. Each token
-# costs a multiplication and an addition for each, forward once and backward twice: 72
-# w² operations. The scores of attention, a small part in a wide layer, are left out. On
-# n ranks of F operations a second, T tokens take 72 T w² / (n F) seconds.
+# costs a multiplication and an addition for each, forward once, and backward twice, for
+# two gradients: 72 w² operations. The scores of attention, a small part in a wide
+# layer, are left out. On n ranks of F operations a second, T tokens take 72 T w² / (n
+# F) seconds.
 #
 # Messages. Four all-reduces of T · w numbers of b bytes, around a ring of bandwidth β,
 # take 8 (n − 1)/n · T w b/β seconds. So
@@ -1577,7 +1578,7 @@ if rank == 0:
 # a ratio of (nvlink_ratio) on NVLink and (infiniband_ratio) between hosts. So tensor
 # parallelism stays within a host.
 #
-# Programs reach about half of a rank's peak. Then each ratio is half as large, if the
+# Where a program computes at half of that peak, each ratio is half as large, if the
 # link still reaches its own.
 
 # --- Between the layers: sequence parallelism -----------------------------------------
