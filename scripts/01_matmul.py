@@ -704,7 +704,8 @@ if rank == 0:
 # A number with gaps takes (gaps_over_neighbors) times as long. How much of that is
 # memory? Beside each core there is a small fast memory, the cache. The same code with
 # the same gaps, on an array that fits into it, is (gaps_far_over_near) times as fast.
-# That part of the factor is the wait for memory; what is left of it is not.
+# That part of the factor is the wait for memory; what is left of it is not, for it is
+# there in the cache as well.
 #
 # A cache gets memory in lines of mostly 64 bytes, eight numbers, and with gaps only one
 # of the eight is used.

@@ -1153,10 +1153,12 @@ for link, bytes_a_second in (("nvlink", 450e9), ("infiniband", 50e9)):
     result(f"{link}_us", round(2 * d**2 / bytes_a_second * 1e6))
     result(f"{link}_rows", round(989e12 / (2 * bytes_a_second)))
 
-# With $d$ = 4096 and 8192 rows, the two products take (backward_us) µs. NVLink, with
-# 450 GB/s each way, needs (nvlink_us) µs to send the gradient: it is hidden. InfiniBand
-# with 50 GB/s [connectx7] needs (infiniband_us) µs and does not keep up. It would from
-# (infiniband_rows) rows on, NVLink from (nvlink_rows).
+# With $d$ = 4096 and 8192 rows, the two products take at least (backward_us) µs.
+# NVLink, with 450 GB/s each way, needs (nvlink_us) µs to send the gradient: it is
+# hidden. InfiniBand with 50 GB/s [connectx7] needs (infiniband_us) µs and does not keep
+# up with a GPU at its peak. It would from (infiniband_rows) rows on, NVLink from
+# (nvlink_rows). A GPU at 40 % of its peak, as later chapters assume, needs 0.4 times as
+# many: then both links keep up.
 
 # --- What has to be kept --------------------------------------------------------------
 

@@ -713,6 +713,7 @@ ax.set(yticks=[0.5, 1.5, 2.5], yticklabels=REACHED)
 ax.set_xlabel("tenth of the data (blue: changes when it is blank)")
 ax.set_xticks([i + 0.5 for i in range(10)], range(10))
 ax.invert_yaxis()
+ax.set_title("only the first tenth reaches anything", size=11)
 ax.grid(False)
 save_figures()
 
@@ -772,6 +773,7 @@ ax.bar(range(25), losses, color=colors)
 ax.axhline(guessing, color="black", linewidth=1, linestyle="--")
 ax.text(0, guessing, "guessing", va="bottom")
 ax.set_xlabel("group of 40 samples, in the order of the data")
+ax.set_title("orange: never trained on", size=11)
 ax.set_ylabel("mean loss after training")
 save_figures()
 
@@ -1031,6 +1033,7 @@ for color, (to, found) in zip(("C1", "C0"), drifts.items()):
     label = str(to).removeprefix("torch.")
     ax.semilogy(range(1, len(found) + 1), found, color=color, label=label)
 ax.set(xlabel="step", ylabel="largest difference, relative")
+ax.set_title("rounding grows, in both precisions", size=11)
 ax.legend()
 save_figures()
 

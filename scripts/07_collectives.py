@@ -1153,8 +1153,8 @@ if rank == 0:
 # Chapter 8 measures one collective at all sizes.
 #
 # Worked problem: Eight H100 with NVLink: β = 450 GB/s each way [hopper], and α = 3.4 µs
-# a round, as NCCL's own model has it [nccltuning]. What does each collective take for N
-# = 1 GB, and what for 64 KB? Which of the two constants matters?
+# a round for large messages, as NCCL's own model has it [nccltuning]. What does each
+# collective take for N = 1 GB, and what for 64 KB? Which of the two constants matters?
 
 
 def seconds(name, n, nbytes, alpha=3.4e-6, beta=450e9):
@@ -1181,8 +1181,10 @@ if rank == 0:
 # For 1 GB, bytes are nearly all: (of_the_wire) of the all-gather's time. So the way in
 # parts broadcasts faster than the tree, and an all-reduce through a root takes about
 # $n$ times as long as the ring. For 64 KB, rounds are nearly all, and the tree
-# broadcasts faster. Over InfiniBand at 400 Gb/s, 50 GB/s [connectx7], the left column
-# would be about nine times as large.
+# broadcasts faster. For messages so short NCCL has a protocol with a smaller α (chapter
+# 8): the right column is too large as a forecast, and right in its order. Over
+# InfiniBand at 400 Gb/s, 50 GB/s [connectx7], the left column would be about nine times
+# as large.
 
 # --- The forms that libraries use -----------------------------------------------------
 

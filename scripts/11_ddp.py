@@ -665,16 +665,17 @@ if rank == 0:
     result("buckets_in_the_second_step", in_second)
 
 # The upper half of a row is computing, with the forward pass lighter. The lower half is
-# all-reduces. In the first step a rank's all-reduce begins only after its last matrix
-# product has begun. In the second step the first one begins earlier, while products are
+# communication: one all-reduce in the first step, four in the second, and before those
+# the order of the buckets. In the first step the all-reduce begins only when the last
+# matrix product is done. In the second step the first one begins while products are
 # still to come.
 #
 # An all-reduce can begin as soon as the gradients in its bucket are there. In the first
 # step DDP does not know yet in which order they will come. It puts all parameters into
 # one bucket, which is full only at the end, and watches. Then it makes the buckets
 # anew, in the order in which the gradients arrived: (buckets_in_the_second_step). The
-# order is rank 0's, which DDP sends to all, since all ranks must make the same calls in
-# the same order.
+# order is rank 0's, which DDP broadcasts to all, since all ranks must make the same
+# calls in the same order.
 #
 # From then on each bucket leaves as soon as it is full, while the backward pass goes
 # on, and `backward()` returns when all have arrived. With NCCL it returns when all have

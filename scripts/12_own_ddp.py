@@ -436,7 +436,7 @@ def in_buckets(parameters, bucket_bytes, first_bytes=None):
     return [Bucket(some) for some in [*full, *filling.values()]]
 
 
-# Predict: The 3.2 MB go into buckets of 512 KB. How many buckets are there, and which
+# Predict: The 3.2 MB go into buckets of 512 KiB. How many buckets are there, and which
 # layers' gradients are in the first one?
 
 everyone()
@@ -534,7 +534,7 @@ if rank == 0:
     result("bucket_kb", bucket_kb_by_rank[0])
     save_figures()
 
-# (n_buckets) buckets, of (bucket_kb) KB: with the third layer a bucket has 512 KB or
+# (n_buckets) buckets, of (bucket_kb) KiB: with the third layer a bucket has 512 KiB or
 # more, and is closed. The first one holds the last three layers. The hatched end of
 # each holds `present`.
 #
@@ -875,10 +875,11 @@ if rank == 0:
     save_figures()
 
 # In the lower row messages hide behind backward. What is left to wait for after it is
-# (link_gain) of what it was in the upper row. Behind forward nothing can hide: while it
-# runs there is no gradient to send. So overlap can save no larger share of the step
-# than backward takes, and a little less, because the first bucket has to be filled
-# before anything can leave.
+# (link_gain) of what it was in the upper row. That is not all gain: its bars of
+# computing may be longer, as a message needs a core, too. The next section counts that.
+# Behind forward nothing can hide: while it runs there is no gradient to send. So
+# overlap can save no larger share of the step than backward takes, and a little less,
+# because the first bucket has to be filled before anything can leave.
 
 # --- How large a bucket? --------------------------------------------------------------
 
@@ -1025,8 +1026,8 @@ if rank == 0:
 # more than a factor of (fit_off); for 32 messages it says (predicted_single) of the
 # measured time.
 #
-# PyTorch's choice is 25 MB [li2020], after a first bucket of 1 MB, so that something is
-# under way early, as chapter 11 has said.
+# PyTorch's choice is 25 MiB [li2020], after a first bucket of 1 MiB, so that something
+# is under way early, as chapter 11 has said.
 #
 # For another link or another model, another number is best. The extra says how to
 # compute it.
@@ -1631,9 +1632,11 @@ def may_fail():
 # - The forward decides. Not backward: `no_sync` is about the forwards in it, and the
 #   backward of such a forward leaves its gradients to be added to the next one's.
 # - One forward, one averaging. After two forwards, one backward of both losses together
-#   is right. Two backwards are not: the first one uses up the averaging, and what the
-#   second one adds stays the rank's own. Neither wrapper notices; chapter 10's `drift`
-#   does, after the step.
+#   is right, for a model without buffers. With batch norm the second forward overwrites
+#   what the first one has saved: every rank but rank 0 gets autograd's error of chapter
+#   2, and rank 0 waits. PyTorch's wrapper hides that write from autograd. Two backwards
+#   are not: the first one uses up the averaging, and what the second one adds stays the
+#   rank's own. Neither wrapper notices; chapter 10's `drift` does, after the step.
 # - A backward that fails is final. A retry is refused, and never writes into a buffer
 #   that is under way.
 # - Buffers are given to all by rank 0, before a forward that follows one that averages.
@@ -1910,15 +1913,15 @@ if rank == 0:
 #     torchrun --standalone --nproc-per-node 4 scripts/12_own_ddp.py
 #
 # With more hosts, the same file under `torchrun --nnodes`. `OwnDDP` is in
-# `ranklab.taught.own_ddp`. What it lacks beside PyTorch's: sparse gradients,
-# `static_graph`, care for the streams of a GPU, and a way out where a rank's loss
-# depends on no parameter at all: the others wait for it. Averaging happens where
-# gradients are accumulated: `torch.autograd.grad` accumulates none, so nothing is
-# averaged. A reentrant checkpoint is refused. `create_graph=True` and `torch.compile`
-# are untested; PyTorch's has a DDPOptimizer that cuts a compiled graph where its
-# buckets end. And `OwnDDP` sums in the gradients' own type, where trainings in bfloat16
-# often sum in float32. For a training that matters, take PyTorch's. You know now what
-# it does.
+# `ranklab.taught.own_ddp`. What it lacks beside PyTorch's: two forwards of a batch norm
+# before one backward, sparse gradients, `static_graph`, care for the streams of a GPU,
+# and a way out where a rank's loss depends on no parameter at all: the others wait for
+# it. Averaging happens where gradients are accumulated: `torch.autograd.grad`
+# accumulates none, so nothing is averaged. A reentrant checkpoint is refused.
+# `create_graph=True` and `torch.compile` are untested; PyTorch's has a DDPOptimizer
+# that cuts a compiled graph where its buckets end. And `OwnDDP` sums in the gradients'
+# own type, where trainings in bfloat16 often sum in float32. For a training that
+# matters, take PyTorch's. You know now what it does.
 
 # --- Where to read on -----------------------------------------------------------------
 

@@ -1467,7 +1467,6 @@ if rank == 0:
 # product needs each sum. In forward there is nothing else to do with the same batch,
 # unless a product is cut into pieces. In backward there is: the gradient of a layer's
 # weights does not need f's sum, and can be computed while it is under way.
-# Megatron-LM's code does that.
 
 # --- How wide must a layer be? --------------------------------------------------------
 
@@ -2051,9 +2050,9 @@ def leave_group():
     dist.destroy_process_group()
 
 
-# Equal. On this small model ours takes (own_over_pytorch) of the time; a DTensor finds
-# out at every operation how its result is dealt out. `benchmarks/model_parallel.py` has
-# larger models.
+# Equal. On this small model ours takes (own_over_pytorch) of the time; a DTensor also
+# has to find out, at every operation, how its result is dealt out.
+# `benchmarks/model_parallel.py` has larger models.
 #
 # What a DTensor gives in return: the model is written once, without a word about ranks,
 # the plan can change without it, and a checkpoint knows what is whose.

@@ -907,7 +907,7 @@ def augmented(inputs):
     shift = random.choice((-1, 0, 1))
     shifted = inputs.view(-1, 8, 8).roll(shift, dims=2).flatten(1)
     noise = 0.1 * np.random.standard_normal(shifted.shape)
-    return shifted + torch.from_numpy(noise)
+    return shifted + torch.from_numpy(noise).to(shifted)
 
 
 def mean_over_ranks(loss, group=None):

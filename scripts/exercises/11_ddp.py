@@ -1,5 +1,5 @@
 # Generated from book/11_ddp.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: f80d416ef9d6).
+# Once this file is changed, `make forms` leaves it alone (as generated: ae14064652ed).
 #
 # === One training loop, many ranks ====================================================
 #
@@ -49,13 +49,15 @@ def train_ddp(model, dataset, epochs, batch_size, learning_rate):
     # YOUR CODE HERE
     raise NotImplementedError()
     optimizer = torch.optim.SGD(replica.parameters(), lr=learning_rate)
-    losses = []
+    losses, device = [], next(model.parameters()).device
     for epoch in range(epochs):
         # TODO: another order in each epoch.
         # YOUR CODE HERE
         raise NotImplementedError()
-        total = torch.zeros(2, dtype=torch.float64)  # losses, samples
+        # Losses, samples; on the model's device, as NCCL sends from there alone.
+        total = torch.zeros(2, dtype=torch.float64, device=device)
         for inputs, labels in loader:
+            inputs, labels = inputs.to(device), labels.to(device)
             loss = nn.functional.cross_entropy(replica(inputs), labels)
             optimizer.zero_grad()
             loss.backward()

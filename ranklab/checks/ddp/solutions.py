@@ -30,11 +30,13 @@ def train_ddp(model, dataset, epochs, batch_size, learning_rate):
     replica = model
     replica = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(replica.parameters(), lr=learning_rate)
-    losses = []
+    losses, device = [], next(model.parameters()).device
     for epoch in range(epochs):
         sampler.set_epoch(epoch)
-        total = torch.zeros(2, dtype=torch.float64)  # losses, samples
+        # Losses, samples; on the model's device, as NCCL sends from there alone.
+        total = torch.zeros(2, dtype=torch.float64, device=device)
         for inputs, labels in loader:
+            inputs, labels = inputs.to(device), labels.to(device)
             loss = nn.functional.cross_entropy(replica(inputs), labels)
             optimizer.zero_grad()
             loss.backward()
