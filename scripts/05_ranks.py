@@ -428,8 +428,7 @@ if rank == 0:
     result("done_by", done_by)
 
 # The error names the rank, the line, and the reason. The others have finished the cell,
-# for none of them was waiting for rank 1. The end of this chapter shows what happens
-# where somebody waits.
+# for none of them was waiting for rank 1.
 
 # --- Started by hand ------------------------------------------------------------------
 
@@ -784,7 +783,7 @@ if rank == 0:
 # | by hand | `RANK`, `WORLD_SIZE`: set by you | `MASTER_ADDR`, `MASTER_PORT`: set by you |
 # | `mp.spawn` | arguments of your function | the same, set by you |
 # | `torchrun` | `RANK`, `WORLD_SIZE`, `LOCAL_RANK` | `MASTER_ADDR`, `MASTER_PORT`: all set for you |
-# | `mpiexec`, the launcher of MPI, not run here | asked of MPI | for MPI, arranged by MPI; for Gloo and NCCL, rank 0 tells the others an address |
+# | `mpiexec`, the launcher of MPI, not run here | asked of MPI | arranged by MPI; for Gloo and NCCL, rank 0 tells an address |
 # | the lab | `rank`, `world_size` | a file in a private folder |
 #
 # When the function fails on one rank, `mp.spawn` ends the others, and raises.
