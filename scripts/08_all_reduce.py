@@ -1731,6 +1731,10 @@ if rank == 0:
 # doubling reach a quarter to a third of it. With small ones these three win. From 1 MB
 # on that is the textbook's order, on a machine on which a link is what costs. How it
 # was recorded stands in `images/recorded/`.
+#
+# That run also made its own table with `winners`. It begins with gather, changes
+# between doubling and tree from 1 KB on, and ends with the ring, from 4 MB on. Where a
+# link is what costs, the choice depends on the size.
 
 # --- Extra: an estimate of what is left -----------------------------------------------
 
