@@ -109,7 +109,8 @@ except ImportError:
 # `sampled` reads the utilization ten times a second while its block runs: of a GPU
 # through NVML, the library behind `nvidia-smi`; of the CPU through `psutil`. On the CPU
 # we look at this process alone, without the processes that it starts, and 100 % is one
-# core.
+# core. Linux counts a process's time in hundredths of a second, so a single reading is
+# off by up to 10 %, and may stand above 100; means are exact.
 
 if recorded:
     def repeated(operation, seconds):
@@ -236,7 +237,8 @@ if recorded:
 
 # The meter showed (percents) %: it tells sleep from the rest, and the last three hardly
 # from each other. A loop that does nothing but spin shows about as much as a matrix
-# product. Sums of one number at a time reach (rate_of_tiny) of the product's rate.
+# product. Sums of one number at a time reach (rate_of_tiny) of the product's rate; the
+# picture says it in percent.
 #
 # NVIDIA's driver reports a GPU's utilization as the percentage of time, over its last
 # sample period, during which one or more kernels was executing; the period is between a
@@ -300,8 +302,8 @@ if recorded:
 
 # The two lines above answer both questions. For each percent that the meter shows, the
 # larger batch gets through (large_over_small_batch) times the examples. Either step
-# goes over all weights once to move them, whether for one example or for 256. From here
-# on throughput decides, in examples per second, and utilization is a symptom.
+# updates all weights once, whether for one example or for 256. From here on throughput
+# decides, in examples per second, and utilization is a symptom.
 
 # --- Watch it starve ------------------------------------------------------------------
 
@@ -399,7 +401,8 @@ assert plain.num_workers == 0
 # something else. With 0 workers, the training process itself fetches each batch,
 # between two steps: it waits for every example, then computes, then waits. With 1
 # worker there is a second process, which fetches the next batch while the first one
-# computes.
+# computes. It may be `prefetch_factor` batches ahead, (default_prefetch) by default;
+# more of that below.
 #
 # Now both, with the meter running. A step on one batch takes 0.3 seconds here, as a
 # larger model's might: we repeat our small step for that long. To load a batch takes
@@ -988,8 +991,8 @@ if recorded:
 #    not the utilization.
 # 3. Both are high, and the loop is slow. Then it is what happens between them: copies
 #    to the GPU that the step waits for, from memory that is not pinned; a `.item()` or
-#    a `print` in each step; losses that are taken too often; workers that start anew in
-#    each epoch; workers and training on the same cores.
+#    a `print` in each step; workers that start anew in each epoch; workers and training
+#    on the same cores.
 # 4. A worker dies, or the loader hangs. Memory, `/dev/shm`, a lock that was held at the
 #    fork.
 

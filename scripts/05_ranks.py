@@ -135,7 +135,7 @@ def play(part):
 # What exactly is a rank, and what must be true for four copies of one program to behave
 # as one?
 #
-# 30 minutes to read · 30 seconds to run · stands on chapter 1
+# 25 minutes to read · 30 seconds to run · stands on chapter 1
 #
 # To train on many processors, you start one program many times. This chapter shows what
 # makes its copies a group. At the end you can
@@ -428,8 +428,7 @@ if rank == 0:
     result("done_by", done_by)
 
 # The error names the rank, the line, and the reason. The others have finished the cell,
-# for none of them was waiting for rank 1. The end of this chapter shows what happens
-# where somebody waits.
+# for none of them was waiting for rank 1.
 
 # --- Started by hand ------------------------------------------------------------------
 
@@ -523,12 +522,7 @@ if rank == 0:
 # prints its line is in the text. When the line gets out, Python and the operating
 # system decide. Python, writing to a file, keeps what is printed until its buffer is
 # full or the process ends. The system gives the processors now to one process and now
-# to another. So this, from two ranks, is no error:
-#
-# ```text
-# My rank is 1
-# My rank is 0
-# ```
+# to another.
 #
 # What each rank does is promised. The order between ranks is not, unless one waits for
 # another. If you need an order, collect the lines in one place and sort them there, as
@@ -781,19 +775,18 @@ if rank == 0:
     result("launchers_that_agree", list(said))
     save_figures()
 
-# As sets they are equal. As lists they need not be: two ranks print when they come to
-# it. `do_work` does not know who started it, and need not. What each launcher provides:
+# As sets they are equal. As lists they need not be. `do_work` does not know who started
+# it, and need not. What each launcher provides:
 #
 # | | who am I, how many are we? | where do we meet? |
 # | --- | --- | --- |
 # | by hand | `RANK`, `WORLD_SIZE`: set by you | `MASTER_ADDR`, `MASTER_PORT`: set by you |
 # | `mp.spawn` | arguments of your function | the same, set by you |
 # | `torchrun` | `RANK`, `WORLD_SIZE`, `LOCAL_RANK` | `MASTER_ADDR`, `MASTER_PORT`: all set for you |
-# | `mpiexec`, the launcher of MPI, not run here | asked of MPI | for MPI, arranged by MPI; for Gloo and NCCL, rank 0 tells the others an address |
+# | `mpiexec`, the launcher of MPI, not run here | asked of MPI | arranged by MPI; for Gloo and NCCL, rank 0 tells an address |
 # | the lab | `rank`, `world_size` | a file in a private folder |
 #
-# When the function fails on one rank, `mp.spawn` ends the others, and raises. A bare
-# `Process` of Python's `multiprocessing` tells nobody.
+# When the function fails on one rank, `mp.spawn` ends the others, and raises.
 #
 # Which GPU is mine? A rank is the number of a process, not of a computer. `LOCAL_RANK`
 # counts the processes of one host, that is, of one computer. A program on GPUs begins
@@ -802,11 +795,8 @@ if rank == 0:
 # ranks dealt out host by host, as `torchrun` does,
 #
 # $$\text{RANK} = \text{number of the host} \times \text{processes per host} + \text{LOCAL\_RANK}.$$
-#
-# Older programs were started with `python -m torch.distributed.launch`, which passed
-# the local rank as an argument [torchrun].
 
-# --- Fork, spawn, and functions that nobody finds -------------------------------------
+# --- Extra: fork, spawn, and functions that nobody finds ------------------------------
 
 # Python has several ways to begin a new process [multiprocessing]; two matter here.
 # Fork makes a copy of the one that asks, with all its memory, but without its other
@@ -818,8 +808,8 @@ if rank == 0:
 # "__main__"`: without that line, each new process, importing the file, would try to
 # start processes of its own.
 #
-# Predict: The next program is in no file: Python gets it as a string, as a notebook's
-# kernel gets a cell. Its function is spawned. What does the new process say?
+# The next program is in no file: Python gets it as a string, as a notebook's kernel
+# gets a cell. Its function is spawned. What does the new process say?
 
 if rank == 0:
     program = """
@@ -873,14 +863,12 @@ if rank == 0:
 # that line: PyTorch must be built from source next to an MPI [pytorchdistributed].
 #
 # One group can have two backends: with `"cpu:gloo,cuda:nccl"`, Gloo carries the tensors
-# on the CPU, and NCCL those on GPUs [pytorchdistributed]. The calls stay the same,
-# whatever the backend.
+# on the CPU, and NCCL those on GPUs [pytorchdistributed].
 #
 # The ranks of this notebook are engines: Python processes that wait for code, run it,
 # keep their variables, and wait again [ipyparallel]. The lab starts them and does for
-# each what `hello.py` does. It names the backend here so that the chapter does the same
-# on a machine with GPUs. With `timeout=5`, a rank that waits for another gives up after
-# five seconds.
+# each what `hello.py` does. With `timeout=5`, a rank that waits for another gives up
+# after five seconds.
 
 # --- Extra: a rank is told, not drawn -------------------------------------------------
 
@@ -1072,19 +1060,20 @@ if rank == 0:
     save_figures()
 
 # Blue is rank 0, orange is rank 1; of sixteen attempts we see the one that got most of
-# the cores. Two threads that count take turns. CPython asks the one that has the lock
-# to let go after (switch_ms) ms. Together they keep (cores_of_counting_threads) cores
-# busy, and never much more than one, however many are free.
+# the cores. Two threads that count take turns. When one has waited (switch_ms) ms for
+# the lock, CPython asks the other to let go. Together they keep
+# (cores_of_counting_threads) cores busy, and never much more than one, however many are
+# free.
 #
 # The two processes have a lock each, and run side by side:
 # (cores_of_counting_processes) cores. So do the two threads that multiply, as PyTorch
 # lets go of the lock for that: (cores_of_multiplying_threads) cores. These two numbers
 # come near 2 only where other programs leave two cores free.
 #
-# The second check looks at the lock itself, and needs no free core. When no thread is
-# asked to let go, one counting thread ends before the other begins, while two that
-# multiply still overlap. A training step also runs Python between its products, and for
-# that part threads take turns.
+# The second check shows that it is the lock. When no thread is asked to let go of it,
+# one counting thread ends before the other begins, while two that multiply still
+# overlap. A training step also runs Python between its products, and for that part
+# threads take turns.
 #
 # There are builds of Python without the lock [gross2023]. Ranks would stay processes
 # even so: a thread cannot live on another computer, and it takes the whole process with
@@ -1092,9 +1081,8 @@ if rank == 0:
 
 # --- As one: the first call that all make ---------------------------------------------
 
-# What ranks still lack is messages. The next chapters are about nothing else; here is
-# one ahead of time. `all_reduce` replaces a tensor on every rank by the sum over all
-# the ranks.
+# What ranks still lack is messages. The next chapters are about them; here is one ahead
+# of time. `all_reduce` replaces a tensor on every rank by the sum over all the ranks.
 #
 # Predict: Rank r starts with r + 1. What does rank 0 hold afterwards, and what the last
 # rank?
@@ -1194,10 +1182,9 @@ if rank == 0:
 #
 # And how far away is another rank's memory? NVLink 4 carries 450 GB/s each way to a GPU
 # of the same host [hopper], a 400 Gbit/s InfiniBand card 50 GB/s to another host
-# [connectx7]. By bandwidth, and measured against its own memory, a rank's neighbor is
-# (times_nvlink) times as far away, and a rank on another host (times_infiniband) times.
-# Even where a GPU can reach into its neighbor's memory, it pays this price. So the
-# program says what moves, and when.
+# [connectx7]. A GPU's own memory is (times_nvlink) times as fast as the first and
+# (times_infiniband) times as fast as the second. So the program says what moves, and
+# when.
 
 if rank == 0:
     host, local_rank = divmod(77, 8)
@@ -1311,9 +1298,8 @@ dist.all_reduce(total)  # and a group that works
 #
 # This takes a connection, and a computer that lives on when the process dies. When a
 # whole host or a cable fails, nobody is left to tell. Then the others wait until their
-# time is up, as they do for a rank that lives and does not come. Do not count on the
-# quick error with NCCL either, where GPUs of one host may exchange data without any
-# such connection [nccl].
+# time is up. Do not count on the quick error with NCCL either, where GPUs of one host
+# may exchange data without any such connection [nccl].
 #
 # `torchrun` lets nobody wait: when one rank fails, it ends all the others [torchrun].
 #
@@ -1332,9 +1318,8 @@ dist.all_reduce(total)  # and a group that works
 # --- So what is a rank? ---------------------------------------------------------------
 
 # In this book, a process that was told its number. For NCCL it is a device with a
-# number in a communicator, as its groups are called; one process could hold several. As
-# a rule each process has one device, and then the two are the same. Four copies of one
-# program behave as one if
+# number in a communicator, as its groups are called. As a rule each process has one
+# device, and then the two are the same. Four copies of one program behave as one if
 # 1. each has a rank of its own, from 0 to n − 1, and all agree on n;
 # 2. all know one place to meet, and all come;
 # 3. what one needs from another's memory is sent, since nothing is shared;

@@ -356,8 +356,9 @@ def may_fail():
 # Both calls are blocking: in all four cases, the one that comes first waits for the
 # other. `send` took (send_waited) seconds to get rid of 4 bytes. Gloo's sender only
 # announces the message; the data leaves when the receiver has said that its box is
-# ready [gloo]. This is a rendezvous protocol, and it needs no memory besides the
-# sender's and the receiver's own.
+# ready [gloo]. This is a rendezvous protocol: here the two ends of one message meet, as
+# in chapter 5 all ranks met at the start. It needs no memory besides the sender's and
+# the receiver's own.
 #
 # There is another way. The eager protocol copies the message into a buffer of the
 # library and lets the sender go. MPI leaves the choice to the implementation, message
@@ -1056,8 +1057,7 @@ if rank == 0:
 #
 # So a lap of one number should take as many α as there are ranks. The fastest of a
 # hundred took (lap_in_hops) times the fastest message of a ping-pong. Expect more
-# rather than less: in a ping-pong the partner has just been awake, and α is the price
-# in the best case.
+# rather than less: α is the price in the best case.
 #
 # How does the drawing know which receive belongs to which send? It pairs the k-th send
 # from one rank to another with the k-th receive there, tag by tag. It may do so because
@@ -1094,9 +1094,9 @@ if rank == 0:
 # copying. In the picture a cross marks a message that nobody received. Every rank has
 # one, and no arrow arrives.
 #
-# In a notebook the lab has named the circle. It is no magic, and on a cluster you may
-# have to do it yourself. All that it takes is a note from every rank of whom it waits
-# for, made before it begins to wait.
+# In a notebook the lab has named the circle. On a cluster you may have to do it
+# yourself. All that it takes is a note from every rank of whom it waits for, made
+# before it begins to wait.
 
 
 def follow(waits, start):

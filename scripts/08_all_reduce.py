@@ -664,7 +664,8 @@ def tree_all_reduce(x, group=None):
 
 # The third has no root. In recursive doubling, every rank swaps what it has with a
 # partner, in each round, and both add. The partners are at distance 1, then 2, then 4.
-# After $\log_2 n$ rounds everybody has everything. Drawn, it is the butterfly:
+# After $\log_2 n$ rounds everybody has everything. In Python the partner is `rank ^
+# distance`: the same number with one bit changed. Drawn, it is the butterfly:
 
 
 def swap_and_add(x, partner, incoming):
@@ -778,7 +779,7 @@ if rank == 0:
     play("kernel")
     show(messages(quietest(ts_by_rank), name="four"))
 
-# The names of the four stand above their parts of the picture; the grey bands are
+# The names of the four stand above their parts of the picture; the gray bands are
 # barriers, after which all start. With gather every arrow begins or ends at rank 0.
 # With the tree there are fewer rounds, but only some ranks have something to do in
 # each. With doubling and the ring everybody sends in every round.
@@ -805,7 +806,7 @@ if rank == 0:
 # For n a power of two there is one that has both, nearly: recursive halving and
 # doubling. Swap halves with one partner and add, then quarters with another, until
 # every rank has the total of one part, and go the same way back. It sends as little as
-# the ring, in $2\log_2 n$ rounds. It is Rabenseifner's, it is what MPICH does with
+# the ring, in $2\log_2 n$ rounds. This is Rabenseifner's algorithm. MPICH uses it for
 # large tensors [thakur2005], and the last exercise builds it. The ring asks less of the
 # wiring: it only ever sends to a neighbor.
 
@@ -1469,10 +1470,11 @@ if rank == 0:
         line["color"] = f"C{names.index(way)}"
         ax.annotate(way, (sizes[-1], end), (4 * sizes[-1], height), va="center",
                     fontsize=9, arrowprops=line)
-    ax.set_title("left: rounds count; right: bytes count", fontsize=10, loc="left")
+    ax.set_title("left: latency counts; right: bytes count", fontsize=10,
+                 loc="left")
     ax.set(ylabel="time (ms)", xlim=(2, 90 * sizes[-1]))
     below.axhspan(1 / 1.5, 1.5, color="#E4E4E4", zorder=0)
-    below.set_title("the model (grey: off by less than 1.5 times)", fontsize=10,
+    below.set_title("the model (gray: off by less than 1.5 times)", fontsize=10,
                     loc="left")
     below.set(xlabel="size of the tensor", ylabel="predicted / measured")
     low, high = below.get_ylim()
@@ -1526,10 +1528,14 @@ if rank == 0:
 # the right bytes count: 16 times as many take at least twice as long. And the curves
 # cross: what is fast with few bytes need not be fast with many.
 #
-# For 4 bytes, of those by messages, (fast_at_4_bytes) took at most twice as long as the
-# fastest; do not call one of them the winner for less than that. For 16 MB
-# (fastest_16_mb) was the fastest of all of ours. Gathering took (spread_16_mb) times as
-# long as that.
+# For 4 bytes, among the ways that send messages, these took at most twice as long as
+# the fastest: (fast_at_4_bytes). For less than that, call none of them the winner. For
+# 16 MB (fastest_16_mb) was the fastest of all of ours. Gathering took (spread_16_mb)
+# times as long.
+#
+# Latency is not the number of rounds alone. Gather has as many rounds as the ring. But
+# in a round of gather one message travels, and in one of the ring all ranks send at
+# once. With fewer cores than ranks α is larger then, as measured above.
 #
 # The model is no oracle: from 64 KB on, (within_half) % of its times are within a
 # factor of 1.5 of the clock. It leaves out three things, and we have not measured which
@@ -1725,6 +1731,11 @@ if rank == 0:
 # doubling reach a quarter to a third of it. With small ones these three win. From 1 MB
 # on that is the textbook's order, on a machine on which a link is what costs. How it
 # was recorded stands in `images/recorded/`.
+#
+# That run also made its own table with `winners`. It begins with gather, changes
+# between doubling and tree from 1 KB on, and ends with the ring, from 4 MB on: pieces
+# is faster, but not twice as fast. Where a link is what costs, the choice depends on
+# the size.
 
 # --- Extra: an estimate of what is left -----------------------------------------------
 
