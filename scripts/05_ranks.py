@@ -1250,10 +1250,10 @@ def fresh_group():
 
 
 # By themselves they wait until their patience ends: five seconds here,
-# (minutes_until_the_error) minutes where nobody sets it. The process of rank 1 lives
-# on, and so do its connections. The script of this chapter catches the exception, and
-# does wait. In a program of your own an exception that nobody catches ends the process,
-# too, which is the third case below.
+# (minutes_until_the_error) minutes with Gloo where nobody sets it, and 10 with NCCL
+# [pytorchdistributed]. The process of rank 1 lives on, and so do its connections. The
+# script of this chapter catches the exception, and does wait. In a program of your own
+# an exception that nobody catches ends the process, too, which is the third case below.
 #
 # In the notebook the lab keeps watch. It breaks the connections of ranks that wait for
 # one that has failed, and its message begins with the cause. The logs of a cluster give

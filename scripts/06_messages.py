@@ -957,11 +957,11 @@ if rank == 0:
 # the end, each alone. Received one by one, they took (many_over_one) times as long;
 # with all hundred receives started beforehand, (posted_over_one) times.
 #
-# What matters is whether the boxes are ready. Where they are not, each message is
-# announced, and waits until the receiver is back in `recv` and has said so. In the
-# ping-pong the partner is back in `recv` before the ball comes, as a rule, so the model
-# knows nothing of that wait. Where all boxes are ready, a message can leave while the
-# one before still arrives.
+# What matters is whether the boxes are ready. Where they are not, a message has to wait
+# until the receiver is back in `recv` and has said so. In the ping-pong the partner is
+# back in `recv` before the ball comes, as a rule, so the model knows nothing of that
+# wait. Where all boxes are ready, a message can leave while the one before still
+# arrives.
 #
 # So α is the price of one message alone, between two ranks that do nothing else.
 #
