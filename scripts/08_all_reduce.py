@@ -951,8 +951,9 @@ if rank == 0:
 # Predict: How many messages does that take? And what goes wrong without the barriers?
 #
 # Three folded cells hold what it stands on: the memory, a barrier in it, and the rows.
-# Of the rows we need three calls. `rows` gives a piece of the tensor its rows, `add`
-# adds this rank's part of them, and `copy` copies all other parts.
+# You need not open them. Think of a table with a row for each rank and one more for the
+# sums. Of the rows we need three calls. `rows` gives a piece of the tensor its rows,
+# `add` adds this rank's part of them, and `copy` copies all other parts.
 
 
 def this_host():
