@@ -1,5 +1,6 @@
 """What a NameError in the notebook most likely means: a forgotten `%%px`, or a cell not yet run."""
 
+import builtins
 import re
 import sys
 
@@ -32,6 +33,8 @@ def _hint(name, cell):
             "it begin with %%px? A value of the ranks comes here by "
             f'{_name_of_ranks()}["{name}"].'
         )
+    if name and not hasattr(builtins, name):
+        return f"No cell that has run here defines `{name}`. Does one above this one?"
     return ""
 
 

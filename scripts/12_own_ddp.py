@@ -538,7 +538,7 @@ if rank == 0:
 # more, and is closed. The first one holds the last three layers. The hatched end of
 # each holds `present`.
 #
-# From here to the reducer the code is a ladder: each class is the one before, and one
+# From here to the wrapper the code is a ladder: each class is the one before, and one
 # thing more.
 #
 # | class | what it adds |
@@ -550,6 +550,8 @@ if rank == 0:
 # | `Complete` | backward waits for all messages, and sends zeros for gradients that did not come |
 # | `Armed` | not every backward averages |
 # | `Reducer` | buckets in the order in which gradients arrive |
+# | `Replicated` | the same start on all ranks, and when to arm |
+# | `Shared`, `OwnDDP` | `no_sync`, buffers; and `join` |
 #
 # The first two rungs deal the parameters, and send each bucket when it is full:
 
@@ -1626,24 +1628,6 @@ def may_fail():
         print(f"rank {rank} failed, as it may here: {type(error).__name__}: {first_line}")
 
 
-# Five decisions are worth a second look. The tests, `test_wrappers.py` and
-# `test_wrappers_survive.py` in `tests/chapters/`, run all but the third with PyTorch's
-# wrapper, too.
-# - The forward decides. Not backward: `no_sync` is about the forwards in it, and the
-#   backward of such a forward leaves its gradients to be added to the next one's.
-# - One forward, one averaging. After two forwards, one backward of both losses together
-#   is right, for a model without buffers. With batch norm the second forward overwrites
-#   what the first one has saved: every rank but rank 0 gets autograd's error of chapter
-#   2, and rank 0 waits. PyTorch's wrapper hides that write from autograd. Two backwards
-#   are not: the first one uses up the averaging, and what the second one adds stays the
-#   rank's own. Neither wrapper notices; chapter 10's `drift` does, after the step.
-# - A backward that fails is final. A retry is refused, and never writes into a buffer
-#   that is under way.
-# - Buffers are given to all by rank 0, before a forward that follows one that averages.
-#   They are not averaged.
-# - The hooks go with the wrapper. A model that is wrapped again, as happens to whoever
-#   runs a cell twice, would else be averaged by both.
-#
 # Predict: On rank 0 the same three layers are built in another order. All have the same
 # shape. What would happen without the comparison, and what happens with it?
 
@@ -1659,6 +1643,25 @@ with may_fail():
 
 # Without it nobody would have noticed, as with the fork above. With it, every rank says
 # which tensor it is.
+
+# --- Extra: five decisions of the wrapper ---------------------------------------------
+
+# The tests, `test_wrappers.py` and `test_wrappers_survive.py` in `tests/chapters/`, run
+# all but the third with PyTorch's wrapper, too.
+# - The forward decides. Not backward: `no_sync` is about the forwards in it, and the
+#   backward of such a forward leaves its gradients to be added to the next one's.
+# - One forward, one averaging. After two forwards, one backward of both losses together
+#   is right, for a model without buffers. With batch norm the second forward overwrites
+#   what the first one has saved: every rank but rank 0 gets autograd's error of chapter
+#   2, and rank 0 waits. PyTorch's wrapper hides that write from autograd. Two backwards
+#   are not: the first one uses up the averaging, and what the second one adds stays the
+#   rank's own. Neither wrapper notices; chapter 10's `drift` does, after the step.
+# - A backward that fails is final. A retry is refused, and never writes into a buffer
+#   that is under way.
+# - Buffers are given to all by rank 0, before a forward that follows one that averages.
+#   They are not averaged.
+# - The hooks go with the wrapper. A model that is wrapped again, as happens to whoever
+#   runs a cell twice, would else be averaged by both.
 
 # --- The same weights -----------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from bookmaker.notebook.plain_markdown import Places
 _ORIGIN = """\
 *{chapter} of [Many Ranks, One Model]({site}), generated from \
 [`{manuscript}`]({repository}/blob/main/{manuscript}). Run the cells in order, from the top, with \
-Shift+Enter. Where the text says a name such as `total`, the cell above it has printed a value \
+Shift+Enter. Where the text says a name such as `total`, a cell beside it prints a value \
 under that name. What you write into the exercises is kept when the book is updated.*"""
 
 _WITHIN_THE_BOOK = re.compile(

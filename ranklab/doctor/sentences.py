@@ -65,7 +65,7 @@ def _note(report):
 def _plural(state):
     first, _, rest = state.partition(" ")
     plural = {"has": "have", "does": "do", "is": "are"}.get(first, first.removesuffix("s"))
-    return f"{plural} {rest}".strip()
+    return f"{plural} {rest.replace('for its ', 'for their ')}".strip()
 
 
 def wait(call, whom=None):

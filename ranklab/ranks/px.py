@@ -7,6 +7,7 @@ So `--progress-after`, `--verbose` and `--no-verbose` are accepted and change no
 refused.
 """
 
+import ast
 import functools
 from contextlib import nullcontext
 
@@ -82,8 +83,15 @@ def say_what_is_missing(shell):
 
 
 def _first_of_all(lines):
-    """Refuse a cell with a comment above its `%%px`, of which IPython would say too little."""
-    code = [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
-    if code and code[0].startswith("%%px") and lines[0].lstrip().startswith("#"):
-        raise ArgumentError("%%px must be the first line of its cell: move the comment below it.")
+    """Refuse a cell with something above its `%%px`, of which IPython would say too little."""
+    first, *others = [line for line in lines if line.strip()] or [""]
+    if first.startswith("%%") or not any(line.startswith("%%px") for line in others):
+        return lines
+    try:
+        ast.parse("".join(lines))  # it is Python: the line is part of a text
+    except SyntaxError:
+        what = "the comment" if first.lstrip().startswith("#") else "what stands above it"
+        raise ArgumentError(
+            f"%%px must be the first line of its cell: move {what} below it, or into another cell."
+        ) from None
     return lines

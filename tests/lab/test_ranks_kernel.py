@@ -257,11 +257,16 @@ def test_a_forgotten_px_is_told(working, name):
     assert "Should it begin with %%px?" in working.traceback
     _, error = working.run("nowhere_at_all")
     assert "lives on the ranks" not in working.traceback
+    assert "No cell that has run here defines `nowhere_at_all`." in working.traceback
 
 
-def test_a_comment_above_px_is_told(working):
-    _, error = working.run("# all ranks:\n%%px\nx = 1")
-    assert error.endswith("%%px must be the first line of its cell: move the comment below it.")
+@pytest.mark.parametrize(
+    "above, what", [("# all ranks:", "the comment"), ("\ny = 1\n", "what stands above it")]
+)
+def test_what_stands_above_px_is_told(working, above, what):
+    _, error = working.run(f"{above}\n%%px\nx = 1")
+    assert f"%%px must be the first line of its cell: move {what} below it" in error
+    assert working.run('text = """\n%%px\nx = 1"""')[1] is None
 
 
 def test_a_check_before_its_answer_is_told(working):
