@@ -1646,8 +1646,8 @@ with may_fail():
 
 # --- Extra: five decisions of the wrapper ---------------------------------------------
 
-# The tests, `test_wrappers.py` and `test_wrappers_survive.py` in `tests/chapters/`, run
-# all but the third with PyTorch's wrapper, too.
+# In `tests/chapters/`, `test_wrappers.py` and `test_wrappers_survive.py` run all but
+# the third with PyTorch's wrapper, too.
 # - The forward decides. Not backward: `no_sync` is about the forwards in it, and the
 #   backward of such a forward leaves its gradients to be added to the next one's.
 # - One forward, one averaging. After two forwards, one backward of both losses together
