@@ -87,7 +87,6 @@ def test_nbgrader_releases_the_stubs_that_the_book_has(course):
     for exercise in exercises.find(sample()):
         assert cell_of(theirs, exercise.name).source == cell_of(ours, exercise.name).source
         assert "assert report, report" in cell_of(theirs, f"check_{exercise.name}").source
-    assert "ranklab" not in theirs.metadata
 
 
 RIGHT = exercises.solutions(sample())
