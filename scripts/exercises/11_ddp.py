@@ -1,5 +1,5 @@
 # Generated from book/11_ddp.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: ae14064652ed).
+# Once this file is changed, `make forms` leaves it alone (as generated: c9c5eb0443ba).
 #
 # === One training loop, many ranks ====================================================
 #
@@ -54,7 +54,7 @@ def train_ddp(model, dataset, epochs, batch_size, learning_rate):
         # TODO: another order in each epoch.
         # YOUR CODE HERE
         raise NotImplementedError()
-        # Losses, samples; on the model's device, as NCCL sends from there alone.
+        # Losses, samples; on the model's device, for NCCL sends from there.
         total = torch.zeros(2, dtype=torch.float64, device=device)
         for inputs, labels in loader:
             inputs, labels = inputs.to(device), labels.to(device)

@@ -33,7 +33,7 @@ def train_ddp(model, dataset, epochs, batch_size, learning_rate):
     losses, device = [], next(model.parameters()).device
     for epoch in range(epochs):
         sampler.set_epoch(epoch)
-        # Losses, samples; on the model's device, as NCCL sends from there alone.
+        # Losses, samples; on the model's device, for NCCL sends from there.
         total = torch.zeros(2, dtype=torch.float64, device=device)
         for inputs, labels in loader:
             inputs, labels = inputs.to(device), labels.to(device)
