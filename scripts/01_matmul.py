@@ -295,7 +295,8 @@ if rank == 0:
     ax.text(18, loops_seconds[2], "three loops", color="C1")
     ax.text(700, blas_seconds[2] / 2, "BLAS", color="C0")
     ends = loops_seconds[-1], blas_seconds[0]
-    ax.annotate("", (128, ends[1]), (128, ends[0]), arrowprops={"arrowstyle": "<->"})
+    ax.annotate("", (128, ends[1]), (128, ends[0]),
+                arrowprops={"arrowstyle": "<->"})
     middle = (ends[0] * ends[1]) ** 0.5
     ax.text(140, middle, f"{ends[0] / ends[1]:,.0f} times", va="center")
     ax.set_xticks([16, 64, 128, 256, 1024], ["16", "64", "128", "256", "1024"])
@@ -1282,8 +1283,8 @@ if rank == 0:
         look = {"color": color, "ms": size, "mfc": "none", "mew": 2}
         ax.plot(p, found[403][which], marker, **look)
         arrow = {"arrowstyle": "-", "color": color}
-        ax.annotate(f"measured: {problem} problem", (p, found[403][which]), (x, 0.3),
-                    color=color, fontsize=9, arrowprops=arrow)
+        ax.annotate(f"measured: {problem} problem", (p, found[403][which]),
+                    (x, 0.3), color=color, fontsize=9, arrowprops=arrow)
     ax.set(xlabel="ranks", ylabel="speed-up", xticks=range(1, 9))
     ax.set_ylim(0, 8.2)
     ax.set_title(f"{s:.0%} serial: more ranks need a larger problem", fontsize=11)

@@ -1199,7 +1199,7 @@ if rank == 0:
     curve = np.linspace(1, owners[-1])
     ax.plot(curve, 1 / curve, "k:", linewidth=1.2)
     half = (1 + owners[-1]) / 2
-    ax.text(half - 0.4, 1 / half + 0.16, "1/n, if all computed at once: not reached",
+    ax.text(half - 0.4, 1 / half + 0.16, "1/n if all computed at once: not reached",
             fontsize="small")
     ax.set(xlabel="owners", ylabel="time, one owner's = 1")
     ax.set(xticks=owners, ylim=(0, None))
@@ -1254,7 +1254,7 @@ if rank == 0:
 
 
 def layer_seconds(layers, tokens, targets, repeats=6):
-    """The least processor seconds of each layer on a CPU, forward and backward."""
+    """The least processor seconds of each layer, on a CPU, both ways."""
     times = [[] for _ in layers]
     for _ in range(repeats + 1):
         x = tokens

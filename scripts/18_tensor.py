@@ -1613,7 +1613,7 @@ if rank == 0:
     strip(axes[0], "tensor parallelism: norm and + whole on every rank",
           ("f: copy", "g: all-\nreduce"), False)
     words = "all-\ngather", "reduce-\nscatter"
-    show(strip(axes[1], "and sequence parallelism: norm and + split by time", words, True))
+    show(strip(axes[1], "sequence parallelism: norm and + split by time", words, True))
     save_figures()
 
 # From ranklab.taught.collectives:

@@ -1220,7 +1220,8 @@ rates_with_by_rank = to_rank_0(rates_with)
 if rank == 0:
     play("kernel")
     rates_of = rates_with_by_rank[0]
-    styles = {"both": "k-", "schedule": "C1--", "optimizer": "C2-.", "neither": "C3:"}
+    styles = {"both": "k-", "schedule": "C1--"}
+    styles |= {"optimizer": "C2-.", "neither": "C3:"}
     fig, ax = plt.subplots(num="rates", figsize=(5.2, 2.9))
     for name, style in styles.items():
         ax.plot(range(12, 24), rates_of[name], style, label=name)

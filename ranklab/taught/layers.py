@@ -292,7 +292,7 @@ def timed(passes, repeats):
 
 
 def layer_seconds(layers, tokens, targets, repeats=6):
-    """The least processor seconds of each layer on a CPU, forward and backward."""
+    """The least processor seconds of each layer, on a CPU, both ways."""
     times = [[] for _ in layers]
     for _ in range(repeats + 1):
         x = tokens
