@@ -129,7 +129,7 @@ if recorded:
         percents, rates = ({name: [] for name in operations} for _ in range(2))
         for _ in range(rounds):
             for name, operation in operations.items():  # they take turns
-                repeated(operation, 1 if on_gpu else 0.05)  # the meter warms up, too
+                repeated(operation, 1 if on_gpu else 0.05)  # warms up the meter
                 with sampled(of=meter) as s:
                     calls = repeated(operation, seconds)
                 percents[name].append(s.mean(column))
