@@ -1,10 +1,11 @@
 """What a NameError in the notebook most likely means: a forgotten `%%px`, or a cell not yet run."""
 
-import builtins
 import re
 import sys
 
 from IPython import get_ipython
+
+from ranklab.upstream import cpython
 
 # What each rank has by itself, in every `%%px` cell.
 OF_EACH_RANK = ("rank", "world_size", "device", "torch", "dist")
@@ -18,24 +19,26 @@ def explain_in(shell):
 
 
 def _say(shell, kind, error, trace, tb_offset=None):
-    if hint := _hint(error.name, shell.user_ns.get("In", [""])[-1]):
+    # A local variable that is not set yet is another error of the same kind.
+    name = cpython.missing_name(f"{kind.__name__}: {error}")
+    if hint := _hint(name, shell.user_ns.get("In", [""])[-1]):
         error.add_note(f"\n{hint}")
     shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
 
 
 def _hint(name, cell):
     """The sentence for the reader of a `cell` in which `name` was not defined; "" for none."""
-    if name and re.search(rf"\bcheck\(\s*['\"]\w+['\"],\s*{name}\b", cell):
+    if not name:
+        return ""
+    if re.search(rf"\bcheck\(\s*['\"]\w+['\"],\s*{name}\b", cell):
         return f"The cell that defines `{name}`, above this one, has not been run. Run it first."
-    if name in OF_EACH_RANK or (name and _on_the_ranks(name)):
+    if name in OF_EACH_RANK or _on_the_ranks(name):
         return (
             f"`{name}` lives on the ranks, and this cell ran in the notebook's own process. Should "
             "it begin with %%px? A value of the ranks comes here by "
             f'{_name_of_ranks()}["{name}"].'
         )
-    if name and not hasattr(builtins, name):
-        return f"No cell that has run here defines `{name}`. Does one above this one?"
-    return ""
+    return f"No cell that has run here defines `{name}`. Does one above this one?"
 
 
 def _current():

@@ -11,12 +11,15 @@ from pathlib import Path
 import psutil
 from places import places
 
+from ranklab.start.launcher import can_fork
+
 BIN = Path(sys.executable).parent
 FORKED = Path(__file__).with_name("forked.py")
 # What most scripts import, or what they use imports: the last is DDP's and the optimizers'.
 PRELOAD = ["numpy", "matplotlib.pyplot", "torch", "torch.distributed", "torch._dynamo"]
 
-# How a script is started, for a number of ranks; `forked` is not for readers (forked.py).
+# How a script is started, for a number of ranks; `forked` is not for readers (forked.py), and where
+# one cannot fork safely it is torchrun.
 LAUNCHERS = {
     "alone": lambda script, n: [sys.executable, script],
     "torchrun": lambda script, n: [
@@ -28,6 +31,8 @@ LAUNCHERS = {
     "mpiexec": lambda script, n: [str(BIN / "mpiexec"), "-n", str(n), sys.executable, script],
     "forked": lambda script, n: [sys.executable, str(FORKED), str(n), script, *PRELOAD],
 }
+if not can_fork():
+    LAUNCHERS["forked"] = LAUNCHERS["torchrun"]
 
 # Python runs a `sitecustomize` when it starts. This one makes ranklab, which is installed
 # beside the packages that a script may use, as absent as it is on a reader's cluster.

@@ -242,6 +242,12 @@ def test_a_wait_in_words(made, says):
     assert wait(made) == says
 
 
+def test_several_ranks_wait_for_their_calls():
+    made = call("irecv", "recv", 1, handle=True)
+    (said,) = Diagnosis([Report(r, "running", call=made) for r in (0, 2)]).paragraphs(seconds=False)
+    assert said.startswith("ranks 0 and 2 wait for their irecv of float32[4] from rank 1")
+
+
 def test_of_the_way_into_a_call_the_outermost_line_is_told_alone():
     way = [("step.py", 9, "step", "y = f(x)"), ("f.py", 3, "f", "dist.barrier()")]
     frames = [dict(zip(("file", "line", "in", "source"), frame)) for frame in way]

@@ -11,6 +11,7 @@ import nbformat
 import psutil
 import pytest
 
+from bookmaker import upstream
 from bookmaker.errors import BookError
 from bookmaker.folders import HERE, Folders
 from bookmaker.manuscript import manuscript
@@ -18,6 +19,7 @@ from bookmaker.notebook.exercise_cells import on_page
 from bookmaker.site import cache
 from bookmaker.site import execute as module
 from bookmaker.site.__main__ import main
+from ranklab.upstream import torch
 
 HEADER = """\
 ---
@@ -122,6 +124,7 @@ def test_ranks_that_train_have_imported_what_optimizers_import(book, trains):
     path = write(book, "01_ranks", f"\n```{{code-cell}} ipython3\n{code}{comment}\n```\n")
     execute(path, folders=book)
     assert outputs(book, "01_ranks")[0][0].data["text/plain"] == str(trains)
+    assert upstream.LOADED_BY_OPTIMIZERS == torch.LOADED_BY_OPTIMIZERS  # one name, in two places
 
 
 def test_a_failure_names_the_cell_and_shows_source_and_traceback(book):
