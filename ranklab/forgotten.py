@@ -19,7 +19,7 @@ def explain_in(shell):
 
 
 def _say(shell, kind, error, trace, tb_offset=None):
-    # A local variable that is not set yet is another error of the same kind.
+    # Of a variable of some function's that is not set yet there is nothing to say.
     name = cpython.missing_name(f"{kind.__name__}: {error}")
     if hint := _hint(name, shell.user_ns.get("In", [""])[-1]):
         error.add_note(f"\n{hint}")

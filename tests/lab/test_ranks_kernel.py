@@ -258,8 +258,8 @@ def test_a_forgotten_px_is_told(working, name):
     _, error = working.run("nowhere_at_all")
     assert "lives on the ranks" not in working.traceback
     assert "No cell that has run here defines `nowhere_at_all`." in working.traceback
-    _, error = working.run("def f():\n    late\n    late = 1\n\n\nf()")
-    assert "UnboundLocalError" in error and "No cell" not in working.traceback
+    _, error = working.run("def f():\n    (lambda: late)()\n    late = 1\n\n\nf()")
+    assert "free variable" in error and "No cell" not in working.traceback
 
 
 @pytest.mark.parametrize(
