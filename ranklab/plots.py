@@ -253,7 +253,7 @@ def _draw_timetable(ax, rows, last):
                 ax.add_patch(Rectangle((1e3 * start, low), 1e3 * (end - start), tall, **look))
                 # The axes are about 320 points wide, a digit about 0.64 of its size.
                 fits = 320 / 0.64 * (end - start) / last / len(str(k))
-                if fits > 5:  # points: nobody reads less, on a phone least of all
+                if fits > 3:
                     color = "white" if fills[kind] == full else "black"
                     look = {"ha": "center", "va": "center_baseline", "color": color}
                     look["fontsize"] = min(fits, 7 if chunks == 1 else 6)

@@ -1412,10 +1412,10 @@ if rank == 0:
         assert alpha_all > alpha
 
 # On this machine of (cores) cores, a message alone takes (alpha_us) µs of latency, at
-# (beta_gb_s) GB/s. Do not compare with chapter 6: the loop is another one, and so is
-# the number of repeats. When all ranks send and receive at once, it is (alpha_all_us)
-# µs, and (beta_all_gb_s) GB/s for each. A rank that has a core adds (gamma_gb_s) GB/s.
-# Below, the all-reduces are timed at sizes that the model has not seen.
+# (beta_gb_s) GB/s. Chapter 6 has other values, from another loop. When all ranks send
+# and receive at once, it is (alpha_all_us) µs, and (beta_all_gb_s) GB/s for each. A
+# rank that has a core adds (gamma_gb_s) GB/s. Below, the all-reduces are timed at sizes
+# that the model has not seen.
 
 # --- What does it take? ---------------------------------------------------------------
 
