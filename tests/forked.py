@@ -1,10 +1,12 @@
-"""Start a script on ranks that are forked from one process, which has imported what they import.
+"""Start a script on ranks that are forked from this process, which has imported what they import.
 
-    python forked.py RANKS SCRIPT [MODULE ...]
+    python forked.py CODE RANKS SCRIPT
 
 Each rank finds in its environment what torchrun would have noted there. To import torch once, and
-not once a rank, is a third of what most scripts cost on two cores. The exit code is that of the
-first rank that fails; the others are killed then.
+not once a rank, is a third of what most scripts cost on two cores. CODE is the file for the exit
+code, that of the first rank that fails; the others are killed then.
+
+launch.py has this file run in a process that is itself forked from one that has imported torch.
 """
 
 import contextlib
@@ -14,11 +16,16 @@ import runpy
 import signal
 import socket
 import sys
+from pathlib import Path
+
+# What most scripts import, or what they use imports: the last is DDP's and the optimizers'.
+MODULES = ["numpy", "matplotlib.pyplot", "torch", "torch.distributed", "torch._dynamo"]
 
 
-def main(ranks, script, modules):
-    """Import, fork, wait; return the exit code. In a rank, which is forked: run the script."""
-    for module in modules:
+def main(code, ranks, script):
+    """Import, fork, wait, note the exit code. In a rank, which is forked: run the script."""
+    as_if_just_started()
+    for module in MODULES:
         with contextlib.suppress(ImportError):  # the script says so itself, if it needs it
             importlib.import_module(module)
     with socket.socket() as free:
@@ -30,7 +37,16 @@ def main(ranks, script, modules):
             started.append(child)
         else:
             return be_rank(rank, ranks, port, script)
-    return wait_for(started)
+    Path(code).write_text(str(wait_for(started)))
+
+
+def as_if_just_started():
+    """Heed PYTHONPATH, and the `sitecustomize` there, which may make ranklab absent (launch.py)."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "ranklab"]:
+        del sys.modules[name]
+    for folder in reversed(os.environ["PYTHONPATH"].split(os.pathsep)):
+        sys.path.insert(0, folder)
+        runpy.run_path(os.path.join(folder, "sitecustomize.py"))
 
 
 def be_rank(rank, ranks, port, script):
@@ -44,9 +60,8 @@ def be_rank(rank, ranks, port, script):
         MASTER_PORT=str(port),
     )
     sys.argv = [script]
-    sys.path[0] = os.getcwd()  # as Python does for a script
+    sys.path.insert(0, os.getcwd())  # as Python does for a script
     runpy.run_path(script, run_name="__main__")
-    return 0
 
 
 def wait_for(started):
@@ -63,4 +78,4 @@ def wait_for(started):
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), sys.argv[2], sys.argv[3:]))
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])

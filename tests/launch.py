@@ -11,15 +11,13 @@ from pathlib import Path
 import psutil
 from places import places
 
+from bookmaker.site import forked_kernel
 from ranklab.start.launcher import can_fork
 
 BIN = Path(sys.executable).parent
 FORKED = Path(__file__).with_name("forked.py")
-# What most scripts import, or what they use imports: the last is DDP's and the optimizers'.
-PRELOAD = ["numpy", "matplotlib.pyplot", "torch", "torch.distributed", "torch._dynamo"]
 
-# How a script is started, for a number of ranks; `forked` is not for readers (forked.py), and where
-# one cannot fork safely it is torchrun.
+# How readers start a script, for a number of ranks.
 LAUNCHERS = {
     "alone": lambda script, n: [sys.executable, script],
     "torchrun": lambda script, n: [
@@ -29,10 +27,7 @@ LAUNCHERS = {
         script,
     ],
     "mpiexec": lambda script, n: [str(BIN / "mpiexec"), "-n", str(n), sys.executable, script],
-    "forked": lambda script, n: [sys.executable, str(FORKED), str(n), script, *PRELOAD],
 }
-if not can_fork():
-    LAUNCHERS["forked"] = LAUNCHERS["torchrun"]
 
 # Python runs a `sitecustomize` when it starts. This one makes ranklab, which is installed
 # beside the packages that a script may use, as absent as it is on a reader's cluster.
@@ -51,6 +46,8 @@ sys.meta_path.insert(0, Blocked())
 def run_script(script, launcher, ranks, folder, limit=180, with_ranklab=False):
     """Run a copy of `script` in the empty `folder`; return what it printed.
 
+    launcher: one of LAUNCHERS; or `forked`, ranks that are forked from a process which has imported
+    torch, which costs a third less (forked.py). Where one cannot fork, that is torchrun.
     with_ranklab: as where it is installed, for what a script leaves out without it.
     Fails, with the place of each rank, if it takes more than `limit` seconds, and with its
     output if it exits other than by 0.
@@ -64,26 +61,51 @@ def run_script(script, launcher, ranks, folder, limit=180, with_ranklab=False):
     environment = {**os.environ, "PYTHONPATH": str(block), "RANKLAB_RANKS": str(ranks)}
     environment["PATH"] = f"{BIN}{os.pathsep}{environment['PATH']}"
     log = folder / "output.txt"
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            LAUNCHERS[launcher](Path(script).name, ranks),
-            cwd=empty,
-            env=environment,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            code = process.wait(limit)
-        except subprocess.TimeoutExpired:
-            code = f"none: still running after {limit} s"
-        finally:
-            if process.poll() is None:
-                print(places(os.getpid()))  # into the log, too
-            _kill_all_with(PYTHONPATH=str(block))
-            process.wait()
+    if launcher == "forked" and can_fork():
+        process = _Forked(script, ranks, empty, environment, log)
+    else:
+        process = _launched(script, launcher, ranks, empty, environment, log)
+    try:
+        code = process.wait(limit)
+    except subprocess.TimeoutExpired:
+        code = f"none: still running after {limit} s"
+    finally:
+        if process.poll() is None:
+            print(places(os.getpid()))  # into the log, too
+        _kill_all_with(PYTHONPATH=str(block))
+        process.wait()
     text = log.read_text()
     assert code == 0, f"{launcher}, {ranks} ranks: exit code {code}\n{text[-6000:]}"
     return text
+
+
+def _launched(script, launcher, ranks, cwd, environment, log):
+    command = LAUNCHERS["torchrun" if launcher == "forked" else launcher](Path(script).name, ranks)
+    with log.open("w") as output:
+        return subprocess.Popen(
+            command, cwd=cwd, env=environment, stdout=output, stderr=subprocess.STDOUT
+        )
+
+
+class _Forked(forked_kernel.Forked):
+    """A script on ranks that are forked from the process which the kernels are forked from."""
+
+    def __init__(self, script, ranks, cwd, environment, log):
+        self._code = log.with_name("code.txt")
+        order = {
+            "argv": [str(FORKED), str(self._code), str(ranks), Path(script).name],
+            "environment": environment,
+            "cwd": str(cwd),
+            "output": str(log),
+        }
+        super().__init__(forked_kernel.importer(str(log)).fork(order))
+
+    def wait(self, limit=None):
+        try:
+            super().wait(limit)
+        except psutil.TimeoutExpired:
+            raise subprocess.TimeoutExpired(FORKED, limit) from None
+        return int(self._code.read_text()) if self._code.exists() else "none: it was killed"
 
 
 def _kill_all_with(**mark):

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import ipykernel_launcher
 import nbformat
 from filelock import FileLock
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
@@ -25,6 +26,7 @@ from bookmaker.folders import HERE, Folders
 from bookmaker.manuscript.manuscript import read
 from bookmaker.notebook.exercise_cells import on_page
 from bookmaker.site import cache
+from bookmaker.site.forked_kernel import ForkedKernel
 from bookmaker.upstream import LOADED_BY_OPTIMIZERS, was_interrupted
 
 CELL_TIMEOUT = 120  # seconds
@@ -46,7 +48,7 @@ class _ThisInterpreter(KernelSpecManager):
 
     def get_kernel_spec(self, kernel_name):
         return KernelSpec(
-            argv=[sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+            argv=[sys.executable, ipykernel_launcher.__file__, "-f", "{connection_file}"],
             display_name="Python 3",
             language="python",
             metadata={"supported_encryption": "curve"},
@@ -59,6 +61,7 @@ class _KernelManager(AsyncKernelManager):
     def __init__(self, **options):
         super().__init__(kernel_spec_manager=_ThisInterpreter(), **options)
         self.transport_encryption = "auto"
+        self.provisioner = ForkedKernel(kernel_spec=self.kernel_spec, parent=self)
 
 
 class _Failure(Exception):

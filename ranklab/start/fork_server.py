@@ -121,7 +121,7 @@ def _be_engine(output, server, arguments):
     from ranklab.start.forked_engine import ForkedEngine
 
     write_to(output)
-    _seed_anew()
+    seed_anew()
     sys.argv = ["ipengine", *arguments]
     engine = ForkedEngine.instance(server=server)
     engine.initialize(arguments)
@@ -136,7 +136,7 @@ def write_to(file):
     os.close(log)
 
 
-def _seed_anew():
+def seed_anew():
     """Give this process random numbers of its own, as a fresh one has."""
     # `random` does it by itself.
     if "numpy.random" in sys.modules:

@@ -6,6 +6,9 @@ It imports on one thread and without a ZeroMQ context, for neither threads nor s
 fork. Then it reads orders from its standard input, JSON objects, a line each. For each it forks a
 fork server (fork_server.py), and prints its process id. It ends with its input; the fork servers
 live on. The kernel's end of it is importer_process.py.
+
+An order may name a Python file instead ("argv", with "environment" and "cwd"): what is forked runs
+it as a Python that had just been started would. So the book is built and tested.
 """
 
 import contextlib
@@ -13,6 +16,7 @@ import gc
 import importlib
 import json
 import os
+import runpy
 import signal
 import sys
 
@@ -50,7 +54,19 @@ def main(names):
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             orders.close()
             replies.close()
-            return fork_server.serve(order)
+            return _run_file(**order) if "argv" in order else fork_server.serve(order)
+    return 0
+
+
+def _run_file(argv, environment, cwd, output):
+    """Run a Python file in this process, just forked, as if it had been started with `argv`."""
+    os.setsid()
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(cwd)
+    fork_server.seed_anew()
+    sys.argv = argv
+    runpy.run_path(argv[0], run_name="__main__")
     return 0
 
 

@@ -19,6 +19,7 @@ from bookmaker.notebook.exercise_cells import on_page
 from bookmaker.site import cache
 from bookmaker.site import execute as module
 from bookmaker.site.__main__ import main
+from ranklab.start.launcher import can_fork
 from ranklab.upstream import torch
 
 HEADER = """\
@@ -105,16 +106,17 @@ def test_a_chapter_gets_its_outputs_and_names_its_manuscript(book):
     assert first_cell.source.startswith("% Executed from book/01_good.md")
 
 
-def test_the_kernel_is_this_interpreter_and_ends(book):
-    path = write(
-        book,
-        "01_good",
-        "\n```{code-cell} ipython3\nimport sys, os\n(sys.executable, os.getpid())\n```\n",
-    )
+@pytest.mark.parametrize("forks", [can_fork(), False])
+def test_the_kernel_is_this_interpreter_and_ends(book, forks, monkeypatch):
+    if not forks:
+        monkeypatch.setenv("RANKLAB_NO_FORK", "1")
+    code = "import sys, os, psutil\nparent = psutil.Process(os.getppid()).cmdline()"
+    shown = "(sys.executable, os.getpid(), 'ranklab.start.importer_main' in parent)"
+    path = write(book, "01_good", f"\n```{{code-cell}} ipython3\n{code}\n{shown}\n```\n")
     execute(path, folders=book)
-    executable, pid = eval(outputs(book, "01_good")[0][0].data["text/plain"])
+    executable, pid, forked = eval(outputs(book, "01_good")[0][0].data["text/plain"])
     assert Path(executable) == Path(sys.executable)
-    assert not psutil.pid_exists(pid)
+    assert forked == forks and not psutil.pid_exists(pid)
 
 
 @pytest.mark.parametrize("trains", [True, False])
@@ -369,8 +371,9 @@ def test_a_kernel_that_dies_before_it_begins_is_started_again(book, tmp_path, mo
 
     def dies_once(self, name):
         spec = usual(self, name)
-        program = DIES_ONCE.format(mark=str(tmp_path / "died"))
-        spec.argv = [sys.executable, "-c", program, "-f", "{connection_file}"]
+        program = tmp_path / "dies_once.py"
+        program.write_text(DIES_ONCE.format(mark=str(tmp_path / "died")))
+        spec.argv = [sys.executable, str(program), "-f", "{connection_file}"]
         return spec
 
     monkeypatch.setattr(module._ThisInterpreter, "get_kernel_spec", dies_once)
