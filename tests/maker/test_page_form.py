@@ -14,7 +14,11 @@ pytestmark = pytest.mark.timeout(900)
 __all__ = ["browser", "site"]
 
 
-@pytest.fixture(scope="module", params=PAGES)
+# By day, of pages that are no chapter, these stand for all.
+OTHERS = {"intro", "exercises", "glossary"}
+
+
+@pytest.fixture(scope="module", params=few(PAGES, lambda name: name in {*CHAPTERS, *OTHERS}))
 def page(request, browser, site):
     """Each page, opened from the folder once for all the tests that look at it."""
     visits = Visits(browser)
@@ -31,7 +35,7 @@ COLOR_RULES = ["color-contrast", "link-in-text-block"]
 # pages: elsewhere than on this one, a cell's code is one element.
 WITH_WORDS = f"{CHAPTERS[0]}.html"
 # Of colors, what chapters have is the same in all of them: style sheets set them.
-SOME_PAGES = {*CHAPTERS[::4], *PAGES[len(CHAPTERS) :]}
+SOME_PAGES = {*CHAPTERS[::4], *OTHERS}
 with_colors = pytest.mark.parametrize(
     "page", few(PAGES, lambda name: name in SOME_PAGES), indirect=True
 )
