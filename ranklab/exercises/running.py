@@ -62,9 +62,9 @@ class Bench:
         self._start(size, training)
 
     def _start(self, size, training):
-        self._training = training
         if training and upstream.LOADED_BY_OPTIMIZERS not in cluster.PRELOAD:
             cluster.PRELOAD.append(upstream.LOADED_BY_OPTIMIZERS)
+        self._training = upstream.LOADED_BY_OPTIMIZERS in cluster.PRELOAD
         self.ranks = Ranks(size, backend="gloo", device="cpu", timeout=TIMEOUT)
         self._cases = itertools.count()
         self._lost = False

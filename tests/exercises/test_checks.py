@@ -3,10 +3,14 @@
 One checking process runs the answers of a chapter one after another, as that of a notebook does.
 """
 
+import os
+from unittest import mock
+
 import pytest
 
 from bookmaker.folders import HERE
 from bookmaker.manuscript import exercises, manuscript
+from bookmaker.upstream import LOADED_BY_OPTIMIZERS
 from ranklab import checks
 from ranklab.exercises import Choice, check
 from ranklab.exercises.solution import answers_of, solution
@@ -15,6 +19,14 @@ pytestmark = pytest.mark.timeout(240)
 
 EVERYTHING = pytest.mark.everything
 AT_LEAST = 3  # mistakes for each exercise
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_checker():
+    """For all exercises, also those that train: else there is a new one at each change."""
+    with mock.patch.dict(os.environ, RANKLAB_PRELOAD=LOADED_BY_OPTIMIZERS):
+        yield
+
 
 EXERCISES = {name: checks.find(name) for name in checks.files()}
 CHOICES = {name: one for name, one in EXERCISES.items() if isinstance(one, Choice)}
