@@ -517,11 +517,13 @@ result("mfu", mfu, varies=True)
 assert 0 < mfu < rate / peak < 1.2
 
 # The two passes ran at (step_gflops) of (peak_gflops) GFLOP/s, (mfu_of_passes), and the
-# whole step, data and optimizer included, at (mfu). That is its MFU, the model FLOPs
-# utilization [palm2022]: the operations that the model needs, by the formula, over what
-# the hardware could have done in that time. Operations that a program does a second
-# time, to save memory, are not counted, but their time is, and so is the time that it
-# waits.
+# whole step, data and optimizer included, at (mfu). Each of the two comes from a median
+# of its own. On a busy machine the second can be lower than the bars suggest.
+#
+# The share that the whole step reaches is its MFU, the model FLOPs utilization
+# [palm2022]: the operations that the model needs, by the formula, over what the
+# hardware could have done in that time. Operations that a program does a second time,
+# to save memory, are not counted, but their time is, and so is the time that it waits.
 #
 # | | peak | MFU |
 # | --- | ---: | ---: |
@@ -773,7 +775,7 @@ ax.bar(range(25), losses, color=colors)
 ax.axhline(guessing, color="black", linewidth=1, linestyle="--")
 ax.text(0, guessing, "guessing", va="bottom")
 ax.set_xlabel("group of 40 samples, in the order of the data")
-ax.set_title("orange: never trained on", size=11)
+ax.set_title("orange: never trained on; blue, near 0: trained on", size=11)
 ax.set_ylabel("mean loss after training")
 save_figures()
 
@@ -1045,10 +1047,10 @@ result("drift_after_1", single[0], varies=True)
 result("drift_after_10", single[-1], varies=True)
 result("drift64_after_10", double[-1], varies=True)
 
-# After the first step the weights differ by (drift_after_1), after ten steps by
-# (drift_after_10): hardly a digit is left. In float64 it is (drift64_after_10), so it
-# was rounding all the same. A large difference late in a training proves nothing:
-# compare early, or in float64.
+# After the first step the weights differ by (drift_after_1) of the largest one, after
+# ten steps by (drift_after_10) of it. In float64 it is (drift64_after_10), so it was
+# rounding all the same. A large difference late in a training proves nothing: compare
+# early, or in float64.
 #
 # An undivided training that runs beside a parallel one, from the same weights and on
 # the same batches, is its twin. Every chapter of Part III has one.

@@ -322,8 +322,9 @@ def everyone():
 
 # (messages_1) all-reduces: a long row of hatched pieces after the backward pass.
 # Meanwhile a rank computes next to nothing: the thin lines are the divisions by the
-# world size. Half of the messages carry a bias, 224 numbers, and pay the same latency
-# as a weight of 50,176.
+# world size. A rank whose backward ends before the others' waits for them, drawn in
+# white. Half of the messages carry a bias, 224 numbers, and pay the same latency as a
+# weight of 50,176.
 #
 # This chapter shortens the hatched part, and then moves it under the full color.
 
@@ -615,8 +616,8 @@ play("ranks")
 error_3 = wrong_by(lambda model: in_several(model, 1000))
 t_3 = traced(in_several)
 
-# This is the third version. As long as all of it happens after backward, buckets gain
-# nothing over one message. But now it need not.
+# This is the third version. It makes its buckets once, and not in every step. But as
+# long as all of it happens after backward, no message is hidden. Now one can be.
 
 # --- While backward computes ----------------------------------------------------------
 
@@ -1218,6 +1219,9 @@ class Complete(InOrder):
                 bucket.parameters[i].grad = bucket.views[i]
 
 
+# The last loop is about the parameters that this rank did not use. If some other rank
+# did, `.grad` becomes the view, and so the mean; if none did, it stays as it was.
+
 # --- The reducer ----------------------------------------------------------------------
 
 # PyTorch calls this part the reducer. One thing is missing in ours: not every backward
@@ -1368,9 +1372,10 @@ if rank == 0:
 # buckets that a second try would fill. So `arm` refuses, in a sentence, and the model
 # has to be wrapped again.
 #
-# A gradient can also come too late. A reentrant checkpoint runs a backward inside the
-# backward, and `finish` comes at the end of the inner one. What arrives after it would
-# stay the rank's own, so `on_gradient` refuses that.
+# A gradient can also come too late. A reentrant activation checkpoint (chapter 2 named
+# the idea: keep less and compute it again) runs a backward inside the backward, and
+# `finish` comes at the end of the inner one. What arrives after it would stay the
+# rank's own, so `on_gradient` refuses that.
 
 # --- The order of arrival -------------------------------------------------------------
 
@@ -1540,7 +1545,8 @@ class Replicated(nn.Module):
 # never late.
 #
 # And `before` sees to the buffers, tensors of a model that are not trained, such as the
-# running means of a batch norm: rank 0's are given to all.
+# running means of a batch norm: rank 0's are given to all. `ahead` is the rank whose
+# buffers they are: 0, unless in a `join`.
 
 
 class Shared(Replicated):
@@ -1767,7 +1773,7 @@ if rank == 0:
 # these two, seven turns cannot say which is faster. `benchmarks/ddp.py` compares them
 # in many turns, on three models.
 
-# --- Extra: Ranks with fewer batches --------------------------------------------------
+# --- Extra: ranks with fewer batches --------------------------------------------------
 
 # A rank that has one batch less than the others leaves its loop, and the others wait
 # for its gradients forever. Inside `with replica.join():` it answers with zeros
