@@ -212,6 +212,9 @@ if rank == 0:
 # does one thing after the other. It begins each as soon as what it needs is there: an
 # activation from the previous stage, or a gradient from the next one. `simulate` goes
 # through the lists by these rules.
+#
+# It is given the seconds of a forward, and those of a backward in two halves: zero
+# bubble will pull the halves apart. Until then they are done together.
 
 
 class ScheduleError(ValueError):
@@ -819,8 +822,11 @@ def demand_sound(program, worker, inputs, targets):
 #
 # First the forward. A tensor that was received is a leaf, as in chapter 16. On the
 # model's last piece comes the loss, divided by the number of micro-batches: they are of
-# one size, so the mean of their means is the mean of the batch. `parts` holds each
-# piece as a list of one, which zero bubble will cut further.
+# one size, so the mean of their means is the mean of the batch.
+#
+# `parts` holds each piece as a list of one, which zero bubble will cut further.
+# `detach` ends autograd's graph in front of each part, so that a backward can stop
+# there.
 
 
 class ForwardWorker(Stage):
@@ -1140,6 +1146,9 @@ if rank == 0:
 #
 # Predict: Two stages, eight micro-batches, a core for each. Stages all alike would take
 # (m + n − 1) / (m n) of the time. How many times as fast as one rank is that?
+#
+# `way` makes a step of it. `fastest` takes each of several ways four times, in turn,
+# and the shortest time counts.
 
 pair_1f1b = from_rank_0(lambda: with_messages(one_f_one_b(2, 8)))
 one_8 = from_rank_0(lambda: with_messages(gpipe(1, 8)))
@@ -1210,14 +1219,15 @@ def cores_are_free():
 if rank == 0:
     assert speed_up > 1.05 or not cores_are_free()
 
-# The plan gives each stage half of what one rank needs, and lets messages take no time.
-# The order is the same in both pictures. How much longer the lower one is, is what the
-# plan does not know.
+# With stages all alike it would be (limit) times as fast. Measured was a factor of
+# (speed_up), on a machine with (cores) cores. Where two cores are free, the check
+# demands more than 1.
 #
-# Two ranks were (speed_up) times as fast as one, on a machine with (cores) cores. The
-# plan allows (limit), with stages that are all alike. Where two cores are free, the
-# check demands more than one. A number below one is that of a busy machine: stages that
-# share a core cannot gain.
+# The order is the same in both pictures. But the plan gives each stage half of what one
+# rank needs, and lets messages take no time. The lower picture shows what that leaves
+# out. A longer box is a computation that took longer, as it does where stages share a
+# core. A wider gap is a wait: for a stage that is late, or, where no box is longer, for
+# a message.
 
 # --- Proven before it runs ------------------------------------------------------------
 
@@ -1334,8 +1344,8 @@ def check_schedule(schedule):
 # lead to the same end [kahn1974]. What ends with room for one message also ends with
 # room for more.
 #
-# So our `send` may wait for the one before it. A blocking `dist.send` has room for
-# none, and for it this is no proof.
+# That is why our `send` may wait for the one before it. A blocking `dist.send` has no
+# room at all: for it this proves nothing.
 #
 # Predict: The list in the next cell has four schedules for two stages. Each has
 # something wrong. What, and which of them would hang?
@@ -1366,7 +1376,8 @@ if rank == 0:
 # --- Two stages that both receive first -----------------------------------------------
 
 # 1F1B sends an activation, and then receives a gradient. Somebody improves it: the
-# gradient may be on its way already, so receive it first, and send after that.
+# gradient may be on its way already, so receive it first, and send after that. Where a
+# send stands before a receive, the two change places:
 
 
 def receives_first(program):
@@ -1447,6 +1458,9 @@ def interleaved(stages, micro_batches, chunks, each=2):
     return [alternating(forwards, backwards, some) for some in warm_ups]
 
 
+# Predict: With 4 stages and 8 micro-batches, 1F1B is idle for 3/11 of the time, by the
+# formula. What becomes of that with two chunks a stage?
+
 if rank == 0:
     print("\n## Interleaved: shorter ways\n")
     schedules["interleaved"] = interleaved(n, 2 * n, 2)
@@ -1463,8 +1477,20 @@ if rank == 0:
 # (idle_interleaved) of the time is idle. With v chunks a stage is idle for 1/v of the
 # seconds that it was.
 #
-# Predict: Warm up with one forward more for each stage behind, as in 1F1B, in place of
-# two. Is the step longer then? What becomes of the activations held?
+# It has two prices. One is messages: a micro-batch takes 2 (n v − 1) of them in place
+# of 2 (n − 1), here (messages_interleaved) in place of (messages_1f1b).
+#
+# The other is memory. Megatron's interleaved schedule holds $1 + (n - 1) / (n v)$ times
+# 1F1B's activations [korthikanti2023], because of its longer warm-up. That hides the
+# time of messages.
+
+# --- Extra: one forward more, or two? -------------------------------------------------
+
+# In the warm-up a stage does two forwards more for each stage behind it. 1F1B does with
+# one.
+#
+# Predict: Let interleaved 1F1B do with one, too. Is the step longer then? What becomes
+# of the activations held?
 
 if rank == 0:
     short = interleaved(n, 2 * n, 2, each=1)
@@ -1522,10 +1548,7 @@ if rank == 0:
 # with just enough forwards, so in every turn it waits for an answer. So does
 # interleaved with one each.
 #
-# So the longer warm-up costs memory, and hides the time of messages. Megatron's
-# interleaved schedule holds $1 + (n - 1) / (n v)$ times 1F1B's activations
-# [korthikanti2023]. And chunks cost messages: (messages_interleaved) a micro-batch in
-# place of (messages_1f1b).
+# So the longer warm-up costs memory, and hides the time of messages.
 
 # --- Zero bubble: work that nobody waits for ------------------------------------------
 
@@ -1721,10 +1744,10 @@ if rank == 0:
 # Of plain layers F, I and W take (layers_fiw) forwards. But a block is not cut inside,
 # and takes (blocks_fiw): its W computes the gradients within the block a second time.
 #
-# What is ZB-H1 worth then? It saves 2 (n − 1) units of the bubble, and pays one unit
-# more for each micro-batch. It breaks even at m = 2 (n − 1). With more micro-batches
-# than that, our cut does not pay. Now the same on real layers, with the two ranks from
-# above:
+# What is ZB-H1 worth then? It saves 2 (n − 1) units of the bubble. And it pays one unit
+# more for each micro-batch, as W takes two. So it breaks even at m = 2 (n − 1). With
+# more micro-batches than that, our cut does not pay. Now the same on real layers, with
+# the two ranks from above:
 
 pair_zero = from_rank_0(lambda: with_messages(zero_bubble(2, 8)))
 
@@ -1918,8 +1941,8 @@ if rank == 0:
 
 # `torch.distributed.pipelining` [pytorchpipelining] has GPipe, 1F1B and interleaved,
 # too. A `PipelineStage` wraps a piece; a schedule takes it, the number of micro-batches
-# and the loss; and its `step` takes the whole batch and cuts it. Both get the same
-# pieces and the same batch.
+# and the loss; and its `step` takes the whole batch and cuts it. PyTorch's step and
+# ours get the same pieces and the same batch.
 
 
 def pytorchs(kind, pieces):
