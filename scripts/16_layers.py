@@ -1066,8 +1066,7 @@ if rank == 0:
         for r in range(n):
             where, (state, saved) = i + 0.8 * (r + 0.5) / n - 0.4, held[r, i]
             ax.bar(where, state, 0.7 / n, color=RANK_COLORS[r])
-            color = pale(RANK_COLORS[r], 0.5)
-            ax.bar(where, saved, 0.7 / n, bottom=state, color=color)
+            ax.bar(where, saved, 0.7 / n, state, color=pale(RANK_COLORS[r], 0.5))
         ax.hlines(whole_held / n, i - 0.43, i + 0.43, "black", ":", linewidth=1.2)
     ax.set_xticks(range(len(owners)), owners)
     ax.set(xlabel="owners", ylabel="memory of each rank (MiB)")
@@ -1081,6 +1080,9 @@ if rank == 0:
 
 if rank == 0:
     assert np.allclose(held.sum(0), held[0, 0])  # team, (state, saved)
+    if world_size == 4:  # E and a block, twice two blocks, a block and H
+        first, *middle, last = held[:, -1].sum(1)
+        assert max(first, last) < min(middle)
     result("owners", int(owners[-1]))
     result("largest_share", round(held.sum(2).max(0)[-1] / whole_held, 2))
 
