@@ -1215,7 +1215,7 @@ def cores_are_free():
 if rank == 0:
     assert speed_up > 1.05 or not cores_are_free()
     busy = [end - start for row in ran for i, start, end in row if len(i[0]) == 1]
-    result("pair_busy", sum(busy) / took["one_8"], varies=True)
+    result("pair_busy", sum(busy) / (speed_up * took["pair"]), varies=True)
     result("pair_idle", idle_share(ran), varies=True)
     result("plan_idle", round(idle_share(plan), 4))
 
@@ -1225,10 +1225,10 @@ if rank == 0:
 #
 # The order is the same in both pictures. But the plan gives each stage half of what one
 # rank needs, and lets messages take no time. In the lower picture a longer box is a
-# computation that took longer, as it does where stages share a core: the boxes of both
-# stages together are (pair_busy) times what one rank needs. A wider gap is a wait, for
-# a stage that is late or for a message: the stages are idle for (pair_idle) of their
-# time, in the plan for (plan_idle).
+# computation that took longer, as it does where stages share a core. All boxes together
+# are (pair_busy) times what one rank needs, which may take the batch in one piece. A
+# wider gap is a wait, for a stage that is late or for a message: the stages are idle
+# for (pair_idle) of their time, in the plan for (plan_idle).
 
 # --- Proven before it runs ------------------------------------------------------------
 
