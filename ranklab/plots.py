@@ -219,10 +219,11 @@ def timetables(times, name, words=("forward", "backward")):
 
     times: {title: for each stage (instruction, start, end)}, in seconds; one under the other. An
         instruction is a tuple (kind, micro-batch, chunk). Forwards, "F", are light, backwards, "B"
-        and "I", are full, gradients of weights alone, "W", are white; other kinds are left out. The
-        number in a box is the micro-batch; of several chunks, the later ones are drawn higher.
+        and "I", are full, gradients of weights alone, "W", are faint; other kinds are left out. The
+        number in a box is the micro-batch; where a row has more than 20 boxes a chunk, only
+        forwards have one. Of several chunks, the later ones are drawn higher.
     name: the picture's name, from which a script makes its file name.
-    words: what light, full and white boxes are called.
+    words: what light, full and faint boxes are called.
     """
     last = max(end for rows in times.values() for row in rows for _, _, end in row)
     tall = [len(rows) for rows in times.values()]
@@ -233,7 +234,7 @@ def timetables(times, name, words=("forward", "backward")):
             _draw_timetable(ax, rows, last)
             ax.set_title(title, fontsize=10)
         ax.set_xlabel("time (ms)")
-        looks = [{"fc": pale("C7", 0.4)}, {"fc": "C7"}, {"fc": "white", "ec": "C7"}]
+        looks = [{"fc": pale("C7", 0.4)}, {"fc": "C7"}, {"fc": pale("C7", 0.12), "ec": "C7"}]
         boxes = [Rectangle((0, 0), 1, 1, **look, label=word) for look, word in zip(looks, words)]
         figure.legend(handles=boxes, loc="outside upper center", ncols=3, fontsize=9)
     told = [f"{title}: {_told_timetable(rows)}" for title, rows in times.items()]
@@ -242,9 +243,11 @@ def timetables(times, name, words=("forward", "backward")):
 
 def _draw_timetable(ax, rows, last):
     chunks = 1 + max(chunk for row in rows for (_, _, chunk), _, _ in row)
+    boxes = max(sum(kind in "FBIW" for (kind, *_), _, _ in row) for row in rows)
+    numbered = "F" if boxes > 20 * chunks else "FBIW"
     for stage, row in enumerate(rows):
         full = RANK_COLORS[stage]
-        fills = {"F": pale(full, 0.4), "B": full, "I": full, "W": "white"}
+        fills = {"F": pale(full, 0.4), "B": full, "I": full, "W": pale(full, 0.12)}
         for (kind, k, chunk), start, end in row:
             if kind in fills:
                 low, tall = stage + 0.4 - 0.8 * (chunk + 1) / chunks, 0.8 / chunks
@@ -253,7 +256,7 @@ def _draw_timetable(ax, rows, last):
                 ax.add_patch(Rectangle((1e3 * start, low), 1e3 * (end - start), tall, **look))
                 # The axes are about 320 points wide, a digit about 0.64 of its size.
                 fits = 320 / 0.64 * (end - start) / last / len(str(k))
-                if fits > 3:
+                if fits > 3 and kind in numbered:
                     color = "white" if fills[kind] == full else "black"
                     look = {"ha": "center", "va": "center_baseline", "color": color}
                     look["fontsize"] = min(fits, 7 if chunks == 1 else 6)

@@ -1154,9 +1154,9 @@ for link, bytes_a_second in (("nvlink", 450e9), ("infiniband", 50e9)):
     result(f"{link}_rows", round(989e12 / (2 * bytes_a_second)))
 
 # With $d$ = 4096 and 8192 rows, the two products take at least (backward_us) µs.
-# NVLink, with 450 GB/s each way, needs (nvlink_us) µs to send the gradient: it is
-# hidden. InfiniBand with 50 GB/s [connectx7] needs (infiniband_us) µs and does not keep
-# up with a GPU at its peak. It would from (infiniband_rows) rows on, NVLink from
+# NVLink, with 450 GB/s each way [hopper], needs (nvlink_us) µs to send the gradient: it
+# is hidden. InfiniBand with 50 GB/s [connectx7] needs (infiniband_us) µs and does not
+# keep up with a GPU at its peak. It would from (infiniband_rows) rows on, NVLink from
 # (nvlink_rows). A GPU at 40 % of its peak, as later chapters assume, needs 0.4 times as
 # many: then both links keep up.
 
@@ -1288,9 +1288,9 @@ save_figures()
 # \text{batch} \cdot d$ of activations, so what decides is whether the batch is larger
 # than $d + 1$.
 #
-# Three answers to this memory come later: keep less and compute it again, which is
-# called activation checkpointing [chen2016]; give each rank a part of the batch; or
-# give it a part of the layers.
+# There are three answers to this memory: keep less and compute it again, which is
+# called activation checkpointing [chen2016] and which the last exercise builds; give
+# each rank a part of the batch (Part III); or give it a part of the layers (Part IV).
 #
 # Backward also ends the keeping: as soon as a node has run, its saved tensors are
 # dropped. So the graph can be used once.

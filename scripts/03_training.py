@@ -461,7 +461,7 @@ high = max(high for _, high in quarters.values())
 ax.set(xlabel="median time (ms); black: the middle half", xlim=(0, None))
 save_figures()
 
-passes = median(times[1] + times[2] for times in steps[10:])
+passes = part["forward"] + part["backward"]
 over = part["backward"] / part["forward"]
 result("backward_over_forward_time", over, varies=True)
 result("data_share", part["data"] / sum(part.values()), varies=True)
@@ -488,14 +488,14 @@ assert whole[-1] > whole[0]
 # --- How much of the processor --------------------------------------------------------
 
 # A time says little without the best that could be had. As in chapter 1, we take a
-# large matrix product for the peak, on the same device and in the same precision as the
-# step.
+# matrix product that is as short as a step for the peak, on the same device and in the
+# same precision as the step.
 #
 # Predict: Which share of that peak will the two passes reach: nearly all, a half, a
 # tenth?
 
 
-def best_rate(operation, flops, repeats=10):
+def best_rate(operation, flops, repeats=100):
     """Operations a second of the fastest of some calls."""
     times = []
     for _ in range(repeats):
@@ -505,23 +505,23 @@ def best_rate(operation, flops, repeats=10):
     return flops / min(times)
 
 
-m = 8192 if device.type == "cuda" else 1024
+m = 8192 if device.type == "cuda" else 512  # short: nobody interrupts all
 square = torch.rand(m, m, device=device)
 peak = best_rate(functools.partial(torch.matmul, square, square), 2 * m**3)
 rate = (forward_flops + backward_flops) / passes
 result("peak_gflops", peak / 1e9, varies=True)
 result("step_gflops", rate / 1e9, varies=True)
 result("mfu_of_passes", rate / peak, varies=True)
-mfu = (forward_flops + backward_flops) / median(whole) / peak
+mfu = (forward_flops + backward_flops) / sum(part.values()) / peak
 result("mfu", mfu, varies=True)
 assert 0 < mfu < rate / peak < 1.2
 
 # The two passes ran at (step_gflops) of (peak_gflops) GFLOP/s, (mfu_of_passes), and the
-# whole step, data and optimizer included, at (mfu). That is its MFU, the model FLOPs
-# utilization [palm2022]: the operations that the model needs, by the formula, over what
-# the hardware could have done in that time. Operations that a program does a second
-# time, to save memory, are not counted, but their time is, and so is the time that it
-# waits.
+# whole step, data and optimizer included, at (mfu). Both are from the medians of the
+# figure. The share that the whole step reaches is its MFU, the model FLOPs utilization
+# [palm2022]: the operations that the model needs, by the formula, over what the
+# hardware could have done in that time. Operations that a program does a second time,
+# to save memory, are not counted, but their time is, and so is the time that it waits.
 #
 # | | peak | MFU |
 # | --- | ---: | ---: |
@@ -773,7 +773,7 @@ ax.bar(range(25), losses, color=colors)
 ax.axhline(guessing, color="black", linewidth=1, linestyle="--")
 ax.text(0, guessing, "guessing", va="bottom")
 ax.set_xlabel("group of 40 samples, in the order of the data")
-ax.set_title("orange: never trained on", size=11)
+ax.set_title("orange: never trained on; blue, near 0: trained on", size=11)
 ax.set_ylabel("mean loss after training")
 save_figures()
 
@@ -1045,10 +1045,10 @@ result("drift_after_1", single[0], varies=True)
 result("drift_after_10", single[-1], varies=True)
 result("drift64_after_10", double[-1], varies=True)
 
-# After the first step the weights differ by (drift_after_1), after ten steps by
-# (drift_after_10): hardly a digit is left. In float64 it is (drift64_after_10), so it
-# was rounding all the same. A large difference late in a training proves nothing:
-# compare early, or in float64.
+# After the first step the weights differ by (drift_after_1) of the largest one, after
+# ten steps by (drift_after_10) of it. In float64 it is (drift64_after_10), so it was
+# rounding all the same. A large difference late in a training proves nothing: compare
+# early, or in float64.
 #
 # An undivided training that runs beside a parallel one, from the same weights and on
 # the same batches, is its twin. Every chapter of Part III has one.

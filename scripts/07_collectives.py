@@ -938,7 +938,7 @@ if rank == 0:
         print(f"came, and the last one {leave[-1]:.1f} ms after it")
         assert leave[0] > -20  # clocks of several hosts may differ a little
 
-# The grey band is PyTorch's barrier, which lines them up. Then the ranks sleep, a thin
+# The gray band is PyTorch's barrier, which lines them up. Then the ranks sleep, a thin
 # line, and come one after the other. Whoever comes early waits in one of its rounds,
 # the broad pale part, until word of the last rank has reached it. Nobody leaves before
 # the last has come. They do not leave together: each leaves when it has heard.
@@ -1084,8 +1084,6 @@ if rank == 0:
     result("gloo_reduce_scatter", gloos["reduce_scatter"], varies=True)
     result("gloo_all_reduce", gloos["all_reduce"], varies=True)
     result("gloo_reduce", gloos["reduce"], varies=True)
-    ratios = [ours / theirs for ours, theirs in slowest.values()]
-    result("median_ratio", float(np.median(ratios)), varies=True)
     if np.isfinite(gloos["all_reduce"]):
         for name in ("broadcast", "scatter", "gather", "all_gather",
                      "all_reduce", "all_to_all"):
@@ -1148,9 +1146,9 @@ if rank == 0:
 # never more than two tensors, and the root of our tree $\lceil \log_2 n \rceil N$,
 # which grows with the ranks.
 #
-# The last column is about one size and five calls, on a machine whose ranks share its
-# cores: conclude nothing from a single line. The median of the nine is (median_ratio).
-# Chapter 8 measures one collective at all sizes.
+# The last column is the median of five calls at one size, on a machine whose ranks
+# share its cores: conclude nothing from a single line. Chapter 8 measures one
+# collective at all sizes.
 #
 # Worked problem: Eight H100 with NVLink: β = 450 GB/s each way [hopper], and α = 3.4 µs
 # a round for large messages, as NCCL's own model has it [nccltuning]. What does each
@@ -1274,7 +1272,6 @@ for r in in_step(lambda: range(n)):
 
 # Which collective does a backward pass make of each? Twice in this chapter a program
 # was another one, run backwards: reduce and broadcast, reduce-scatter and all-gather.
-# It is no accident.
 #
 # Put the numbers of all ranks together into one long vector. A collective makes another
 # such vector of it. It only moves and adds numbers, so it is a linear map, and it has a
@@ -1604,9 +1601,6 @@ if rank == 0:
 # group. PyTorch's `src` and `dst` are numbers in all, also with a group; whoever wants
 # to count within it says `group_src` and `group_dst` instead. The first of `odds` is
 # `src=0` for our broadcast, and `src=1` or `group_src=0` for PyTorch's.
-#
-# Grids of groups, a row and a column for each rank, are what chapters 18 to 22 are
-# built on.
 
 # --- Start now, wait later ------------------------------------------------------------
 

@@ -666,9 +666,10 @@ if rank == 0:
 
 # The upper half of a row is computing, with the forward pass lighter. The lower half is
 # communication: one all-reduce in the first step, four in the second, and before those
-# the order of the buckets. In the first step the all-reduce begins only when the last
-# matrix product is done. In the second step the first one begins while products are
-# still to come.
+# the order of the buckets. Where one message follows another without a gap, as those
+# four may, they look like one bar. In the first step the all-reduce begins only when
+# the last matrix product is done. In the second step the first one begins while
+# products are still to come.
 #
 # An all-reduce can begin as soon as the gradients in its bucket are there. In the first
 # step DDP does not know yet in which order they will come. It puts all parameters into
@@ -677,10 +678,10 @@ if rank == 0:
 # order is rank 0's, which DDP broadcasts to all, since all ranks must make the same
 # calls in the same order.
 #
-# From then on each bucket leaves as soon as it is full, while the backward pass goes
-# on, and `backward()` returns when all have arrived. With NCCL it returns when all have
-# been put into the GPU's queue. This is what chapter 6 promised: communication hidden
-# behind computation [li2020].
+# From then on each bucket leaves as soon as it is full and those before it have left,
+# while the backward pass goes on, and `backward()` returns when all have arrived. With
+# NCCL it returns when all have been put into the GPU's queue. This is what chapter 6
+# promised: communication hidden behind computation [li2020].
 #
 # How large is a bucket if one does not ask for `bucket_cap_mb=1`? A layer has 2.25 MiB.
 

@@ -115,7 +115,7 @@ store = next(dist.rendezvous("env://"))[0]
 form_groups()
 
 
-APART = ["costs", "dealt", "link", "path", "what"]  # the kernel and the ranks have one each
+APART = ["dealt", "link", "path", "what"]  # the kernel and the ranks have one each
 playing, held_by = "kernel", {"ranks": {}}
 streams = {"ranks": (torch.get_rng_state(), np.random.get_state(), random.getstate())}
 torch.seed()  # the kernel's streams begin somewhere else
@@ -322,8 +322,9 @@ def everyone():
 
 # (messages_1) all-reduces: a long row of hatched pieces after the backward pass.
 # Meanwhile a rank computes next to nothing: the thin lines are the divisions by the
-# world size. Half of the messages carry a bias, 224 numbers, and pay the same latency
-# as a weight of 50,176.
+# world size. A rank whose backward ends before the others' waits for them, drawn in
+# white. Half of the messages carry a bias, 224 numbers, and pay the same latency as a
+# weight of 50,176.
 #
 # This chapter shortens the hatched part, and then moves it under the full color.
 
@@ -511,18 +512,17 @@ def save_figures():
 parameter_names_by_rank = to_rank_0(parameter_names)
 if rank == 0:
     play("kernel")
-    rest = iter(parameter_names_by_rank[0])
+    rest = (name.replace(".", "\n") for name in parameter_names_by_rank[0])
     fig, ax = plt.subplots(num="layout", figsize=(5.2, 2.6))
 
 in_each_by_rank = to_rank_0(in_each)
 if rank == 0:
     for row, many in enumerate(in_each_by_rank[0]):
-        texts = [next(rest).replace(".", "\n") for _ in range(many)]
         ax.barh([row] * many, 0.94, left=range(many), height=0.84,
                 color=pale("C0", 0.4), edgecolor="C0")
         ax.barh(row, 0.94, left=many, height=0.84, hatch="////",
                 color=pale("C0", 0.75), edgecolor="C0")
-        for place, text in enumerate(texts):
+        for place, text in zip(range(many), rest):
             ax.text(place + 0.47, row, text, ha="center", va="center", fontsize=8)
     ax.set(ylim=(row + 0.5, -0.5), xticks=[], yticks=range(row + 1))
     ax.set_ylabel("bucket")
@@ -615,8 +615,8 @@ play("ranks")
 error_3 = wrong_by(lambda model: in_several(model, 1000))
 t_3 = traced(in_several)
 
-# This is the third version. As long as all of it happens after backward, buckets gain
-# nothing over one message. But now it need not.
+# This is the third version. It makes its buckets once, and not in every step. But as
+# long as all of it happens after backward, no message is hidden. Now one can be.
 
 # --- While backward computes ----------------------------------------------------------
 
@@ -874,14 +874,19 @@ if rank == 0:
     after, during = (end - ended for (end, _, ended), _ in after_and_during)
     assert during < after or not cores_are_free()
     result("link_gain", during / after, varies=True)
+    result("link_step", end / after_and_during[0][0][0], varies=True)
+    result("link_most", 1 - 1 / (1.5 + len(sent) / 40))  # as the link is set
     save_figures()
 
 # In the lower row messages hide behind backward. What is left to wait for after it is
 # (link_gain) of what it was in the upper row. That is not all gain: its bars of
-# computing may be longer, as a message needs a core, too. The next section counts that.
-# Behind forward nothing can hide: while it runs there is no gradient to send. So
-# overlap can save no larger share of the step than backward takes, and a little less,
-# because the first bucket has to be filled before anything can leave.
+# computing may be longer, as a message needs a core, too, which the next section
+# counts. The whole step takes (link_step) of the upper one's time.
+#
+# At best it would save all of the sending, (link_most) of the upper step by the numbers
+# of the link. But behind forward nothing can hide: while it runs there is no gradient
+# to send. So overlap can save no larger share of the step than backward takes, and a
+# little less, because the first bucket has to be filled before anything can leave.
 
 # --- How large a bucket? --------------------------------------------------------------
 
@@ -974,15 +979,10 @@ if rank == 0:
     play("kernel")
     ahead, computing, *by_link = of_slowest(by_bucket_by_rank).min(axis=1)
 
-play("ranks")
+fit_sizes_by_rank = to_rank_0(fit_sizes)
 costs_by_rank = to_rank_0(costs)
 if rank == 0:
-    play("kernel")
-    costs = np.nanmax(costs_by_rank, axis=0)
-
-fit_sizes_by_rank = to_rank_0(fit_sizes)
-if rank == 0:
-    core = latency_bandwidth(fit_sizes_by_rank[0], costs)
+    core = latency_bandwidth(fit_sizes_by_rank[0], np.nanmax(costs_by_rank, 0))
 
 play("ranks")
 dealt_by_rank = to_rank_0(dealt)
@@ -1017,16 +1017,16 @@ if rank == 0:
     result("whole_over_best", by_link[-1] / by_link[best], varies=True)
     result("single_over_best", by_link[0] / by_link[best], varies=True)
     result("predicted_single", predicted[0] / by_link[0], varies=True)
+    result("alpha_us", round(1e6 * link[0]), varies=True)
     result("core_us", round(1e6 * core[0]), varies=True)
     result("fit_off", np.exp(max(off)), varies=True)
 
 # On the link both ends lose: one bucket for everything takes (whole_over_best) times as
 # long as the best number, and a message for each tensor (single_over_best) times. On
-# the left nothing overlaps. On the right you pay for every tensor, and the link takes
-# longer than the core: α, a fortieth of the time that the ranks compute, against
-# (core_us) µs and a little for each byte. The line counts both. No point is off it by
-# more than a factor of (fit_off); for 32 messages it says (predicted_single) of the
-# measured time.
+# the left nothing overlaps. On the right you pay for every tensor: the link takes α for
+# it, here (alpha_us) µs, and the core (core_us) µs, each with a little for every byte.
+# The line counts both. No point is off it by more than a factor of (fit_off); for 32
+# messages it says (predicted_single) of the measured time.
 #
 # PyTorch's choice is 25 MiB [li2020], after a first bucket of 1 MiB, so that something
 # is under way early, as chapter 11 has said.
@@ -1218,6 +1218,9 @@ class Complete(InOrder):
                 bucket.parameters[i].grad = bucket.views[i]
 
 
+# The last loop is about the parameters that this rank did not use. If some other rank
+# did, `.grad` becomes the view, and so the mean; if none did, it stays as it was.
+
 # --- The reducer ----------------------------------------------------------------------
 
 # PyTorch calls this part the reducer. One thing is missing in ours: not every backward
@@ -1368,9 +1371,10 @@ if rank == 0:
 # buckets that a second try would fill. So `arm` refuses, in a sentence, and the model
 # has to be wrapped again.
 #
-# A gradient can also come too late. A reentrant checkpoint runs a backward inside the
-# backward, and `finish` comes at the end of the inner one. What arrives after it would
-# stay the rank's own, so `on_gradient` refuses that.
+# A gradient can also come too late. A reentrant activation checkpoint (chapter 2 named
+# the idea: keep less and compute it again) runs a backward inside the backward, and
+# `finish` comes at the end of the inner one. What arrives after it would stay the
+# rank's own, so `on_gradient` refuses that.
 
 # --- The order of arrival -------------------------------------------------------------
 
@@ -1540,7 +1544,8 @@ class Replicated(nn.Module):
 # never late.
 #
 # And `before` sees to the buffers, tensors of a model that are not trained, such as the
-# running means of a batch norm: rank 0's are given to all.
+# running means of a batch norm: rank 0's are given to all. `ahead` is the rank whose
+# buffers they are: 0, unless in a `join`.
 
 
 class Shared(Replicated):
@@ -1727,18 +1732,17 @@ pytorchs = train(lambda model: DistributedDataParallel(
     model, find_unused_parameters=True))
 gaps = [(owns - other).abs().max().item() for other in (pytorchs, train())]
 
-gaps_by_rank = to_rank_0(gaps)
-if rank == 0:
-    play("kernel")
-    gap_to_pytorch, gap_to_alone = np.max(gaps_by_rank, axis=0)
-    assert gap_to_pytorch < 1e-12 and gap_to_alone < 1e-12
-
 owns_by_rank = to_rank_0(owns)
 if rank == 0:
+    play("kernel")
     first, *others = owns_by_rank
     assert all((weights == first).all() for weights in others)
-    result("gap_to_pytorch", gap_to_pytorch, varies=True)
-    result("gap_to_alone", gap_to_alone, varies=True)
+
+gaps_by_rank = to_rank_0(gaps)
+if rank == 0:
+    for other, gap in zip(("pytorch", "alone"), np.max(gaps_by_rank, axis=0)):
+        assert gap < 1e-12
+        result(f"gap_to_{other}", gap, varies=True)
 
 # After 20 steps in float64 the largest difference is (gap_to_pytorch) from PyTorch's
 # and (gap_to_alone) from the training without ranks: last bits. Among the ranks there
@@ -1767,7 +1771,7 @@ if rank == 0:
 # these two, seven turns cannot say which is faster. `benchmarks/ddp.py` compares them
 # in many turns, on three models.
 
-# --- Extra: Ranks with fewer batches --------------------------------------------------
+# --- Extra: ranks with fewer batches --------------------------------------------------
 
 # A rank that has one batch less than the others leaves its loop, and the others wait
 # for its gradients forever. Inside `with replica.join():` it answers with zeros

@@ -147,8 +147,8 @@ def play(part):
 # between two layers.
 #
 # You first cut a small network by hand, then a GPT, at any place and between any number
-# of ranks. The result is the model that one rank would have trained. You measure what
-# it saves and what it does not, and why the next chapter is needed. PyTorch's own
+# of ranks. The result is the model that one rank would have trained. You measure what a
+# cut saves and what it does not, and why the next chapter is needed. PyTorch's own
 # stages come together with a schedule, so they are in that chapter, too.
 
 # --- A cut, by hand -------------------------------------------------------------------
@@ -392,7 +392,12 @@ if rank == 0:
 # Autograd can do the remembering, if both are written as functions with a backward of
 # their own. `forward` may note in `ctx` what `backward` will need. `backward` is given
 # the gradient of what `forward` has returned, and returns one for each argument of
-# `forward`. One calls such a function by its `apply`.
+# `forward`. Such a function is called by its `apply`.
+#
+# The sender has a difficulty. A rank that has sent its activation has nothing left that
+# a loss could be computed from, and yet it must wait for a gradient and start its
+# backward. So `Send` returns a stand-in for everything beyond the cut, and
+# `stand_in.backward()` reads like `loss.backward()`.
 
 
 class Send(torch.autograd.Function):
@@ -434,11 +439,6 @@ class Receive(torch.autograd.Function):
         return None, None, None
 
 
-# The number that `Send` returns looks odd at first. A rank that has sent its activation
-# has nothing left that a loss could be computed from, and yet it must wait for a
-# gradient and start its backward. So `Send` returns a stand-in for everything beyond
-# the cut, and `stand_in.backward()` reads like `loss.backward()`.
-#
 # A stage is what one rank owns: some consecutive layers. Its forward receives, computes
 # and sends. The first stage has nothing to receive, and the last one nothing to send:
 
@@ -506,8 +506,8 @@ if rank == 0:
 #
 # Why was it not sent? Autograd calls the backward of a function only where one of its
 # inputs requires a gradient. `like` is the only tensor that `Receive` is given. So its
-# output is a constant, the graph ends there, and the last rank's backward, which has
-# its own layer's gradient, is content.
+# output is a constant, and the graph ends there. The last rank's backward has computed
+# the gradient of its own layer, and ends without an error.
 #
 # Remember how it looks: of two neighbors, one waits for a gradient, and the other is
 # past its backward. Then ask which tensor between them requires none: one that was made
@@ -768,8 +768,10 @@ slice_names_by_rank = to_rank_0(slice_names)
 if rank == 0:
     print(*slice_names_by_rank[0][:4], "...")
 
-# Layer 3 is `block2`, because layer 0 is the embedding. What is the model to do? It is
-# to give the next character a high probability, at every place of the window.
+# Layer 3 is `block2`, because layer 0 is the embedding.
+#
+# The model is to give the next character a high probability, at every place of the
+# window. Its loss says how far it is from that:
 
 
 def language_loss(logits, targets):
@@ -788,7 +790,8 @@ if rank == 0:
     show(draw_chain(["E", *"012345", "H"], [0, 2, 5, 8], "cut"))
     save_figures()
 
-# What cannot be cut is refused.
+# `gpt_stage` makes the layers of one stage. It refuses bounds that leave a layer
+# without an owner, or a stage without layers.
 
 
 def gpt_stage(shape, bounds, k, seed=0, dtype=torch.float32):
@@ -808,7 +811,7 @@ def gpt_stage(shape, bounds, k, seed=0, dtype=torch.float32):
     return gpt(shape, bounds[k], bounds[k + 1], seed, dtype)
 
 
-# And a step of training. All ranks run the same lines: the last one has a loss, the
+# Now a step of training. All ranks run the same lines: the last one has a loss, the
 # others have a stand-in, and every rank has an optimizer for what it owns.
 
 
@@ -936,7 +939,7 @@ except ImportError:
 # weights differ in their last digits (chapter 10). `tests/chapters/test_layers.py` does
 # 50 steps for every cut of a smaller GPT over 1 to 4 ranks.
 #
-# Three conditions are hidden in that.
+# This holds under three conditions:
 # - The optimizer must treat each parameter by itself, as SGD and Adam do. What looks at
 #   all of them together, such as clipping by the norm of the whole gradient, needs an
 #   all-reduce: that is one of the exercises.
@@ -1063,8 +1066,7 @@ if rank == 0:
         for r in range(n):
             where, (state, saved) = i + 0.8 * (r + 0.5) / n - 0.4, held[r, i]
             ax.bar(where, state, 0.7 / n, color=RANK_COLORS[r])
-            color = pale(RANK_COLORS[r], 0.5)
-            ax.bar(where, saved, 0.7 / n, bottom=state, color=color)
+            ax.bar(where, saved, 0.7 / n, state, color=pale(RANK_COLORS[r], 0.5))
         ax.hlines(whole_held / n, i - 0.43, i + 0.43, "black", ":", linewidth=1.2)
     ax.set_xticks(range(len(owners)), owners)
     ax.set(xlabel="owners", ylabel="memory of each rank (MiB)")
@@ -1078,6 +1080,9 @@ if rank == 0:
 
 if rank == 0:
     assert np.allclose(held.sum(0), held[0, 0])  # team, (state, saved)
+    if world_size == 4:  # E and a block, twice two blocks, a block and H
+        first, *middle, last = held[:, -1].sum(1)
+        assert max(first, last) < min(middle)
     result("owners", int(owners[-1]))
     result("largest_share", round(held.sum(2).max(0)[-1] / whole_held, 2))
 
@@ -1220,8 +1225,8 @@ if rank == 0:
 # point is the least of four repeats; for one owner their median is (alone_spread) times
 # the least, so finer differences mean nothing.
 #
-# The model adds messages to T(1), and nothing else. Where a point lies above the line,
-# the machine has made the ranks wait for something that is not in it.
+# The model adds messages to T(1), and nothing else. Whatever lifts a point above the
+# line is not in it.
 #
 # And the messages? Data parallelism sends the gradients of all parameters in each step;
 # this sends an activation and its gradient over each seam, however many parameters lie
@@ -1281,9 +1286,11 @@ dist.barrier()  # the others leave it the cores meanwhile
 
 # The best cut is the one whose most expensive stage is cheapest. There are
 # $\binom{L-1}{n-1}$ ways to cut L layers for n owners. For eight layers one could try
-# all of them; for a hundred it takes a better idea, dynamic programming. A best cut of
-# the first j layers for k owners can be made from a best cut of the first i for k − 1
-# owners, for some i, and a last stage from i to j.
+# all of them; for a hundred it takes a better idea, dynamic programming.
+#
+# A best cut of the first j layers for k owners can be made of a best cut of the first i
+# for k − 1 owners, for some i, and a last stage from i to j. So go from one owner to n,
+# and for each k and j try every i:
 
 
 def balance(costs, n):
@@ -1325,7 +1332,7 @@ if rank == 0:
     )
     save_figures()
 
-# Does trying all of them find a better one?
+# For eight layers we can try all cuts, too. None is better:
 
 if rank == 0:
     all_cuts = [
@@ -1406,12 +1413,11 @@ if rank == 0:
 # By little or nothing. The ranks work one after the other, so a step takes the sum of
 # the stages, and the sum is the same for every cut.
 #
-# What was measured? The balanced cut took (work_ratio) times the processor time of the
-# equal one. By the clock, which a busy machine disturbs more, it took
-# (balanced_over_equal) times as long. To know what such a number is worth, the equal
-# cut was measured a second time, in turns with the others: it took (equal_over_equal)
-# times its own time, with nothing changed. Differences of that order say nothing about
-# a cut.
+# The balanced cut took (work_ratio) times the processor time of the equal one, and
+# (balanced_over_equal) times its time by the clock. What is such a number worth? The
+# equal cut was measured a second time, in turns with the others, and took
+# (equal_over_equal) times its own time, with nothing changed. Differences of that order
+# say nothing about a cut.
 #
 # It is another matter where several batches are under way, each in another stage:
 
@@ -1539,8 +1545,8 @@ if rank == 0:
 # two. Then both step alike, and the copies stay equal. It is the sum and not the mean:
 # these are not two opinions on one gradient, as in data parallelism, but its two terms.
 #
-# With the sum, another mistake lies near: the shared weight is there twice, but it is
-# one parameter. Whoever adds up something over all ranks counts it twice.
+# The next mistake is to count twice. The shared weight is there twice, but it is one
+# parameter, and whatever is added up over all ranks has it two times in the sum:
 
 
 def over_all_ranks(parameters, of_one):
@@ -1573,8 +1579,8 @@ if rank == 0:
     result("parameters_there", int(n_once))
 
 # (parameters_there) parameters are counted as (parameters_counted). The norm of the
-# gradient is too large in the same way: whoever clips by it clips too much, and no
-# error tells.
+# gradient is too large in the same way: clipping by it clips too much, without an
+# error.
 
 # --- Extra: a sentence from a model that nobody holds ---------------------------------
 

@@ -120,7 +120,7 @@ store = next(dist.rendezvous("env://"))[0]
 form_groups()
 
 
-APART = ["both", "gaps", "m"]  # the kernel and the ranks have one each
+APART = ["both", "m"]  # the kernel and the ranks have one each
 playing, held_by = "kernel", {"ranks": {}}
 
 
@@ -212,6 +212,9 @@ if rank == 0:
 # does one thing after the other. It begins each as soon as what it needs is there: an
 # activation from the previous stage, or a gradient from the next one. `simulate` goes
 # through the lists by these rules.
+#
+# It is given the seconds of a forward, and those of a backward in two halves: zero
+# bubble will pull the halves apart. Until then they are done together.
 
 
 class ScheduleError(ValueError):
@@ -228,9 +231,8 @@ def computing(program):  # the messages have longer names
     return [i for i in program if len(i[0]) == 1]
 
 
-def simulate(
-    schedule, forward=1.0, backward_input=1.0, backward_weight=1.0, message=0,
-):
+def simulate(schedule, forward=1.0, backward_input=1.0, backward_weight=1.0,
+             message=0):
     """For each stage a list of (computation, start, end). Seconds: of the work
     on one chunk, a number or one a stage, and of a message. Raises
     ScheduleError where no stage can go on."""
@@ -354,10 +356,11 @@ def timetables(times, name, words=("forward", "backward")):
 
     times: {title: for each stage (instruction, start, end)}, in seconds; one under the other. An
         instruction is a tuple (kind, micro-batch, chunk). Forwards, "F", are light, backwards, "B"
-        and "I", are full, gradients of weights alone, "W", are white; other kinds are left out. The
-        number in a box is the micro-batch; of several chunks, the later ones are drawn higher.
+        and "I", are full, gradients of weights alone, "W", are faint; other kinds are left out. The
+        number in a box is the micro-batch; where a row has more than 20 boxes a chunk, only
+        forwards have one. Of several chunks, the later ones are drawn higher.
     name: the picture's name, from which a script makes its file name.
-    words: what light, full and white boxes are called.
+    words: what light, full and faint boxes are called.
     """
     last = max(end for rows in times.values() for row in rows for _, _, end in row)
     tall = [len(rows) for rows in times.values()]
@@ -368,7 +371,7 @@ def timetables(times, name, words=("forward", "backward")):
             _draw_timetable(ax, rows, last)
             ax.set_title(title, fontsize=10)
         ax.set_xlabel("time (ms)")
-        looks = [{"fc": pale("C7", 0.4)}, {"fc": "C7"}, {"fc": "white", "ec": "C7"}]
+        looks = [{"fc": pale("C7", 0.4)}, {"fc": "C7"}, {"fc": pale("C7", 0.12), "ec": "C7"}]
         boxes = [Rectangle((0, 0), 1, 1, **look, label=word) for look, word in zip(looks, words)]
         figure.legend(handles=boxes, loc="outside upper center", ncols=3, fontsize=9)
     told = [f"{title}: {_told_timetable(rows)}" for title, rows in times.items()]
@@ -377,9 +380,11 @@ def timetables(times, name, words=("forward", "backward")):
 
 def _draw_timetable(ax, rows, last):
     chunks = 1 + max(chunk for row in rows for (_, _, chunk), _, _ in row)
+    boxes = max(sum(kind in "FBIW" for (kind, *_), _, _ in row) for row in rows)
+    numbered = "F" if boxes > 20 * chunks else "FBIW"
     for stage, row in enumerate(rows):
         full = RANK_COLORS[stage]
-        fills = {"F": pale(full, 0.4), "B": full, "I": full, "W": "white"}
+        fills = {"F": pale(full, 0.4), "B": full, "I": full, "W": pale(full, 0.12)}
         for (kind, k, chunk), start, end in row:
             if kind in fills:
                 low, tall = stage + 0.4 - 0.8 * (chunk + 1) / chunks, 0.8 / chunks
@@ -388,7 +393,7 @@ def _draw_timetable(ax, rows, last):
                 ax.add_patch(Rectangle((1e3 * start, low), 1e3 * (end - start), tall, **look))
                 # The axes are about 320 points wide, a digit about 0.64 of its size.
                 fits = 320 / 0.64 * (end - start) / last / len(str(k))
-                if fits > 3:
+                if fits > 3 and kind in numbered:
                     color = "white" if fills[kind] == full else "black"
                     look = {"ha": "center", "va": "center_baseline", "color": color}
                     look["fontsize"] = min(fits, 7 if chunks == 1 else 6)
@@ -529,8 +534,7 @@ if rank == 0:
     show(timetables(holds, "one-f-one-b"))
 
 if rank == 0:
-    gaps = [idle_share(times) for times in plans.values()]
-    assert abs(gaps[0] - gaps[1]) < 1e-9
+    assert abs(np.subtract(*map(idle_share, plans.values()))) < 1e-9
     assert [held(program) for program in gpipe(n, 100)] == [100] * n
     assert [held(program) for program in one_f_one_b(n, 100)] == [*range(n, 0, -1)]
 
@@ -709,9 +713,8 @@ class Messenger:
         self.like, self.group = like, group
         self.stage = dist.get_rank(group)
         self.stages = dist.get_world_size(group)
-        ways = {"send": self.send, "receive": self.receive}
-        whats = ("activation", "gradient")
-        self.does = {f"{way} {w}": ways[way] for way in ways for w in whats}
+        self.does = {f"{way} {what}": getattr(self, way) for way in
+                     ("send", "receive") for what in ("activation", "gradient")}
 
     def begin(self, program):
         """Before a step: nothing is there, and the first messages may come."""
@@ -746,11 +749,10 @@ class Messenger:
             work = dist.irecv(tensor, group=self.group, group_src=src, tag=tag)
             self.posted[i] = tensor, work
 
-    def receive(self, instruction):
-        tensor, work = self.posted.pop(instruction)
+    def receive(self, i):
+        tensor, work = self.posted.pop(i)
         work.wait()
-        tensor.requires_grad_("activation" in instruction[0])
-        self.box[instruction] = tensor
+        self.box[i] = tensor.requires_grad_("activation" in i[0])
         self.post()
 
 
@@ -790,17 +792,15 @@ def demand_like(tensor, like, instruction):
         raise ValueError(
             f"`{name(instruction)}` has a tensor of shape {found[0]} and "
             f"{found[1]}, and `like`, what a receive makes room for, is of "
-            f"shape {wanted[0]} and {wanted[1]}."
-        )
+            f"shape {wanted[0]} and {wanted[1]}.")
 
 
 def demand_sound(program, worker, inputs, targets):
     """Raise ValueError for what a worker cannot do, or for other micro-batches
     than the program's."""
-    for i in program:
-        if i[0] not in worker.does:
-            kind = type(worker).__name__
-            raise ValueError(f"A {kind} cannot do `{name(i)}`.")
+    for i in (i for i in program if i[0] not in worker.does):
+        kind = type(worker).__name__
+        raise ValueError(f"A {kind} cannot do `{name(i)}`.")
     m = 1 + max(k for _, k, _ in program)
     ends = worker.ends(0)[0], worker.ends(len(worker.parts) - 1)[1]
     given = ("inputs", inputs), ("targets", targets)
@@ -810,8 +810,7 @@ def demand_sound(program, worker, inputs, targets):
             raise ValueError(
                 f"The program has {m} micro-batch{'es' * (m > 1)}, and needs "
                 f"as many {what}, all of one shape; there are {len(parts)}, "
-                f"of shapes {shapes}."
-            )
+                f"of shapes {shapes}.")
 
 
 # The `Worker` is the part that computes. A table, `does`, leads from the kind of an
@@ -819,8 +818,11 @@ def demand_sound(program, worker, inputs, targets):
 #
 # First the forward. A tensor that was received is a leaf, as in chapter 16. On the
 # model's last piece comes the loss, divided by the number of micro-batches: they are of
-# one size, so the mean of their means is the mean of the batch. `parts` holds each
-# piece as a list of one, which zero bubble will cut further.
+# one size, so the mean of their means is the mean of the batch.
+#
+# `parts` holds each piece as a list of one, which zero bubble will cut further.
+# `detach` ends autograd's graph in front of each part, so that a backward can stop
+# there.
 
 
 class ForwardWorker(Stage):
@@ -1140,6 +1142,9 @@ if rank == 0:
 #
 # Predict: Two stages, eight micro-batches, a core for each. Stages all alike would take
 # (m + n − 1) / (m n) of the time. How many times as fast as one rank is that?
+#
+# `way` makes a step of it. `fastest` takes each of several ways four times, in turn,
+# and the shortest time counts.
 
 pair_1f1b = from_rank_0(lambda: with_messages(one_f_one_b(2, 8)))
 one_8 = from_rank_0(lambda: with_messages(gpipe(1, 8)))
@@ -1209,15 +1214,21 @@ def cores_are_free():
 
 if rank == 0:
     assert speed_up > 1.05 or not cores_are_free()
+    busy = [end - start for row in ran for i, start, end in row if len(i[0]) == 1]
+    result("pair_busy", sum(busy) / (speed_up * took["pair"]), varies=True)
+    result("pair_idle", idle_share(ran), varies=True)
+    result("plan_idle", round(idle_share(plan), 4))
 
-# The plan gives each stage half of what one rank needs, and lets messages take no time.
-# The order is the same in both pictures. How much longer the lower one is, is what the
-# plan does not know.
+# With stages all alike it would be (limit) times as fast. Measured was a factor of
+# (speed_up), on a machine with (cores) cores. Where two cores are free, the check
+# demands that two ranks are faster.
 #
-# Two ranks were (speed_up) times as fast as one, on a machine with (cores) cores. The
-# plan allows (limit), with stages that are all alike. Where two cores are free, the
-# check demands more than one. A number below one is that of a busy machine: stages that
-# share a core cannot gain.
+# The order is the same in both pictures. But the plan gives each stage half of what one
+# rank needs, and lets messages take no time. In the lower picture a longer box is a
+# computation that took longer, as it does where stages share a core. All boxes together
+# are (pair_busy) times what one rank needs, which may take the batch in one piece. A
+# wider gap is a wait, for a stage that is late or for a message: the stages are idle
+# for (pair_idle) of their time, in the plan for (plan_idle).
 
 # --- Proven before it runs ------------------------------------------------------------
 
@@ -1296,8 +1307,7 @@ def carry(links, instruction, stage, stages, depth):
     if link and link[0] != instruction:
         raise ScheduleError(
             f"Stage {stage} wants to `{name(instruction)}`, and the next "
-            f"message on that link is for `{name(link[0])}`."
-        )
+            f"message on that link is for `{name(link[0])}`.")
     return bool(link and link.popleft())
 
 
@@ -1334,8 +1344,8 @@ def check_schedule(schedule):
 # lead to the same end [kahn1974]. What ends with room for one message also ends with
 # room for more.
 #
-# So our `send` may wait for the one before it. A blocking `dist.send` has room for
-# none, and for it this is no proof.
+# That is why our `send` may wait for the one before it. A blocking `dist.send` has no
+# room at all: for it this proves nothing.
 #
 # Predict: The list in the next cell has four schedules for two stages. Each has
 # something wrong. What, and which of them would hang?
@@ -1363,10 +1373,19 @@ if rank == 0:
 # 4. The last one hangs, though each of its lists is fine by itself. The last stage
 #    wants F1 before it does B0, and stage 0 wants B0 before it does F1.
 
+everyone()
+play_("ranks")
+other = {0: 1, 1: 0} if rank == world_size - 1 else {}
+mistaken = [(kind, other.get(k, k), c) for kind, k, c in programs[rank]]
+pieces = pieces_of(1)
+mistaken = train(pieces, in_pieces(pieces, mistaken, Worker))
+assert largest_gap(mistaken) > 1e-6 or world_size == 1
+
 # --- Two stages that both receive first -----------------------------------------------
 
 # 1F1B sends an activation, and then receives a gradient. Somebody improves it: the
-# gradient may be on its way already, so receive it first, and send after that.
+# gradient may be on its way already, so receive it first, and send after that. Where a
+# send stands before a receive, the two change places:
 
 
 def receives_first(program):
@@ -1376,7 +1395,9 @@ def receives_first(program):
     return program
 
 
+everyone()
 if rank == 0:
+    play_("kernel")
     improved = [*map(receives_first, with_messages(schedules["1F1B"]))]
 
 improved_programs = from_rank_0(lambda: improved)
@@ -1447,6 +1468,9 @@ def interleaved(stages, micro_batches, chunks, each=2):
     return [alternating(forwards, backwards, some) for some in warm_ups]
 
 
+# Predict: With 4 stages and 8 micro-batches, 1F1B is idle for 3/11 of the time, by the
+# formula. What becomes of that with two chunks a stage?
+
 if rank == 0:
     print("\n## Interleaved: shorter ways\n")
     schedules["interleaved"] = interleaved(n, 2 * n, 2)
@@ -1463,8 +1487,20 @@ if rank == 0:
 # (idle_interleaved) of the time is idle. With v chunks a stage is idle for 1/v of the
 # seconds that it was.
 #
-# Predict: Warm up with one forward more for each stage behind, as in 1F1B, in place of
-# two. Is the step longer then? What becomes of the activations held?
+# It has two prices. One is messages: a micro-batch takes 2 (n v − 1) of them in place
+# of 2 (n − 1), here (messages_interleaved) in place of (messages_1f1b).
+#
+# The other is memory. Megatron's interleaved schedule holds $1 + (n - 1) / (n v)$ times
+# 1F1B's activations [korthikanti2023], because of its longer warm-up. That hides the
+# time of messages.
+
+# --- Extra: one forward more, or two? -------------------------------------------------
+
+# In the warm-up a stage does two forwards more for each stage behind it. 1F1B does with
+# one.
+#
+# Predict: Let interleaved 1F1B do with one, too. Is the step longer then? What becomes
+# of the activations held?
 
 if rank == 0:
     short = interleaved(n, 2 * n, 2, each=1)
@@ -1514,18 +1550,14 @@ if rank == 0:
     result("messages_1f1b", 2 * (n - 1))
     result("messages_interleaved", 2 * (2 * n - 1))
     group = parse("F0 F0.1 B0.1 B0")  # one micro-batch where n would have room
-    starts = {i: start for i, start, _ in simulate([group] * n)[0]}
-    assert starts["F", 0, 1] == n
+    assert simulate([group] * n)[0][1] == (("F", 0, 1), n, n + 1)
 
 # With two each, a step waits for a fixed number of messages, if they are short beside
 # the work. 1F1B waits for (waits_1f1b) more with every micro-batch. It has warmed up
 # with just enough forwards, so in every turn it waits for an answer. So does
 # interleaved with one each.
 #
-# So the longer warm-up costs memory, and hides the time of messages. Megatron's
-# interleaved schedule holds $1 + (n - 1) / (n v)$ times 1F1B's activations
-# [korthikanti2023]. And chunks cost messages: (messages_interleaved) a micro-batch in
-# place of (messages_1f1b).
+# So the longer warm-up costs memory, and hides the time of messages.
 
 # --- Zero bubble: work that nobody waits for ------------------------------------------
 
@@ -1721,10 +1753,10 @@ if rank == 0:
 # Of plain layers F, I and W take (layers_fiw) forwards. But a block is not cut inside,
 # and takes (blocks_fiw): its W computes the gradients within the block a second time.
 #
-# What is ZB-H1 worth then? It saves 2 (n − 1) units of the bubble, and pays one unit
-# more for each micro-batch. It breaks even at m = 2 (n − 1). With more micro-batches
-# than that, our cut does not pay. Now the same on real layers, with the two ranks from
-# above:
+# What is ZB-H1 worth then? It saves 2 (n − 1) units of the bubble. And it pays one unit
+# more for each micro-batch, as W takes two. So it breaks even at m = 2 (n − 1). With
+# more micro-batches than that, our cut does not pay. Now the same on real layers, with
+# the two ranks from above:
 
 pair_zero = from_rank_0(lambda: with_messages(zero_bubble(2, 8)))
 
@@ -1771,13 +1803,12 @@ class Napper(Stage):
 
     def __init__(self, unit, chunks=1, group=None):
         super().__init__([None] * chunks, torch.zeros(1), None, group)
-        self.seconds = dict.fromkeys("FIW", unit / chunks)
-        self.seconds["B"] = 2 * unit / chunks
+        self.unit = unit / chunks
         self.does |= dict.fromkeys("FBIW", self.nap)
 
     def nap(self, instruction):
         kind, *which = instruction
-        time.sleep(self.seconds[kind])
+        time.sleep(self.unit * (2 if kind == "B" else 1))
         what = "activation" if kind == "F" else "gradient"
         if kind != "W":  # at the model's ends nobody takes it
             self.box.pop((f"receive {what}", *which), None)
@@ -1856,10 +1887,8 @@ if rank == 0:
     play_("kernel")
     assert all(max(gaps.values()) < 1e-12 for gaps in gaps_by_rank)
 
-play_("ranks")
 gaps_by_rank = to_rank_0(gaps)
 if rank == 0:
-    play_("kernel")
     result("weight_gap", max(max(g.values()) for g in gaps_by_rank), varies=True)
 
 # The largest difference of a loss or a weight from the whole model's is (weight_gap).
@@ -1918,8 +1947,8 @@ if rank == 0:
 
 # `torch.distributed.pipelining` [pytorchpipelining] has GPipe, 1F1B and interleaved,
 # too. A `PipelineStage` wraps a piece; a schedule takes it, the number of micro-batches
-# and the loss; and its `step` takes the whole batch and cuts it. Both get the same
-# pieces and the same batch.
+# and the loss; and its `step` takes the whole batch and cuts it. PyTorch's step and
+# ours get the same pieces and the same batch.
 
 
 def pytorchs(kind, pieces):

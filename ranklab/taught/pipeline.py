@@ -32,13 +32,7 @@ def computing(program):  # the messages have longer names
     return [i for i in program if len(i[0]) == 1]
 
 
-def simulate(
-    schedule,
-    forward=1.0,
-    backward_input=1.0,
-    backward_weight=1.0,
-    message=0,
-):
+def simulate(schedule, forward=1.0, backward_input=1.0, backward_weight=1.0, message=0):
     """For each stage a list of (computation, start, end). Seconds: of the work
     on one chunk, a number or one a stage, and of a message. Raises
     ScheduleError where no stage can go on."""
@@ -149,9 +143,11 @@ class Messenger:
         self.like, self.group = like, group
         self.stage = dist.get_rank(group)
         self.stages = dist.get_world_size(group)
-        ways = {"send": self.send, "receive": self.receive}
-        whats = ("activation", "gradient")
-        self.does = {f"{way} {w}": ways[way] for way in ways for w in whats}
+        self.does = {
+            f"{way} {what}": getattr(self, way)
+            for way in ("send", "receive")
+            for what in ("activation", "gradient")
+        }
 
     def begin(self, program):
         """Before a step: nothing is there, and the first messages may come."""
@@ -186,11 +182,10 @@ class Messenger:
             work = dist.irecv(tensor, group=self.group, group_src=src, tag=tag)
             self.posted[i] = tensor, work
 
-    def receive(self, instruction):
-        tensor, work = self.posted.pop(instruction)
+    def receive(self, i):
+        tensor, work = self.posted.pop(i)
         work.wait()
-        tensor.requires_grad_("activation" in instruction[0])
-        self.box[instruction] = tensor
+        self.box[i] = tensor.requires_grad_("activation" in i[0])
         self.post()
 
 
@@ -237,10 +232,9 @@ def demand_like(tensor, like, instruction):
 def demand_sound(program, worker, inputs, targets):
     """Raise ValueError for what a worker cannot do, or for other micro-batches
     than the program's."""
-    for i in program:
-        if i[0] not in worker.does:
-            kind = type(worker).__name__
-            raise ValueError(f"A {kind} cannot do `{name(i)}`.")
+    for i in (i for i in program if i[0] not in worker.does):
+        kind = type(worker).__name__
+        raise ValueError(f"A {kind} cannot do `{name(i)}`.")
     m = 1 + max(k for _, k, _ in program)
     ends = worker.ends(0)[0], worker.ends(len(worker.parts) - 1)[1]
     given = ("inputs", inputs), ("targets", targets)
@@ -472,13 +466,12 @@ class Napper(Stage):
 
     def __init__(self, unit, chunks=1, group=None):
         super().__init__([None] * chunks, torch.zeros(1), None, group)
-        self.seconds = dict.fromkeys("FIW", unit / chunks)
-        self.seconds["B"] = 2 * unit / chunks
+        self.unit = unit / chunks
         self.does |= dict.fromkeys("FBIW", self.nap)
 
     def nap(self, instruction):
         kind, *which = instruction
-        time.sleep(self.seconds[kind])
+        time.sleep(self.unit * (2 if kind == "B" else 1))
         what = "activation" if kind == "F" else "gradient"
         if kind != "W":  # at the model's ends nobody takes it
             self.box.pop((f"receive {what}", *which), None)
