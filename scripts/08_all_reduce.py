@@ -1593,9 +1593,8 @@ if rank == 0:
 # which all do.
 #
 # In these lines the choice took at worst (worst_own) times as long as the fastest with
-# own links, and (worst_here) times here. So the model is a rough guide: two predictions
-# that are each off by up to 1.5 times can swap ways that are less than 1.5² = 2.25
-# times apart.
+# own links, and (worst_here) times here. So the model is a rough guide: where two
+# predictions are close, their errors decide between them.
 
 # --- Choose by measuring --------------------------------------------------------------
 
