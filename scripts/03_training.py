@@ -487,15 +487,16 @@ assert whole[-1] > whole[0]
 
 # --- How much of the processor --------------------------------------------------------
 
-# A time says little without the best that could be had. As in chapter 1, we take a
-# matrix product that is as short as a step for the peak, on the same device and in the
-# same precision as the step.
+# A time says little without the best that could be had. As in chapter 1, the peak is
+# that of a matrix product, on the same device and in the same precision as the step. On
+# a CPU the product is about as short as a step, and the fastest of a hundred counts:
+# not all of them are interrupted. A GPU needs a large product to be busy.
 #
 # Predict: Which share of that peak will the two passes reach: nearly all, a half, a
 # tenth?
 
 
-def best_rate(operation, flops, repeats=100):
+def best_rate(operation, flops, repeats):
     """Operations a second of the fastest of some calls."""
     times = []
     for _ in range(repeats):
@@ -505,9 +506,10 @@ def best_rate(operation, flops, repeats=100):
     return flops / min(times)
 
 
-m = 8192 if device.type == "cuda" else 512  # short: nobody interrupts all
+m, repeats = (8192, 10) if device.type == "cuda" else (512, 100)
 square = torch.rand(m, m, device=device)
-peak = best_rate(functools.partial(torch.matmul, square, square), 2 * m**3)
+product = functools.partial(torch.matmul, square, square)
+peak = best_rate(product, 2 * m**3, repeats)
 rate = (forward_flops + backward_flops) / passes
 result("peak_gflops", peak / 1e9, varies=True)
 result("step_gflops", rate / 1e9, varies=True)

@@ -490,12 +490,12 @@ if recorded:
 # step on the same data gets through (long_fed_over_starved) times as many examples; (3
 # + 1)/1 = 4 was to be expected.
 #
-# At the bottom the same loop starves about as much as at the top, but in steps of 0.01
-# seconds. Each reading is now the mean over two teeth or more, and next to nothing
-# shows in (idle_fine) of them. A low and even utilization can be a starved loop, too.
-# Where a tooth is as long as the time between two readings, it is worse: the readings
-# then show a pattern that is not there. A GPU's meter averages over its own sample
-# period, up to a second: teeth of this length may not show. Watching itself took
+# At the bottom the same loop is starved, too, but in steps of 0.01 seconds. Each
+# reading is now the mean over two teeth or more, and next to nothing shows in
+# (idle_fine) of them. A low and even utilization can be a starved loop, too. Where a
+# tooth is as long as the time between two readings, it is worse: the readings then show
+# a pattern that is not there. A GPU's meter averages over its own sample period, up to
+# a second: even the long teeth at the top may not show. Watching itself took
 # (cost_of_sampling) of a core.
 
 if recorded:
@@ -671,9 +671,10 @@ if recorded:
 # the times measured here the formula makes it (predicted_gains).
 #
 # Where other programs use the cores, the dots of the input that computes lie below its
-# line, which is what the cores can do if they do nothing else. They may also stop at
-# fewer workers. With no worker this input needs one core only, and reached (core_share)
-# of its line; a gain over a slow start can look right by accident.
+# line, which is what the cores can do if they do nothing else. They may also stop
+# rising at fewer workers. With no worker this input needs one core only, and reached
+# (core_share) of its line. If that start is slow as well, the gain, a ratio, can look
+# right by accident.
 #
 # That is why "twice as many workers as GPUs" and "as many as cores" are both wrong as
 # rules. Ask the input whether it waits or computes, measure $L$ and $S$, and divide. If

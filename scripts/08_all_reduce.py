@@ -1158,8 +1158,8 @@ if rank == 0:
         fig, ax = plt.subplots(num="rows", figsize=(3.2, 2.6))
         names = [f"rank {r}" for r in range(n)] + ["sums"]
         draw_grid(ax, rows_held.tolist(), n, names)
-        ax.set_xticks([j + 0.5 for j in range(n)], [f"part {j}" for j in range(n)])
-        ax.tick_params(labelsize=9)
+        ax.set_xticks([j + 0.5 for j in range(n)], range(n))
+        ax.set_xlabel("part")
     save_figures()
 
 # Not one message. The empty cells are the parts that a rank adds itself: they need not
@@ -1536,9 +1536,9 @@ if rank == 0:
 # 16 MB (fastest_16_mb) was the fastest of all of ours. Gathering took (spread_16_mb)
 # times as long.
 #
-# With four ranks pieces is the ring below 16 MB, where a part is no longer than a piece
-# of 2 MB. At 16 MB, with two pieces a part, it took (pieces_over_ring) times as long as
-# the ring.
+# At the sizes below 16 MB pieces is the ring, with four ranks: a part is shorter than
+# two pieces of 2 MB. Where the two curves differ there, the clock is noisy. At 16 MB,
+# with two pieces a part, it took (pieces_over_ring) times as long as the ring.
 #
 # Latency is not the number of rounds alone. Gather has as many rounds as the ring. But
 # in a round of gather one message travels, and in one of the ring all ranks send at
@@ -1592,9 +1592,10 @@ if rank == 0:
 # way in which few ranks send at a time, such as the tree, loses less there than one in
 # which all do.
 #
-# In these lines the choice took at worst (worst_own) times as long as the fastest with
-# own links, and (worst_here) times here. So the model is a rough guide: where two
-# predictions are close, their errors decide between them.
+# In the lines above the choice took at worst (worst_own) times as long as the fastest
+# with own links, and (worst_here) times here. One noisy time can make such a worst
+# case, so it does not say which model is better. The model is a rough guide: between
+# ways that are close, its errors and the clock's decide.
 
 # --- Choose by measuring --------------------------------------------------------------
 
@@ -1744,13 +1745,15 @@ if rank == 0:
 #
 # With large tensors the ring, in pieces, nearly fills the link, and gather, tree and
 # doubling reach a quarter to a third of it. At 64 KB these three win, but there the
-# limiter lets the first half megabyte pass at full speed. At 1 MB doubling wins, and at
-# 16 and 64 MB the ring in pieces: first few rounds, then few bytes, as the formulas
-# say. The order of the other three is not theirs: by the formulas gather is the slowest
-# for large tensors. How it was recorded stands in `images/recorded/`.
+# limiter lets the first half megabyte pass at full speed. At 1 MB doubling is fastest,
+# and at 16 and 64 MB the ring in pieces, at 64 MB level with Gloo: first few rounds,
+# then few bytes, in the order of the formulas. Where the border lies by them, the run
+# does not tell, as it recorded no α. They do not say that gather, tree and doubling are
+# about equal at 16 and 64 MB: by them gather would be the slowest. How it was recorded
+# stands in `images/recorded/`.
 #
-# Its table of `winners` begins with gather and ends with the ring, from 4 MB on: there
-# the choice depends on the size.
+# That run's table of `winners` begins with gather and ends with the ring, from 4 MB on.
+# Pieces is faster, but not twice as fast. There the choice depends on the size.
 
 # --- Extra: an estimate of what is left -----------------------------------------------
 

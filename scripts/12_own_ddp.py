@@ -883,10 +883,11 @@ if rank == 0:
 # computing may be longer, as a message needs a core, too, which the next section
 # counts. The whole step takes (link_step) of the upper one's time.
 #
-# At best it would save all of the sending, (link_most) of the upper step by the numbers
-# of the link. But behind forward nothing can hide: while it runs there is no gradient
-# to send. So overlap can save no larger share of the step than backward takes, and a
-# little less, because the first bucket has to be filled before anything can leave.
+# If all of the sending could hide, that would save (link_most) of the upper step, by
+# the numbers of the link. But behind forward nothing can hide: while it runs there is
+# no gradient to send. So overlap saves at most the smaller of the two, the sending and
+# backward, and a little less, because the first bucket has to be filled before anything
+# can leave.
 
 # --- How large a bucket? --------------------------------------------------------------
 
@@ -1371,8 +1372,8 @@ if rank == 0:
 # buckets that a second try would fill. So `arm` refuses, in a sentence, and the model
 # has to be wrapped again.
 #
-# A gradient can also come too late. A reentrant activation checkpoint (chapter 2 named
-# the idea: keep less and compute it again) runs a backward inside the backward, and
+# A gradient can also come too late. Chapter 2 named activation checkpointing: keep less
+# and compute it again. A reentrant checkpoint runs a backward inside the backward, and
 # `finish` comes at the end of the inner one. What arrives after it would stay the
 # rank's own, so `on_gradient` refuses that.
 

@@ -1200,7 +1200,7 @@ if rank == 0:
     fig, ax = plt.subplots(num="time", figsize=(5.2, 2.6))
     ax.plot(owners, clock / clock[0], "ko", label="measured")
     ax.plot(owners, by_model / clock[0], "k", linewidth=1,
-            label="predicted: as long as one")
+            label="predicted: one's time and messages")
     curve = np.linspace(1, owners[-1])
     ax.plot(curve, 1 / curve, "k:", linewidth=1.2)
     half = (1 + owners[-1]) / 2
@@ -1225,8 +1225,8 @@ if rank == 0:
 # point is the least of four repeats; for one owner their median is (alone_spread) times
 # the least, so finer differences mean nothing.
 #
-# The model adds messages to T(1), and nothing else. Whatever lifts a point above the
-# line is not in it.
+# The model adds messages to T(1), and nothing else. A point that is off the line by
+# more has a cause that the model leaves out.
 #
 # And the messages? Data parallelism sends the gradients of all parameters in each step;
 # this sends an activation and its gradient over each seam, however many parameters lie

@@ -42,8 +42,6 @@ def main(code, ranks, script):
 
 def as_if_just_started():
     """Heed PYTHONPATH, and the `sitecustomize` there, which may make ranklab absent (launch.py)."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == "ranklab"]:
-        del sys.modules[name]
     for folder in reversed(os.environ["PYTHONPATH"].split(os.pathsep)):
         sys.path.insert(0, folder)
         runpy.run_path(os.path.join(folder, "sitecustomize.py"))

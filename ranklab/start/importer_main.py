@@ -65,6 +65,9 @@ def _run_file(argv, environment, cwd, output):
     os.environ.update(environment)
     os.chdir(cwd)
     fork_server.seed_anew()
+    # What happens when ranklab is imported, such as how figures look, is to happen there, too.
+    for name in [name for name in sys.modules if name.partition(".")[0] == "ranklab"]:
+        del sys.modules[name]
     sys.argv = argv
     runpy.run_path(argv[0], run_name="__main__")
     return 0

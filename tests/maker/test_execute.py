@@ -19,6 +19,7 @@ from bookmaker.notebook.exercise_cells import on_page
 from bookmaker.site import cache
 from bookmaker.site import execute as module
 from bookmaker.site.__main__ import main
+from ranklab.plots import RANK_COLORS
 from ranklab.start.launcher import can_fork
 from ranklab.upstream import torch
 
@@ -117,6 +118,18 @@ def test_the_kernel_is_this_interpreter_and_ends(book, forks, monkeypatch):
     executable, pid, forked = eval(outputs(book, "01_good")[0][0].data["text/plain"])
     assert Path(executable) == Path(sys.executable)
     assert forked == forks and not psutil.pid_exists(pid)
+
+
+def test_a_figure_has_the_look_of_the_book(book):
+    cells = (
+        "from ranklab import Ranks",
+        "import matplotlib.pyplot as plt\nplt.plot([1, 2])[0].get_color()",
+    )
+    text = "".join(f"\n```{{code-cell}} ipython3\n{cell}\n```\n" for cell in cells)
+    execute(write(book, "01_plot", text), folders=book)
+    _, (color, figure) = outputs(book, "01_plot")
+    assert color.data["text/plain"] == repr(RANK_COLORS[0])
+    assert set(figure.data) == {"image/svg+xml", "text/plain"}
 
 
 @pytest.mark.parametrize("trains", [True, False])
