@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 # How many processes run the tests: many wait more than they compute. 0: one after another.
-TESTERS ?= 3
+TESTERS ?= 4
 VENV   := .venv
 BIN    := $(VENV)/bin
 PY     := $(BIN)/python
