@@ -302,11 +302,11 @@ if recorded:
     result("large_over_small_batch", gain, varies=True)
     result("times_the_examples", seen[256][1] / seen[1][1], varies=True)
 
-# The larger batch gets through (times_the_examples) times as many examples a second;
-# which shows more, the two lines say. For each percent that the meter shows, it gets
-# through (large_over_small_batch) times the examples. Either step updates all weights
-# once, whether for one example or for 256. From here on throughput decides, in examples
-# per second, and utilization is a symptom.
+# The larger batch gets through (times_the_examples) times as many examples a second.
+# Which of the two shows the higher utilization stands in the two lines above. For each
+# percent of it, the larger batch gets through (large_over_small_batch) times the
+# examples. Either step updates all weights once, whether for one example or for 256.
+# From here on throughput decides, in examples per second, and utilization is a symptom.
 
 # --- Watch it starve ------------------------------------------------------------------
 

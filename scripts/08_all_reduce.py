@@ -1747,10 +1747,10 @@ if rank == 0:
 # doubling reach a quarter to a third of it. At 64 KB these three win, but there the
 # limiter lets the first half megabyte pass at full speed. At 1 MB doubling is fastest,
 # and at 16 and 64 MB the ring in pieces, at 64 MB level with Gloo: first few rounds,
-# then few bytes, in the order of the formulas. Where the border lies by them, the run
-# does not tell, as it recorded no α. They do not say that gather, tree and doubling are
-# about equal at 16 and 64 MB: by them gather would be the slowest. How it was recorded
-# stands in `images/recorded/`.
+# then few bytes, in the order of the formulas. The run recorded no α, so it does not
+# tell where the border should be. The formulas do not explain that gather, tree and
+# doubling are about equal at 16 and 64 MB: by them gather would be the slowest. How it
+# was recorded stands in `images/recorded/`.
 #
 # That run's table of `winners` begins with gather and ends with the ring, from 4 MB on.
 # Pieces is faster, but not twice as fast. There the choice depends on the size.

@@ -120,7 +120,7 @@ store = next(dist.rendezvous("env://"))[0]
 form_groups()
 
 
-APART = ["both", "m"]  # the kernel and the ranks have one each
+APART = ["both", "gaps", "m"]  # the kernel and the ranks have one each
 playing, held_by = "kernel", {"ranks": {}}
 
 
@@ -534,7 +534,8 @@ if rank == 0:
     show(timetables(holds, "one-f-one-b"))
 
 if rank == 0:
-    assert abs(np.subtract(*map(idle_share, plans.values()))) < 1e-9
+    gaps = [idle_share(times) for times in plans.values()]
+    assert abs(gaps[0] - gaps[1]) < 1e-9
     assert [held(program) for program in gpipe(n, 100)] == [100] * n
     assert [held(program) for program in one_f_one_b(n, 100)] == [*range(n, 0, -1)]
 
@@ -798,9 +799,10 @@ def demand_like(tensor, like, instruction):
 def demand_sound(program, worker, inputs, targets):
     """Raise ValueError for what a worker cannot do, or for other micro-batches
     than the program's."""
-    for i in (i for i in program if i[0] not in worker.does):
-        kind = type(worker).__name__
-        raise ValueError(f"A {kind} cannot do `{name(i)}`.")
+    for i in program:
+        if i[0] not in worker.does:
+            kind = type(worker).__name__
+            raise ValueError(f"A {kind} cannot do `{name(i)}`.")
     m = 1 + max(k for _, k, _ in program)
     ends = worker.ends(0)[0], worker.ends(len(worker.parts) - 1)[1]
     given = ("inputs", inputs), ("targets", targets)
@@ -1886,8 +1888,10 @@ if rank == 0:
     play_("kernel")
     assert all(max(gaps.values()) < 1e-12 for gaps in gaps_by_rank)
 
+play_("ranks")
 gaps_by_rank = to_rank_0(gaps)
 if rank == 0:
+    play_("kernel")
     result("weight_gap", max(max(g.values()) for g in gaps_by_rank), varies=True)
 
 # The largest difference of a loss or a weight from the whole model's is (weight_gap).

@@ -1,12 +1,11 @@
 """Start a script on ranks that are forked from this process, which has imported what they import.
 
-    python forked.py CODE RANKS SCRIPT
+    forked.py CODE RANKS SCRIPT
 
-Each rank finds in its environment what torchrun would have noted there. To import torch once, and
-not once a rank, is a third of what most scripts cost on two cores. CODE is the file for the exit
-code, that of the first rank that fails; the others are killed then.
-
-launch.py has this file run in a process that is itself forked from one that has imported torch.
+launch.py has it run in a process that is itself forked from one that has imported torch: not to
+import it in each rank is a third of what most scripts cost on two cores. Each rank finds in its
+environment what torchrun would have noted there. CODE is the file for the exit code, that of the
+first rank that fails; the others are killed then.
 """
 
 import contextlib
@@ -18,8 +17,7 @@ import socket
 import sys
 from pathlib import Path
 
-# What most scripts import, or what they use imports: the last is DDP's and the optimizers'.
-MODULES = ["numpy", "matplotlib.pyplot", "torch", "torch.distributed", "torch._dynamo"]
+MODULES = ["numpy", "matplotlib.pyplot"]  # what most scripts import, beside torch
 
 
 def main(code, ranks, script):

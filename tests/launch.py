@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -72,7 +73,9 @@ def run_script(script, launcher, ranks, folder, limit=180, with_ranklab=False):
     finally:
         if process.poll() is None:
             print(places(os.getpid()))  # into the log, too
-        _kill_all_with(PYTHONPATH=str(block))
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        _kill_all_with(PYTHONPATH=str(block))  # torchrun's ranks are in sessions of their own
         process.wait()
     text = log.read_text()
     assert code == 0, f"{launcher}, {ranks} ranks: exit code {code}\n{text[-6000:]}"
@@ -83,7 +86,12 @@ def _launched(script, launcher, ranks, cwd, environment, log):
     command = LAUNCHERS["torchrun" if launcher == "forked" else launcher](Path(script).name, ranks)
     with log.open("w") as output:
         return subprocess.Popen(
-            command, cwd=cwd, env=environment, stdout=output, stderr=subprocess.STDOUT
+            command,
+            cwd=cwd,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
 
 
@@ -98,7 +106,9 @@ class _Forked(forked_kernel.Forked):
             "cwd": str(cwd),
             "output": str(log),
         }
-        super().__init__(forked_kernel.importer(str(log)).fork(order))
+        pid = forked_kernel.importer(str(log)).fork(order)
+        assert pid, log.read_text()
+        super().__init__(pid)
 
     def wait(self, limit=None):
         try:

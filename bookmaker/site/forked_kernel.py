@@ -4,19 +4,19 @@ A fresh one would import it again for each chapter, a seventh of what a short ch
 """
 
 import contextlib
+import json
 import os
 import sys
 
 import psutil
 from jupyter_client.provisioning import LocalProvisioner
 
+from bookmaker.upstream import LOADED_BY_OPTIMIZERS
 from ranklab.start import importer_process
 from ranklab.start.launcher import can_fork
 
-IMPORTED = '["torch", "torch.distributed", "torch._dynamo"]'
+IMPORTED = json.dumps(["torch", "torch.distributed", LOADED_BY_OPTIMIZERS])
 COMMAND = [sys.executable, "-m", "ranklab.start.importer_main", IMPORTED]
-
-
 # Libraries read some of it when they are imported. What is forked gets one of its own.
 ENVIRONMENT = {**os.environ, "PYTHONSAFEPATH": "1"}
 

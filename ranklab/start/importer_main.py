@@ -54,22 +54,22 @@ def main(names):
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             orders.close()
             replies.close()
-            return _run_file(**order) if "argv" in order else fork_server.serve(order)
+            return _run_file(order) if "argv" in order else fork_server.serve(order)
     return 0
 
 
-def _run_file(argv, environment, cwd, output):
-    """Run a Python file in this process, just forked, as if it had been started with `argv`."""
+def _run_file(order):
+    """Run a Python file in this process, just forked, as if it had been started with the order."""
     os.setsid()
     os.environ.clear()
-    os.environ.update(environment)
-    os.chdir(cwd)
+    os.environ.update(order["environment"])
+    os.chdir(order["cwd"])
     fork_server.seed_anew()
     # What happens when ranklab is imported, such as how figures look, is to happen there, too.
     for name in [name for name in sys.modules if name.partition(".")[0] == "ranklab"]:
         del sys.modules[name]
-    sys.argv = argv
-    runpy.run_path(argv[0], run_name="__main__")
+    sys.argv = order["argv"]
+    runpy.run_path(sys.argv[0], run_name="__main__")
     return 0
 
 

@@ -232,9 +232,10 @@ def demand_like(tensor, like, instruction):
 def demand_sound(program, worker, inputs, targets):
     """Raise ValueError for what a worker cannot do, or for other micro-batches
     than the program's."""
-    for i in (i for i in program if i[0] not in worker.does):
-        kind = type(worker).__name__
-        raise ValueError(f"A {kind} cannot do `{name(i)}`.")
+    for i in program:
+        if i[0] not in worker.does:
+            kind = type(worker).__name__
+            raise ValueError(f"A {kind} cannot do `{name(i)}`.")
     m = 1 + max(k for _, k, _ in program)
     ends = worker.ends(0)[0], worker.ends(len(worker.parts) - 1)[1]
     given = ("inputs", inputs), ("targets", targets)

@@ -91,12 +91,12 @@ def test_the_solution_is_accepted(name, what):
     assert str(report).startswith("Right: "), str(report)
 
 
-FIRST_OF_THEM = [one.also_right[0] for one in ANSWERED.values() if one.also_right]
+FIRST_ALSO_RIGHT = [one.also_right[0] for one in ANSWERED.values() if one.also_right]
 
 
 @of_each(
     {name: one.also_right for name, one in ANSWERED.items()},
-    lambda answer: any(answer is first for first in FIRST_OF_THEM),
+    lambda answer: any(answer is first for first in FIRST_ALSO_RIGHT),
 )
 def test_another_right_answer_is_accepted(name, what):
     report = check(name, *answers_of(what, name))

@@ -69,12 +69,13 @@ time.sleep(100)
 """
 
 
-def test_a_script_that_does_not_end_leaves_no_process(tmp_path, monkeypatch):
+@pytest.mark.parametrize("launcher", ["alone", "forked"])
+def test_a_script_that_does_not_end_leaves_no_process(tmp_path, monkeypatch, launcher):
     script = tmp_path / "forever.py"
     script.write_text(LEAVES_A_CHILD)
     monkeypatch.setattr(launch, "places", lambda pid: "")  # asking alone would end them
-    with pytest.raises(AssertionError, match="still running after 3 s"):
-        launch.run_script(script, "alone", 1, tmp_path / "run", limit=3)
+    with pytest.raises(AssertionError, match="still running after 8 s"):
+        launch.run_script(script, launcher, 1, tmp_path / "run", limit=8)
     child = int((tmp_path / "run" / "empty" / "child").read_text())
     with contextlib.suppress(psutil.NoSuchProcess):
         child = psutil.Process(child)

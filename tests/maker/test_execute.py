@@ -1,5 +1,6 @@
 """Executing chapters: what is reported, what is kept, what is done again."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from bookmaker.site import cache
 from bookmaker.site import execute as module
 from bookmaker.site.__main__ import main
 from ranklab.plots import RANK_COLORS
+from ranklab.start.guardian import has_ended
 from ranklab.start.launcher import can_fork
 from ranklab.upstream import torch
 
@@ -414,8 +416,7 @@ def test_a_failure_is_an_error_for_who_asks_for_the_notebook(book):
         module.execute(write(book, "02_bad", BAD), folders=book)
 
 
-def test_interrupting_ends_the_kernel_and_executes_nothing_more(book):
-    cell = """
+SLOW = """
 ```{code-cell} ipython3
 import os, time
 from pathlib import Path
@@ -423,8 +424,12 @@ Path("started").write_text(str(os.getpid()))
 time.sleep(60)
 ```
 """
-    write(book, "01_slow", cell)
-    write(book, "02_slow", cell)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_an_end_by_a_signal_ends_the_kernel_and_executes_nothing_more(book, how):
+    write(book, "01_slow", SLOW)
+    write(book, "02_slow", SLOW)
     started = book.build / "run/01_slow/started"
     command = [sys.executable, "-m", "bookmaker.site", "--root", str(book.root)]
     with subprocess.Popen(
@@ -433,9 +438,16 @@ time.sleep(60)
         deadline = time.monotonic() + 60
         while not (started.exists() and started.read_text()) and time.monotonic() < deadline:
             time.sleep(0.1)
-        run.send_signal(signal.SIGINT)
+        run.send_signal(how)
         out, err = run.communicate(timeout=60)
-    assert run.returncode == 130
-    assert err == "Interrupted. The chapters that were done are kept.\n"
     assert "01_slow … " in out and "02_slow" not in out
-    assert not psutil.pid_exists(int(started.read_text()))
+    kernel = int(started.read_text())
+    if how == signal.SIGINT:
+        assert run.returncode == 130
+        assert err == "Interrupted. The chapters that were done are kept.\n"
+        assert not psutil.pid_exists(kernel)
+    deadline = time.monotonic() + 20  # it looks for its parent now and then
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while not has_ended(psutil.Process(kernel)):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
