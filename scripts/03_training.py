@@ -875,8 +875,8 @@ save_figures()
 
 fig, ax = plt.subplots(num="honest", figsize=(5.2, 3.4))
 steps, train_loss, test_line = zip(*history)
-ax.plot(steps, train_loss, color="C7", label="published: train")
-ax.plot(steps, test_line, "--", color="C4", label="published: “test”")
+ax.plot(steps, train_loss, color="C7", label="suspect: train")
+ax.plot(steps, test_line, "--", color="C4", label="suspect: “test”")
 steps, train_loss, test_line = zip(*honest)
 ax.plot(steps, train_loss, color="C0", label="honest: train")
 ax.plot(steps, test_line, color="C1", label="honest: test")
@@ -900,8 +900,8 @@ batches = len(trained) // size, len(train_set[0]) // size
 result("epochs", [round(options["niters"] / many) for many in batches])
 save_figures()
 
-# The published run and the honest one went through (epochs) epochs. The honest test
-# loss is (honest_test_loss), above guessing. The class of (honest_accuracy) of the test
+# The suspect run and the honest one went through (epochs) epochs. The honest test loss
+# is (honest_test_loss), above guessing. The class of (honest_accuracy) of the test
 # samples is found, ± (honest_error), where chance finds (chance).
 #
 # In no line is the test loss below (best_test_loss): whenever we looked, the network's

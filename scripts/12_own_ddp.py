@@ -724,11 +724,14 @@ if rank == 0:
     result("cores", os.cpu_count(), varies=True)
     result("first_over_second", median_ms[0] / median_ms[1], varies=True)
     result("fourth_over_third", median_ms[3] / median_ms[2], varies=True)
+    result("message_ms", (median_ms[0] - median_ms[1]) / 31, varies=True)
 
-# The first version takes (first_over_second) times as long as the second. And overlap?
-# The fourth takes (fourth_over_third) times as long as the third, on (cores) cores.
-# Compare that with the ranges printed above: where two of them have a part in common,
-# the ratio of their medians says little.
+# The first version takes (first_over_second) times as long as the second. So each
+# message more costs about (message_ms) ms, and the third sends (n_buckets). Buckets by
+# themselves only cost: they pay where something is hidden behind their messages. And
+# overlap? The fourth takes (fourth_over_third) times as long as the third, on (cores)
+# cores. Compare that with the ranges printed above: where two of them have a part in
+# common, the ratio of their medians says little.
 #
 # Here the cores carry the bytes themselves, and a core that sends does not compute.
 # With as many cores as ranks none is left over to send, and with fewer the ranks
@@ -743,6 +746,7 @@ if rank == 0:
 everyone()
 play("ranks")
 pair = dist.new_group([0, 1])
+nbytes = sum(p.nbytes for p in deep().parameters())  # of all gradients
 
 
 class Link:
@@ -781,7 +785,6 @@ class Transfer:
 
 everyone()
 x, links = torch.randn(256, 224), [Link(0, 1) for _ in range(2)]
-nbytes = sum(p.nbytes for p in deep().parameters())
 ways = [make_step(deep(), all_reduce=each.all_reduce) for make_step, each
         in zip((in_several, during_backward), links)]
 
