@@ -946,12 +946,26 @@ posted_times_by_rank = to_rank_0(posted_times)
 if rank == 0:
     result("posted_over_one", min(posted_times_by_rank[0]) / in_one, varies=True)
 
+# From ranklab.taught.feeding:
+
+
+def cores_are_free():
+    """Have fewer than twice as many programs as cores something to do?
+
+    Our own count, too. False with one core, and where the system does not
+    count them, as Windows does not.
+    """
+    if (os.cpu_count() or 1) < 2 or not hasattr(os, "getloadavg"):
+        return False
+    return os.getloadavg()[0] < 2 * os.cpu_count()
+
+
 many_times_by_rank = to_rank_0(many_times)
 posted_times_by_rank = to_rank_0(posted_times)
 if rank == 0:
     many, posted = min(many_times_by_rank[0]), min(posted_times_by_rank[0])
     assert many > 10 * in_one
-    assert posted < many
+    assert posted < many or not cores_are_free()
 
 # By the model, (many_predicted) times: a hundred messages and one answer from rank 1 at
 # the end, each alone. Received one by one, they took (many_over_one) times as long;

@@ -1751,11 +1751,12 @@ if rank == 0:
 # and at 16 and 64 MB the ring in pieces, at 64 MB level with Gloo: first few rounds,
 # then few bytes. So the choice depends on the size.
 #
-# The formulas explain the order, and not the distances. By them doubling moves 2
-# tensors where the ring moves 1.5, and no way's bus bandwidth falls as tensors grow.
-# Here that of doubling falls from 0.09 to 0.03, less than a third of that of the ring
-# in pieces, and gather, by them the slowest, is level with it. Why, we have not
-# measured. How the run was recorded stands in `images/recorded/`.
+# The formulas explain who wins for large tensors, and not by how much. By them doubling
+# moves 2 tensors where the ring moves 1.5, and no way's bus bandwidth falls as tensors
+# grow. Here that of doubling falls from 0.09 at 1 MB to 0.03 at 64 MB, less than a
+# third of that of the ring in pieces, and there gather, by them the slowest, is no
+# slower than doubling. Why, we have not measured. How the run was recorded stands in
+# `images/recorded/`.
 
 # --- Extra: an estimate of what is left -----------------------------------------------
 

@@ -726,10 +726,12 @@ if rank == 0:
     result("fourth_over_third", median_ms[3] / median_ms[2], varies=True)
     result("message_ms", (median_ms[0] - median_ms[1]) / 31, varies=True)
 
-# The first version takes (first_over_second) times as long as the second. So each
-# message more costs about (message_ms) ms, and the third sends (n_buckets). Buckets by
-# themselves only cost: they pay where something is hidden behind their messages. And
-# overlap? The fourth takes (fourth_over_third) times as long as the third, on (cores)
+# The first version takes (first_over_second) times as long as the second. So each of
+# its 31 additional messages costs about (message_ms) ms, where one waits for each. The
+# third starts its (n_buckets) messages before it waits for any. Against one message for
+# each, buckets save most of the latencies. Against one for all they add a few, and are
+# worth that only if backward hides some of the messages, as in the fourth version. Does
+# it, here? The fourth takes (fourth_over_third) times as long as the third, on (cores)
 # cores. Compare that with the ranges printed above: where two of them have a part in
 # common, the ratio of their medians says little.
 #

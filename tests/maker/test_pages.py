@@ -117,9 +117,9 @@ def test_all_code_is_shown_at_once_and_that_is_remembered(visits, site):
     page.keyboard.press("Enter")
     assert page.evaluate("[...document.querySelectorAll('details.fold')].every(d => d.open)")
     page.goto((site / f"{CHAPTERS[1]}.html").as_uri())
-    assert page.locator("details.fold pre").first.is_visible()
+    page.locator("details.fold pre").first.wait_for(state="visible")
     page.locator("button.show-code").click()
-    assert not page.locator("details.fold pre").first.is_visible()
+    page.locator("details.fold pre").first.wait_for(state="hidden")
     assert page.locator("details.fold .cell_output").count() == 0  # what came out stays in sight
 
 
