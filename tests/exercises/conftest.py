@@ -37,19 +37,6 @@ def depends_on(exercise):
     return digest.hexdigest()
 
 
-def pytest_collection_modifyitems(items):
-    """Of the checks, all of one exercise together: the next may want other ranks."""
-
-    def place(item):
-        params = getattr(item, "callspec", None) and item.callspec.params
-        return names.index(params["name"]) if params and params.get("name") in names else -1
-
-    names = list(checks.files())
-    those = [i for i, item in enumerate(items) if item.path.name == "test_checks.py"]
-    for i, item in zip(those, sorted((items[i] for i in those), key=place)):
-        items[i] = item
-
-
 def pytest_runtest_setup(item):
     note = note_of(item)
     if note and note.exists():
