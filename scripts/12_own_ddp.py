@@ -733,16 +733,17 @@ if rank == 0:
 # The first version takes (first_over_second) times as long as the second, for the same
 # bytes. Each additional message costs it about (message_ms) ms, as a rank waits for
 # each before it starts the next. The third sends only (n_buckets). Compared with the
-# second it pays a few more latencies. In return it makes no new copy, and a bucket
-# travels while the next one is filled. But filling is only copying, and short. The
-# fourth sends during backward, which takes longer. Is its step shorter? On (cores)
-# cores it takes (fourth_over_third) times as long as the third. If the ranges printed
-# for these two overlap, that ratio says little.
+# second it pays a few more latencies. In return it copies into tensors that it already
+# has, and a bucket travels while the next one is filled. But filling is only copying,
+# and short. The fourth sends during backward, which lasts longer than filling. Is its
+# step shorter? On (cores) cores it takes (fourth_over_third) times as long as the
+# third. If the ranges printed for these two overlap, that ratio says little.
 #
 # Here the cores carry the bytes themselves, and a core that sends does not compute.
 # Where no core is to spare, whatever is sent earlier takes its time from backward:
-# overlap fills waiting, and removes no work. A spare core could send, but all cores
-# share one memory. So what overlap gains here says little about a cluster.
+# overlap fills waiting, and removes no work. A spare core could send, but shares its
+# memory with those that compute. So what overlap gains here says little about a
+# cluster.
 #
 # There a network card sends by itself, and it is slower than memory. So let two of the
 # ranks have the machine to themselves, and give them such a network, a `Link`. Their
@@ -1055,9 +1056,10 @@ if rank == 0:
 # - Beyond that it never rests. It begins after T/k, when the first bucket is full, and
 #   is done kα + S/β later. The sum is least for k = √(T/α).
 #
-# If the first is larger, more buckets than that only add latencies. So the best number
-# is the larger of the two: `tests/chapters/test_seconds_predicted.py` holds it against
-# the best of 400, for four networks.
+# Call the first number a = (T − S/β)/α, the second b = √(T/α). Up to a, more buckets
+# help; beyond a, only up to b. So the best number is the larger of the two:
+# `tests/chapters/test_seconds_predicted.py` holds it against the best of 400, for four
+# networks.
 
 # --- Three ways to get it wrong -------------------------------------------------------
 
