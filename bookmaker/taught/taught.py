@@ -74,9 +74,11 @@ def _saved(nb: NotebookNode, index: int) -> _Saved:
             f"({error.msg}). Move magics to a cell of their own."
         ) from error
     names = [node.name for node in body if isinstance(node, _DEFINITIONS)]
+    if not names:  # a cell of nothing but constants
+        names = [target.id for node in body for target in getattr(node, "targets", ())]
     if not names:
         raise FormError(
-            f"{place}: `#@save` keeps functions and classes, and there is none in this cell. "
+            f"{place}: `#@save` keeps functions, classes or constants, and there is none in this cell. "
             "Remove the mark, or put a definition there."
         )
     return _Saved(place, source, names)
