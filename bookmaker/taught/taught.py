@@ -78,8 +78,8 @@ def _saved(nb: NotebookNode, index: int) -> _Saved:
         names = [target.id for node in body for target in getattr(node, "targets", ())]
     if not names:
         raise FormError(
-            f"{place}: `#@save` keeps functions, classes or constants, and there is none in this cell. "
-            "Remove the mark, or put a definition there."
+            f"{place}: `#@save` keeps functions, classes and constants, and there is none in this "
+            "cell. Remove the mark, or put a definition there."
         )
     return _Saved(place, source, names)
 

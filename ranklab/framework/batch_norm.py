@@ -1,6 +1,5 @@
 """Batch norm: each channel with mean 0 and variance 1 over the batch, then a scale and a shift."""
 
-
 import numpy as np
 
 from ranklab.framework.modules import Module

@@ -185,7 +185,7 @@ REFUSED = {
         ["#@save\ndef f():\n    pass", "#@save\ndef f():\n    return 1"],
         r"cell 2 .*: `f` is saved already, in 06_messages, cell 1",
     ),
-    "nothing to save": (["#@save\nx = 1"], r"there is none in this cell"),
+    "nothing to save": (["#@save\nprint(1)"], r"there is none in this cell"),
     "a magic": (["#@save\n%time\ndef f():\n    pass"], r"must be plain Python, and its line 2"),
     "a star import": (
         ["from math import *", "#@save\ndef f():\n    pass"],
@@ -200,6 +200,13 @@ def test_what_a_module_cannot_have_is_refused(case):
     cells, message = REFUSED[case]
     with pytest.raises(FormError, match=message):
         taught.to_module(chapter(*cells))
+
+
+def test_a_cell_of_constants_is_saved_and_a_result_beside_a_definition_is_not():
+    cells = ["#@save\ndef f():\n    return 1\n\n\nx = f()", "#@save\nnames = [f]"]
+    source = taught.to_module(chapter(*cells))
+    assert "names = [f]" in source
+    assert "x = f()" not in source
 
 
 def test_imports_of_submodules_may_be_many():
