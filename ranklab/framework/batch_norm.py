@@ -11,7 +11,7 @@ def batch_statistics(x, synchronize=None):
 
     synchronize: adds an array up over all ranks, and returns the sums.
     """
-    synchronize = synchronize or (lambda sums: sums)
+    synchronize = synchronize or (lambda sums, gradients=False: sums)
     rows = _rows(x)
     sums = synchronize(np.append(_added(rows), rows.dtype.type(len(rows))))
     mean, n = sums[:-1] / sums[-1], float(sums[-1])
@@ -25,7 +25,7 @@ def batch_norm(x, weight, bias, mean=None, var=None, n=None, eps=1e-5, synchroni
     n: over how many entries mean and variance were taken, on all ranks together; None: they do
     not depend on x.
     """
-    synchronize = synchronize or (lambda sums: sums)
+    synchronize = synchronize or (lambda sums, gradients=False: sums)
     scale = 1 / np.sqrt(var + var.dtype.type(eps))
     normal = (_rows(x) - mean) * scale
     known = []
@@ -41,7 +41,7 @@ def batch_norm(x, weight, bias, mean=None, var=None, n=None, eps=1e-5, synchroni
         rows, by = _rows(grad), weight * scale
         if n is None:
             return _like(rows * by, x)
-        both = synchronize(np.concatenate(sums(grad))) * (np.tile(by, 2) / n)
+        both = synchronize(np.concatenate(sums(grad)), gradients=True) * (np.tile(by, 2) / n)
         along, shift = np.split(both.astype(x.dtype, copy=False), 2)
         spread = rows * by
         spread -= normal * along
