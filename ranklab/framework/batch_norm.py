@@ -1,6 +1,5 @@
 """Batch norm: each channel with mean 0 and variance 1 over the batch, then a scale and a shift."""
 
-
 import numpy as np
 
 from ranklab.framework.modules import Module
@@ -9,7 +8,8 @@ from ranklab.framework.modules import Module
 def batch_statistics(x, synchronize=None):
     """Mean and variance of each channel (axis 1), and over how many entries they were taken.
 
-    synchronize: adds an array up over all ranks, and returns the sums.
+    synchronize: adds an array up over all ranks, and returns the sums; `gradients` says whether
+        what it is given are sums of gradients.
     """
     synchronize = synchronize or (lambda sums, gradients=False: sums)
     rows = _rows(x)

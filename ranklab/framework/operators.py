@@ -29,10 +29,6 @@ class Operators:
 
     def numpy(self):
         """The array itself, not a copy."""
-        if self.requires_grad:
-            raise RuntimeError(
-                "Can't call numpy() on a Tensor that requires grad: write .data.numpy(), or .array."
-            )
         return self.array
 
     def item(self):

@@ -29,19 +29,24 @@ class Optimizer:
     def load_state_dict(self, state):
         """Copy the values of a state dict into this optimizer's."""
         own = self.state_dict()
-        if own.keys() != state.keys() or any(
-            len(own[name]) != len(state[name]) for name in own if isinstance(own[name], list)
-        ):
+        if _shapes(own) != _shapes(state):
             raise ValueError("The state was saved from another kind of optimizer, or model.")
         for name, value in state.items():
             if not isinstance(value, list):
                 setattr(self, name, value)
                 continue
             for i, entry in enumerate(value):
-                if isinstance(entry, np.ndarray):
+                if isinstance(own[name][i], np.ndarray):
                     own[name][i][...] = entry
                 else:
                     own[name][i] = entry
+
+
+def _shapes(state):
+    return {
+        name: [np.shape(entry) for entry in value] if isinstance(value, list) else ()
+        for name, value in state.items()
+    }
 
 
 class SGD(Optimizer):

@@ -153,9 +153,9 @@ def conv(x, weight, bias, stride=1, padding=0):
     """x (n, c, h, w) through weight (out, c, k, k): (n, out, ...)."""
     n, c, h, w = x.shape
     out, _, k, _ = weight.shape
+    inside = np.s_[:, padding : padding + h, padding : padding + w]
     padded = np.zeros((n, h + 2 * padding, w + 2 * padding, c), x.dtype)
-    inside = padded[:, padding : padding + h, padding : padding + w]
-    inside[...] = x.transpose(0, 2, 3, 1)
+    padded[inside] = x.transpose(0, 2, 3, 1)
     view = windows(padded, k, stride)
     columns = view.reshape(-1, k * k * c)
     matrix = weight.transpose(2, 3, 1, 0).reshape(-1, out)
@@ -169,12 +169,12 @@ def conv(x, weight, bias, stride=1, padding=0):
 
     def to_x(grad):
         parts = (flat(grad) @ matrix.T).reshape(view.shape)
-        padded[...] = 0
+        spread = np.zeros(padded.shape, padded.dtype)
         for i, j in np.ndindex(k, k):
-            padded[:, i : i + stride * rows : stride, j : j + stride * cols : stride] += parts[
+            spread[:, i : i + stride * rows : stride, j : j + stride * cols : stride] += parts[
                 :, :, :, i, j
             ]
-        return inside.transpose(0, 3, 1, 2)
+        return spread[inside].transpose(0, 3, 1, 2)
 
     def to_weight(grad):
         product = columns.T @ flat(grad)
