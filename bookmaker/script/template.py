@@ -135,10 +135,11 @@ def end_all(*error):
     """An error that nobody catches ends all ranks: they would wait for this one for ever."""
     from mpi4py import MPI
 
+    sys.stderr = sys.__stderr__  # torch would keep the text until this function returns
     sys.__excepthook__(*error)
     sys.stdout.flush()
     sys.stderr.flush()
-    time.sleep(1)  # mpiexec, which ends now, has to read and show it first
+    time.sleep(0.2)  # mpiexec, which ends now, is to show it first
     MPI.COMM_WORLD.Abort(1)
 
 
