@@ -15,6 +15,12 @@ class Optimizer:
                 raise ValueError(f"Invalid {name} value: {number}")
         vars(self).update(numbers)
 
+    def step(self):
+        """Update every parameter that has a gradient: `update(i, p)` says how."""
+        for i, p in enumerate(self.params):
+            if p.grad is not None:
+                self.update(i, p)
+
     def reset_grad(self):
         """Forget the gradients: the next backward starts from none."""
         for p in self.params:
@@ -56,12 +62,9 @@ class SGD(Optimizer):
         super().__init__(params, lr=lr, momentum=momentum, weight_decay=weight_decay)
         self.u = [np.zeros_like(p.array) for p in self.params]
 
-    def step(self):
-        for p, u in zip(self.params, self.u):
-            if p.grad is None:
-                continue
-            u *= self.momentum
-            u += p.grad
-            if self.weight_decay:
-                u += self.weight_decay * p.array
-            p.array -= self.lr * u
+    def update(self, i, p):
+        u = self.u[i]
+        u *= self.momentum
+        u += p.grad
+        u += self.weight_decay * p.array
+        p.array -= self.lr * u

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ranklab.framework.recording import no_grad
-from ranklab.taught.own_framework import Tensor, in_order
+from ranklab.taught.own_framework import Tensor, topological
 
 # The graph
 
@@ -40,7 +40,7 @@ def test_an_order_has_sources_first_and_nothing_that_wants_no_gradient():
     a, b = Tensor(np.ones(3), requires_grad=True), Tensor(np.ones(3))
     product = a * b
     output = product + a
-    assert [id(node) for node in in_order(output)] == [id(a), id(product), id(output)]
+    assert [id(node) for node in topological(output)] == [id(a), id(product), id(output)]
 
 
 def test_the_rules_of_inputs_that_want_no_gradient_are_not_called():
