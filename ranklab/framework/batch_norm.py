@@ -87,7 +87,7 @@ class BatchNorm(Module):
         statistics = self.running_mean, self.running_var, None
         if self.training:
             statistics = batch_statistics(x.array, self.synchronize)
-            self._remember(*statistics, x.shape)
+            self._remember(*statistics)
         names = dict(zip(("mean", "var", "n"), statistics))
         return x.apply(
             batch_norm,
@@ -98,10 +98,9 @@ class BatchNorm(Module):
             **names,
         )
 
-    def _remember(self, mean, var, n, shape):
-        if n <= 1:
-            raise ValueError(
-                f"Expected more than 1 value per channel when training, got input size {shape}"
-            )
-        for running, new in ((self.running_mean, mean), (self.running_var, var * (n / (n - 1)))):
+    def _remember(self, mean, var, n):
+        """Let the running statistics follow. torch refuses n = 1: here, a rank's share may be one
+        example."""
+        unbiased = var * (n / max(1, n - 1))
+        for running, new in ((self.running_mean, mean), (self.running_var, unbiased)):
             running += self.momentum * (new - running)
