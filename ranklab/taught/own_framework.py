@@ -170,6 +170,23 @@ def conv(x, weight, bias, stride=1, padding=0):
     return value.transpose(0, 3, 1, 2), rules
 
 
+class Linear(Module):
+    """x @ weight.T + bias"""
+
+    def __init__(self, in_features, out_features, device=None, dtype="float32"):
+        shape, bound = (out_features, in_features), in_features**-0.5
+        self.weight = kaiming_uniform_(parameter(shape, dtype), 5**0.5)
+        self.bias = uniform_(parameter(out_features, dtype), -bound, bound)
+
+    def forward(self, x):
+        return x @ self.weight.T + self.bias
+
+
+def parameter(shape, dtype="float32"):
+    """A leaf that is trained."""
+    return Tensor(np.zeros(shape, dtype), requires_grad=True)
+
+
 class Conv(Module):
     """A convolution with weights and biases of its own."""
 
@@ -191,23 +208,6 @@ class Conv(Module):
 
     def forward(self, x):
         return x.apply(conv, self.weight, self.bias, **self.options)
-
-
-def parameter(shape, dtype="float32"):
-    """A leaf that is trained."""
-    return Tensor(np.zeros(shape, dtype), requires_grad=True)
-
-
-class Linear(Module):
-    """x @ weight.T + bias"""
-
-    def __init__(self, in_features, out_features, device=None, dtype="float32"):
-        shape, bound = (out_features, in_features), in_features**-0.5
-        self.weight = kaiming_uniform_(parameter(shape, dtype), 5**0.5)
-        self.bias = uniform_(parameter(out_features, dtype), -bound, bound)
-
-    def forward(self, x):
-        return x @ self.weight.T + self.bias
 
 
 class BatchNorm1d(BatchNorm):
