@@ -8,30 +8,9 @@ import torch
 from torch import nn
 
 from ranklab.framework import initial
+from ranklab.framework.over_torch import torch_kit
 from ranklab.framework.recording import no_grad
 from ranklab.taught import own_framework as own
-
-
-class TorchsResidual(nn.Module):
-    def __init__(self, fn):
-        super().__init__()
-        self.fn = fn
-
-    def forward(self, x):
-        return self.fn(x) + x
-
-
-def torchs_resnet9():
-    def block(n_in, n_out, k, stride):
-        layer = nn.Conv2d(n_in, n_out, k, stride, k // 2)
-        return nn.Sequential(layer, nn.BatchNorm2d(n_out), nn.ReLU())
-
-    def residual(n):
-        return TorchsResidual(nn.Sequential(block(n, n, 3, 1), block(n, n, 3, 1)))
-
-    parts = [block(3, 16, 7, 4), block(16, 32, 3, 2), residual(32)]
-    parts += [block(32, 64, 3, 2), block(64, 128, 3, 2), residual(128), nn.Flatten()]
-    return nn.Sequential(*parts, nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
 
 
 def arrays_of(module):
@@ -54,7 +33,7 @@ def batch():
 
 def test_resnet9_is_torchs_in_a_training_step(batch):
     torch.manual_seed(0)
-    twin, model = torchs_resnet9().double(), own.ResNet9(dtype="float64")
+    twin, model = torch_kit().ResNet9(dtype="float64"), own.ResNet9(dtype="float64")
     model.load_state_dict(arrays_of(twin))
     assert sum(p.size for p in model.parameters()) == 431_946
     assert len(model.parameters()) == 36
@@ -77,7 +56,7 @@ def test_resnet9_is_torchs_in_a_training_step(batch):
 
 def test_resnet9_is_torchs_in_evaluation(batch):
     torch.manual_seed(1)
-    twin, model = torchs_resnet9().double(), own.ResNet9(dtype="float64")
+    twin, model = torch_kit().ResNet9(dtype="float64"), own.ResNet9(dtype="float64")
     model.load_state_dict(arrays_of(twin))
     for _ in range(2):
         twin(torch.tensor(batch[0]))
