@@ -34,7 +34,7 @@ if any(os.environ.get(name, "0") != "0" for name in ("RANK", "PMI_RANK", "OMPI_C
 # few of them does it need? And do they give the same numbers when you write them
 # yourself?
 #
-# 15 minutes to read · 30 seconds to run · stands on chapter 2, chapter 10 and chapter
+# 20 minutes to read · 30 seconds to run · stands on chapter 2, chapter 10 and chapter
 # 12
 #
 # Chapter 2 ended with an autograd of a few operations. In this chapter it grows until
@@ -716,21 +716,23 @@ def conv(x, weight, bias, stride=1, padding=0):
     padded = np.pad(x.transpose(0, 2, 3, 1), around)
     view = windows(padded, weight.shape[2], stride)
     columns = view.reshape(-1, prod(view.shape[3:]))
-    filters = weight.transpose(2, 3, 1, 0).reshape(-1, len(weight))
-    value = (columns @ filters + bias).reshape(*view.shape[:3], -1)
+    filters = weight.transpose(0, 2, 3, 1).reshape(len(weight), -1)
+    value = columns @ filters.T
+    value += bias
+    value = value.reshape(*view.shape[:3], -1)
 
     def flat(grad):
         return grad.transpose(0, 2, 3, 1).reshape(len(columns), -1)
 
     def to_x(grad):
-        parts = (flat(grad) @ filters.T).reshape(view.shape)
+        parts = (flat(grad) @ filters).reshape(view.shape)
         back = add_windows(parts, padded.shape, stride).transpose(0, 3, 1, 2)
         h, w = x.shape[2:]
         return back[:, :, padding : padding + h, padding : padding + w]
 
     def to_weight(grad):
-        product = (columns.T @ flat(grad)).reshape(*view.shape[3:], -1)
-        return product.transpose(3, 2, 0, 1)
+        product = (flat(grad).T @ columns).reshape(-1, *view.shape[3:])
+        return product.transpose(0, 3, 1, 2)
 
     rules = to_x, to_weight, lambda grad: flat(grad).sum(axis=0)
     return value.transpose(0, 3, 1, 2), rules

@@ -148,24 +148,43 @@ def conv(x, weight, bias, stride=1, padding=0):
     padded = np.pad(x.transpose(0, 2, 3, 1), around)
     view = windows(padded, weight.shape[2], stride)
     columns = view.reshape(-1, prod(view.shape[3:]))
-    filters = weight.transpose(2, 3, 1, 0).reshape(-1, len(weight))
-    value = (columns @ filters + bias).reshape(*view.shape[:3], -1)
+    filters = weight.transpose(0, 2, 3, 1).reshape(len(weight), -1)
+    value = columns @ filters.T
+    value += bias
+    value = value.reshape(*view.shape[:3], -1)
 
     def flat(grad):
         return grad.transpose(0, 2, 3, 1).reshape(len(columns), -1)
 
     def to_x(grad):
-        parts = (flat(grad) @ filters.T).reshape(view.shape)
+        parts = (flat(grad) @ filters).reshape(view.shape)
         back = add_windows(parts, padded.shape, stride).transpose(0, 3, 1, 2)
         h, w = x.shape[2:]
         return back[:, :, padding : padding + h, padding : padding + w]
 
     def to_weight(grad):
-        product = (columns.T @ flat(grad)).reshape(*view.shape[3:], -1)
-        return product.transpose(3, 2, 0, 1)
+        product = (flat(grad).T @ columns).reshape(-1, *view.shape[3:])
+        return product.transpose(0, 3, 1, 2)
 
     rules = to_x, to_weight, lambda grad: flat(grad).sum(axis=0)
     return value.transpose(0, 3, 1, 2), rules
+
+
+class Linear(Module):
+    """x @ weight.T + bias"""
+
+    def __init__(self, in_features, out_features, device=None, dtype="float32"):
+        shape, bound = (out_features, in_features), in_features**-0.5
+        self.weight = kaiming_uniform_(parameter(shape, dtype), 5**0.5)
+        self.bias = uniform_(parameter(out_features, dtype), -bound, bound)
+
+    def forward(self, x):
+        return x @ self.weight.T + self.bias
+
+
+def parameter(shape, dtype="float32"):
+    """A leaf that is trained."""
+    return Tensor(np.zeros(shape, dtype), requires_grad=True)
 
 
 class Conv(Module):
@@ -189,23 +208,6 @@ class Conv(Module):
 
     def forward(self, x):
         return x.apply(conv, self.weight, self.bias, **self.options)
-
-
-def parameter(shape, dtype="float32"):
-    """A leaf that is trained."""
-    return Tensor(np.zeros(shape, dtype), requires_grad=True)
-
-
-class Linear(Module):
-    """x @ weight.T + bias"""
-
-    def __init__(self, in_features, out_features, device=None, dtype="float32"):
-        shape, bound = (out_features, in_features), in_features**-0.5
-        self.weight = kaiming_uniform_(parameter(shape, dtype), 5**0.5)
-        self.bias = uniform_(parameter(out_features, dtype), -bound, bound)
-
-    def forward(self, x):
-        return x @ self.weight.T + self.bias
 
 
 class BatchNorm1d(BatchNorm):
