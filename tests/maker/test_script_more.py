@@ -189,28 +189,6 @@ def test_a_class_that_changes_itself_does_not_go_to_the_ranks(own):
     assert words in refused(model, "Model(); Model();", 'ranks["Model"] = Model')
 
 
-# ---- MPI ---------------------------------------------------------------------------------
-
-MPI = "%%px\nfrom mpi4py import MPI\nn = MPI.COMM_WORLD.size"
-
-
-def test_a_script_that_talks_mpi_says_its_launcher():
-    text = whole(IMPORTS, 'ranks = Ranks(2, engines="mpi")', MPI)
-    assert "in this way:\n#     mpiexec -n 2 python x.py\n" in text and "# torchrun" not in text
-    assert text.index("The ranks talk through MPI") < text.index("\n    start_ranks()\n")
-    text = whole(IMPORTS, RANKS, MPI)
-    assert "\n#     mpiexec" not in text and "\n#     torchrun" in text
-    assert text.index("Each rank is an MPI world") < text.index("\n    start_ranks()\n")
-    assert "MPI world" not in with_ranks("x = 1")
-
-
-def test_a_wrong_launcher_stops_with_a_sentence(tmp_path):
-    script = tmp_path / "x.py"
-    script.write_text(whole(IMPORTS, 'ranks = Ranks(2, engines="mpi")', MPI))
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1 and "Start them with: mpiexec -n N python" in done.stderr
-
-
 # ---- who am I ----------------------------------------------------------------------------
 
 DIST = "import torch.distributed as dist"

@@ -24,6 +24,12 @@ def collect(cells: list[Cell], lab: Lab) -> Imports:
     done = set()  # what two modules both need stands once
     for module in lab.taken:
         inline(module, lab.taken[module], sites[module], imports, done)
+    for name in sorted(imports.inlined_names & set(imports.names)):
+        home = imports.homes[name]
+        raise sites.get(home, cells[0]).refuse(
+            f"`{name}` is one thing in {home} and another as it is imported "
+            f"(`{imports.names[name]}`). Give one of them another name."
+        )
     return imports
 
 

@@ -14,7 +14,7 @@ from bookmaker.script.analyse import (
 from bookmaker.script.analyse.apart import apart, code, hidden_in_code
 from bookmaker.script.analyse.everywhere import defined_everywhere, sendable
 from bookmaker.script.analyse.hoist import collect
-from bookmaker.script.analyse.imports import Imports
+from bookmaker.script.analyse.imports import Imports, imported_inside
 from bookmaker.script.analyse.lab import Lab, find_ranks
 from bookmaker.script.analyse.randomness import needs_two_streams
 from bookmaker.script.analyse.sides import Sides, sides
@@ -28,7 +28,7 @@ class Plan:
     """cells: those of the script. all_names: every name in them. defined_everywhere: functions
     and classes of plain cells that all ranks define. inherited: ``id`` of kernel statements that
     hold for the ranks, too. measured: numbers of the cells that need `ranklab.gpu`, or a value that
-    comes from it. mpi: whether the notebook's own code uses mpi4py.
+    comes from it. mpi: whether the script's code imports mpi4py. program: as make_plan was told.
 
     two_streams, apart: whether rank 0 has two streams of random numbers, and the names of which it
     has two values: the kernel's and the ranks'. apart_code: those that are functions or classes.
@@ -39,6 +39,7 @@ class Plan:
     cells: list[Cell]
     lab: Lab
     imports: Imports
+    program: bool = False
     all_names: set[str] = field(default_factory=set)
     defined_everywhere: set[str] = field(default_factory=set)
     inherited: set[int] = field(default_factory=set)
@@ -51,6 +52,11 @@ class Plan:
     renamed: dict[str, str] = field(default_factory=dict)
 
     @property
+    def by_mpi(self) -> bool:
+        """Whether the ranks have to be started by mpiexec, for they talk through MPI."""
+        return self.mpi and self.lab.has_ranks and self.lab.settings["engines"] == "mpi"
+
+    @property
     def known_everywhere(self) -> set[str]:
         """Names that every rank of the script has from its imports and definitions."""
         return self.defined_everywhere | set(self.imports.names) | self.imports.inlined_names
@@ -60,16 +66,17 @@ class Plan:
         return self.renamed.get(name, name)
 
 
-def make_plan(cells: list[Cell]) -> Plan:
+def make_plan(cells: list[Cell], program: bool = False) -> Plan:
     """Find out how a notebook's cells become a script.
 
     cells: all code cells, those that are left out included.
+    program: whether they are a program, whose processes know by themselves who they are.
 
     Raises FormError, which names the cell, for what has no faithful translation.
     """
     kept = [cell for cell in cells if not cell.notebook_only]
     lab = Lab()
-    plan = Plan(kept, lab, collect(kept, lab))
+    plan = Plan(kept, lab, collect(kept, lab), program=program)
     find_ranks(lab, kept)
     found = sides(kept, lab)
     _find_names(plan, found)
@@ -82,8 +89,15 @@ def _find_names(plan: Plan, found: Sides) -> None:
     mentioned = set().union(*(cell.mentions for cell in plan.cells), plan.imports.names)
     plan.all_names = (mentioned | found.kernel.names | found.ranks.names) - plan.lab.names
     plan.renamed = _renamed(plan, found)
-    plan.mpi = any(name.split(".")[0] == "mpi4py" for name in plan.imports.names.values())
+    plan.mpi = _uses_mpi(plan)
     plan.measured = _measured(plan.cells, plan.lab.measures)
+
+
+def _uses_mpi(plan: Plan) -> bool:
+    """Whether mpi4py is imported anywhere: at the top, in functions, in code that is taken over."""
+    code = [cell.body for cell in plan.cells] + [code for _, code in plan.imports.inlined]
+    modules = [*plan.imports.names.values(), *(m for text in code for m in imported_inside(text))]
+    return any(module.split(".")[0] == "mpi4py" for module in modules)
 
 
 def _find_parts(plan: Plan, found: Sides) -> None:
@@ -117,7 +131,7 @@ def _renamed(plan: Plan, found: Sides) -> dict[str, str]:
     """The preamble's own names that mean something else in the notebook, with new ones."""
     bindings = [*found.kernel.binds.items(), *found.ranks.binds.items()]
     bound = {name for name, those in bindings if not all(is_import(each.node) for each in those)}
-    bound |= set(found.pushes) | set(found.pulls)
+    bound |= set(found.pushes) | set(found.pulls) | plan.imports.inlined_names
     imported = plan.imports.names
     starred = any(statement.endswith("import *") for statement in plan.imports.statements)
     used = bound | set(imported) | (plan.all_names - {"display"} if starred else set())

@@ -14,7 +14,7 @@ from bookmaker.taught.definitions import take
 
 _FOLDER = Path(ranklab.__file__).parent
 # What a script carries along, beside the taught code.
-_CARRIED = frozenset({"plots"})
+_CARRIED = frozenset({"plots", "framework"})
 
 
 def belongs_to_ranklab(node, alias) -> bool:
@@ -97,7 +97,20 @@ class Flatten:
                     "what you use of it by name."
                 )
         if edits:
+            self._refuse_own({name for _, name in edits})
             self._apply(source, edits)
+
+    def _refuse_own(self, names: set[str]) -> None:
+        """A name that the script gives to ranklab's must not be one of the cell's own."""
+        for node in ast.walk(self.cell.tree):
+            own = getattr(node, "arg", None) or getattr(node, "name", None)
+            own = node.id if isinstance(node, ast.Name) else own
+            stored = isinstance(getattr(node, "ctx", ast.Store()), ast.Store)
+            if own in names and stored and not isinstance(node, ast.keyword | ast.alias):
+                raise self.cell.refuse(
+                    f"in the script ranklab's `{own}` goes by this name alone, and the cell has a "
+                    f"`{own}` of its own. Give that one another name."
+                )
 
     def _path(self, node: ast.Attribute) -> str | None:
         """The full path of an attribute of one of ranklab's modules: ranklab.plots.drawing."""
@@ -140,10 +153,13 @@ def inline(module: str, wanted: dict, cell: Cell, imports: Imports, done: set) -
             inline(node.module, {name.name: [name.asname or name.name]}, cell, imports, done)
         else:
             imports.add(statement, cell)
-    code = [block for block in taken.code if block not in done]
-    done.update(taken.code)
-    for block in taken.code:
-        imports.inlined_names |= names_in(*ast.parse(block).body).binds
-    imports.inlined_names |= {local for named in wanted.values() for local in named}
     aliases = [f"{a} = {name}" for name, named in wanted.items() for a in named if a != name]
-    imports.inlined += [(module, block) for block in [*code, *aliases]]
+    for block in [*(block for block in taken.code if block not in done), *aliases]:
+        for name in sorted(names_in(*ast.parse(block).body).binds):
+            if imports.homes.setdefault(name, module) != module:
+                raise cell.refuse(
+                    f"`{name}` is one thing in {imports.homes[name]} and another in {module}, and "
+                    "the script would hold both. Give one of them another name."
+                )
+        imports.inlined.append((module, block))
+    done.update(taken.code)
