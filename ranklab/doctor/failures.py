@@ -87,7 +87,9 @@ def _aborted(ranks, rank):
 def of_dead(ranks, rank):
     """Return the Failure of a rank whose process is gone."""
     report = deaths.report_of(ranks, rank)
-    return Failure(rank, "died", place=report.place, report=report)
+    how = report.death.exit
+    kind = "ended" if how and how.by_mpiexec else "died"
+    return Failure(rank, kind, place=report.place, report=report)
 
 
 def _failure(ranks, rank, remote, first_line=None):

@@ -10,6 +10,7 @@ from ranklab.upstream import torch_says
 
 SAYS = {  # causes before consequences
     "died": "died",
+    "ended": "went with it: mpiexec ends all ranks as soon as one dies",
     "mismatch": "was told so",
     "error": "failed",
     "interrupted": "got the interrupt",
@@ -45,7 +46,9 @@ def error_from(
         kinds.add("waited")
     if account and not account.diagnosis.silent and not account.gave_up:
         kinds.discard("busy")  # they were freed a moment ago
-    if not broken_before or kinds & {"died", "busy"}:
+    if account and account.lost:
+        kinds.add("lost")
+    if not broken_before or kinds & {"died", "busy", "lost"}:
         paragraphs.append(what_next(kinds, name))
     return RankError("\n\n".join(filter(None, paragraphs)), failures)
 
@@ -104,6 +107,9 @@ def _ending(account):
         return "Interrupted.", "Before that:"
     if account.freed:
         return "", "The others could not go on, and were freed. Until then:"
+    if account.lost:
+        over = f"No progress: after {account.timeout:g} s the cell was given up."
+        return over if account.timed_out else "", "This is where the ranks are:"
     if account.gave_up:
         return "No answer came.", "This is where the ranks are:"
     seconds = f"{account.timeout:g} s"
@@ -180,7 +186,12 @@ def elsewhere(failures, name, names_in_kernel, restarted=False):
 
 def what_next(kinds, name):
     """Return the sentence that says what to call next."""
-    if kinds & {"died", "busy"}:
+    if "lost" in kinds:
+        return (
+            "A call of MPI that waits hears no interrupt, and nothing else ends it. Call "
+            f"{name}.restart(): it starts fresh processes, without the variables of these."
+        )
+    if kinds & {"died", "busy", "ended"}:
         return f"Call {name}.restart(): it starts fresh processes, without the variables of these."
     if kinds & {"waited", "mismatch"}:
         return (
