@@ -60,6 +60,7 @@ def run_script(script, launcher, ranks, folder, limit=180, with_ranklab=False):
     empty.mkdir()
     shutil.copy(script, empty)
     environment = {**os.environ, "PYTHONPATH": str(block), "RANKLAB_RANKS": str(ranks)}
+    environment.setdefault("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1")  # MPICH's ranks sleep as they wait
     environment["PATH"] = f"{BIN}{os.pathsep}{environment['PATH']}"
     log = folder / "output.txt"
     if launcher == "forked" and can_fork():

@@ -69,7 +69,9 @@ def start_ranks():
         words = f"The ranks talk through MPI. Start them with: mpiexec -n N python {sys.argv[0]}"
         sys.exit(words if os.environ["RANK"] == "0" else 0)
     n = os.environ.get("RANKLAB_RANKS", "N")
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the ranks share the processor
+    # The ranks share the processor: one thread each, and who waits gives it away (in MPICH).
+    for name in ("OMP_NUM_THREADS", "MPIR_CVAR_ENABLE_HEAVY_YIELD"):
+        os.environ.setdefault(name, "1")
     sys.stdout.flush()
     os.execv(mpiexec, [mpiexec, "-n", n, sys.executable, *sys.argv])
 

@@ -1,0 +1,1582 @@
+# Chapter 9 of Many Ranks, One Model, as one script. Generated from book/09_mpi.md.
+#
+# Run it on 4 ranks, or on another number of them, in one of these ways:
+#     python 09_mpi.py
+#     mpiexec -n 4 python 09_mpi.py
+#
+# pip install matplotlib mpi4py mpich numpy torch
+
+import html
+import io
+import mmap
+import os
+import pickle
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from datetime import timedelta
+from importlib.util import find_spec
+from pathlib import Path
+
+
+def start_ranks():
+    """Started by hand: become mpiexec, which starts this file once for each rank."""
+    beside = os.path.dirname(sys.executable)
+    mpiexec = shutil.which("mpiexec", path=beside) or shutil.which("mpiexec")
+    if not mpiexec or not find_spec("mpi4py"):
+        missing = "mpi4py" if mpiexec else "mpiexec"
+        sys.exit(f"The ranks talk through MPI, and {missing} is missing: pip install mpich mpi4py")
+    if "RANK" in os.environ:  # torchrun has started some, of which one says so
+        words = f"The ranks talk through MPI. Start them with: mpiexec -n N python {sys.argv[0]}"
+        sys.exit(words if os.environ["RANK"] == "0" else 0)
+    n = os.environ.get("RANKLAB_RANKS", "4")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the ranks share the processor
+    sys.stdout.flush()
+    os.execv(mpiexec, [mpiexec, "-n", n, sys.executable, *sys.argv])
+
+
+if not os.environ.keys() & {"PMI_RANK", "OMPI_COMM_WORLD_RANK"} or not find_spec("mpi4py"):
+    start_ranks()
+
+import matplotlib
+import matplotlib.colors
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+import torch.distributed as dist
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from mpi4py import MPI
+
+
+def ask_mpi():
+    """Started by mpiexec: note in the environment what torchrun would have noted there."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    host = world.Split_type(MPI.COMM_TYPE_SHARED)
+    with socket.socket() as free:
+        free.bind(("", 0))
+        name = "127.0.0.1" if host.size == world.size else socket.gethostname()
+        address, port = world.bcast((name, free.getsockname()[1]))
+    os.environ.update(
+        RANK=str(world.rank),
+        WORLD_SIZE=str(world.size),
+        LOCAL_RANK=str(host.rank),
+        LOCAL_WORLD_SIZE=str(host.size),
+        MASTER_ADDR=address,
+        MASTER_PORT=str(port),
+    )
+
+
+def choose_device(device=None, backend=None):
+    """A GPU for each rank, and NCCL, if there are enough; else Gloo. Or what is asked for."""
+    local_rank, here = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    gpus = torch.cuda.device_count()
+    device = torch.device(device or (f"cuda:{local_rank % gpus}" if gpus else "cpu"))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device, backend or ("nccl" if device.type == "cuda" and gpus >= here else "gloo")
+
+
+def form_groups():
+    """Form the process group, and a second one that moves values to and from rank 0.
+
+    The second one is patient: rank 0 may compute alone for long.
+    """
+    global driver
+    number = store_.add(f"groups of rank {rank}", 1)
+    own = dist.PrefixStore(f"group {number}", store_)
+    own.set(f"rank {rank}", "here")  # no clock runs before all ranks are here
+    own.wait([f"rank {r}" for r in range(world_size)], timedelta(minutes=30))
+    limit = timedelta(seconds=10)
+    defaults = dist.distributed_c10d  # what dist.new_group() goes by, if not told otherwise
+    defaults.default_pg_timeout = limit
+    if defaults.default_pg_nccl_timeout is not None:  # there is NCCL in this build of torch
+        defaults.default_pg_nccl_timeout = limit
+    dist.init_process_group(backend, store=own, rank=rank, world_size=world_size, timeout=limit)
+    driver = dist.new_group(backend="gloo", timeout=timedelta(hours=1))
+
+
+def end_all(*error):
+    """An error that nobody catches ends all ranks: they would wait for this one for ever."""
+    from mpi4py import MPI
+
+    sys.__excepthook__(*error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    time.sleep(1)  # mpiexec, which ends now, has to read and show it first
+    MPI.COMM_WORLD.Abort(1)
+
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a rank also while it waits
+sys.excepthook = end_all
+ask_mpi()
+
+
+if os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"] and sys.platform != "win32":
+    # All ranks are on this machine: no message needs to leave it.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+if "OMP_NUM_THREADS" not in os.environ:
+    torch.set_num_threads(1)
+sys.stdout.reconfigure(line_buffering=True, write_through=False)  # whole lines
+
+rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+device, backend = choose_device(device='cpu', backend='gloo')
+store_ = next(dist.rendezvous("env://"))[0]
+form_groups()
+
+
+APART = ["between_two", "differ", "eager", "found", "kind", "kinds", "name", "refused", "sizes"]  # the kernel and the ranks have one each
+playing, held_by = "kernel", {"ranks": {}}
+
+
+def play(part):
+    """Rank 0 is also the kernel; give each part its own of the names that are apart."""
+    global playing
+    before, playing = playing, part
+    if rank == 0 and part != before:
+        names = globals()
+        held_by[before] = {name: names.pop(name) for name in APART if name in names}
+        names.update(held_by.pop(part))
+    return before
+
+
+# === MPI: the same ideas under an older name ==========================================
+
+# The cluster's manual says `mpiexec`. My code says `torch.distributed`. What is the
+# same in both, what is different, and which do I use for what?
+#
+# 25 minutes to read · 40 seconds to run · stands on chapter 6, chapter 7 and chapter 8
+#
+# MPI, the message-passing interface, is a standard of 1994 [mpi]. Rank, communicator,
+# broadcast, reduce: its words are those of the field. At the end you can read a program
+# in one of the two libraries and write it in the other. You know what only one of them
+# has, what each costs, and what each does when something goes wrong.
+
+if rank == 0:
+    n = world_size
+
+
+def everyone():
+    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
+    dist.barrier(group=driver)
+
+
+# --- Two libraries in one process -----------------------------------------------------
+
+# The ranks of this notebook were started by `mpiexec`, the launcher that comes with
+# MPI. So they belong to an MPI program, and they have a Gloo group, as in all chapters.
+# Here is chapter 7's all-gather by MPI. `comm` is a communicator, which is MPI's word
+# for a process group.
+#
+# Predict: The cell does not use `dist`. Will the picture be that of chapter 7?
+
+everyone()
+if rank == 0:
+    print("\n## Two libraries in one process\n")
+
+play("ranks")
+
+
+comm = MPI.COMM_WORLD  # all ranks: MPI's default group
+before = torch.tensor([2.0**rank], dtype=torch.float64)
+after = torch.zeros(comm.size, dtype=torch.float64)
+comm.Allgather(before, after)
+same_numbers = comm.rank == rank and comm.size == world_size
+
+
+def to_rank_0(value):
+    """Every rank's value in rank order, on rank 0; None on the others."""
+    values = [None] * world_size if rank == 0 else None
+    dist.gather_object(value, values, group=driver)
+    return values
+
+
+SCRIPT = Path(__file__)
+pictures = []
+
+
+def file_beside(name):
+    """The path of an SVG file beside this script, for a picture of this name."""
+    name = first = re.sub(r"[^\w.-]+", "-", str(name))
+    number = 1
+    while name in pictures:
+        number += 1
+        name = f"{first}-{number}"
+    pictures.append(name)
+    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    print(f"saved beside this script: {path.name}")
+    return path
+
+
+# From ranklab.plots:
+
+# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
+# for color-blind readers, with its yellow and black replaced by colors seen on white.
+RANK_COLORS = [
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#8C510A",
+    "#595959",
+]
+
+# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
+# pixels leave 11 point type readable.
+STYLE = {
+    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "white",
+    "figure.figsize": (5.2, 3.2),
+    "font.size": 11,
+    "grid.alpha": 0.25,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 2,
+    "savefig.facecolor": "white",
+    "svg.hashsalt": "ranklab",
+}
+
+
+def pale(color, share=0.25):
+    """Return `color` mixed with white, as an opaque color: `share` of it is the color.
+
+    Transparent colors and hatching do not go together in an SVG.
+    """
+    rgb = matplotlib.colors.to_rgb(color)
+    return tuple(1 - share * (1 - part) for part in rgb)
+
+
+class Drawing:
+    """An SVG picture that a notebook shows below a cell."""
+
+    def __init__(self, svg, name):
+        self.svg = svg
+        self.name = name
+
+    def _repr_svg_(self):
+        return self.svg
+
+    def __repr__(self):
+        return f"<drawing {self.name}>"
+
+
+def as_drawing(figure, name, alt):
+    """Return a figure of matplotlib's as a picture, the same bytes for the same figure.
+
+    name, alt: as for `drawing`.
+    """
+    file = io.StringIO()
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    return Drawing(_labeled(file.getvalue(), alt), name)
+
+
+def _labeled(svg, alt):
+    """The <svg> element alone, with a description for those who cannot see it."""
+    svg = svg[svg.index("<svg") :]
+    return svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(alt)}"', 1)
+
+
+def marks_in(number):
+    """Say whose parts a mark, or a sum of marks, is made of: a list of (rank, part).
+
+    The mark of rank r's part j is 2 ** (r + 8 * j): one bit that tells who and which.
+    """
+    bits = int(number)
+    return [(bit % 8, bit // 8) for bit in range(bits.bit_length()) if bits >> bit & 1]
+
+
+def holdings(before, after, name):
+    """Draw who holds what before and after a collective: a row for a rank, a cell for a number.
+
+    before, after: for each rank a tensor of marks (see `marks_in`), or a list of such tensors. A
+        cell shows the ranks that its number came from by their colors, and says which rank's
+        part it is, "2c" or, of a sum, "Σc". A zero is an empty box.
+    name: the picture's name, from which a script makes its file name.
+    """
+    states = [
+        [[marks_in(n) for n in _numbers(held)] for held in held_by] for held_by in (before, after)
+    ]
+    parted = any(part for state in states for held in state for cell in held for _, part in cell)
+    widths = [max(1, *map(len, state)) for state in states]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(5.2, 0.36 * len(before) + 0.5))
+        axes = figure.subplots(1, 2, width_ratios=[width + 1 for width in widths])
+        for ax, state, width, title in zip(axes, states, widths, ("before", "after")):
+            _draw_state(ax, state, width, parted)
+            ax.set_title(title)
+        axes[1].set_yticklabels([])
+    alt = f"{_told('Before', states[0], parted)} {_told('After', states[1], parted)}"
+    return as_drawing(figure, name, alt)
+
+
+def _draw_state(ax, state, width, parted):
+    """Draw what each rank holds: `state` has the marks of each number of each rank."""
+    for row, held in enumerate(state):
+        for column, marks in enumerate(held):
+            _draw_cell(ax, column, row, marks, _cell_name(marks, parted))
+    rows = range(len(state))
+    ax.set(xlim=(-0.05, width + 0.05), ylim=(len(state), -0.05), xticks=[])
+    ax.set_yticks([row + 0.5 for row in rows], [f"rank {row}" for row in rows])
+    ax.tick_params(length=0)
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+
+
+def _cell_name(marks, parted):
+    """Name a number by its rank and its part: "2c", and "Σc" for a sum; "2" without parts."""
+    who = "Σ" if len(marks) > 1 else "".join(str(rank) for rank, _ in marks)
+    return who + "".join(sorted({"abcdefgh"[part] for _, part in marks})) * parted
+
+
+def _told(when, state, parted):
+    """Say what each rank holds, for those who cannot see it."""
+    sums = {tuple(rank for rank, _ in cell) for held in state for cell in held if len(cell) > 1}
+    said = []
+    for row, held in enumerate(state):
+        cells = [_cell_name(marks, parted) or "an empty box" for marks in held]
+        if len(sums) > 1:  # then each says its own
+            cells = [_with_ranks(cell, marks) for cell, marks in zip(cells, held)]
+        said.append(f"rank {row} holds {', '.join(cells) or 'nothing'}")
+    of = f" Σ is the sum over ranks {_listed(*sums)}." if len(sums) == 1 else ""
+    return f"{when}, {'; '.join(said)}.{of}"
+
+
+def _with_ranks(cell, marks):
+    return f"{cell} over {_listed([rank for rank, _ in marks])}" if len(marks) > 1 else cell
+
+
+def _listed(ranks):
+    return ", ".join(map(str, ranks[:-1])) + f" and {ranks[-1]}"
+
+
+def _numbers(held):
+    """All numbers in a tensor, or in a list of tensors, in one list."""
+    if hasattr(held, "tolist"):
+        held = held.tolist()
+    if not isinstance(held, (list, tuple)):
+        return [held]
+    return [number for item in held for number in _numbers(item)]
+
+
+def _draw_cell(ax, column, row, marks, label):
+    """Draw one number: stripes in the colors of the ranks that it came from, and a label."""
+    left, top, size = column + 0.04, row + 0.08, 0.92
+    if not marks:
+        empty = {"fill": False, "edgecolor": "#808080", "linestyle": (0, (2, 2))}
+        ax.add_patch(Rectangle((left, top), size, 0.84, **empty))
+    stripe = size / max(len(marks), 1)
+    for k, (rank, _) in enumerate(marks):
+        corner = (left + k * stripe, top)
+        color = pale(RANK_COLORS[rank], 0.55)
+        ax.add_patch(Rectangle(corner, stripe, 0.84, facecolor=color, edgecolor="none"))
+    font = {"ha": "center", "va": "center", "fontsize": 9, "color": "black"}
+    ax.text(column + 0.5, row + 0.5, label, **font)
+
+
+def show(value, on_rank=None):
+    """Print a cell's last value, as a notebook does; a picture becomes a file."""
+    if isinstance(value, plt.Figure):
+        value.savefig(file_beside(value.get_label() or "figure"))
+        plt.close(value)
+    elif hasattr(value, "_repr_svg_"):
+        path = file_beside(getattr(value, "name", None) or "drawing")
+        path.write_text(value._repr_svg_())
+    elif value is not None:
+        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
+
+
+before_by_rank = to_rank_0(before)
+after_by_rank = to_rank_0(after)
+if rank == 0:
+    play("kernel")
+    show(holdings(before_by_rank, after_by_rank, name="allgather"))
+
+same_numbers_by_rank = to_rank_0(same_numbers)
+if rank == 0:
+    assert all(same_numbers_by_rank)
+
+after_by_rank = to_rank_0(after)
+if rank == 0:
+    assert all(x.tolist() == [2.0**r for r in range(n)] for x in after_by_rank)
+
+# It is the same picture, and a rank has the same number in both. MPI is a standard with
+# several implementations. This one is MPICH [mpich], and mpi4py [dalcin2021] makes it a
+# Python library. It takes PyTorch's tensors on the CPU as they are, and NumPy's arrays.
+#
+# How did the Gloo group find together? Its ranks need an address that all of them know.
+# Chapter 5 gave it to them in the environment. Ranks that can already talk need no
+# environment: rank 0 makes up an address and broadcasts it. Here it is a path; between
+# hosts, it is a name and a port.
+
+everyone()
+play("ranks")
+
+path = tempfile.mktemp() if rank == 0 else None
+path = comm.bcast(path)  # from rank 0 to all, by MPI
+store = dist.FileStore(path, comm.size)
+gloo = dist.ProcessGroupGloo(store, comm.rank, comm.size)
+
+x = torch.tensor([rank + 1.0])
+show(gloo.allreduce([x]).wait(), rank)
+
+x_by_rank = to_rank_0(x)
+if rank == 0:
+    play("kernel")
+    assert [x.item() for x in x_by_rank] == [n * (n + 1) / 2] * n
+
+# From ranklab.taught.messages:
+
+
+def sendrecv(outgoing, dst, incoming, src):
+    """Send `outgoing` to rank dst, and receive `incoming` from rank src.
+
+    Both at the same time. On return, `incoming` is filled and `outgoing` may
+    be changed. If every rank makes one such call, there is no circle, whoever
+    sends to whom, as long as every send has its receive. For Gloo and MPI;
+    NCCL wants both started as one group, by `dist.batch_isend_irecv`.
+    """
+    handle = dist.isend(outgoing, dst)
+    dist.recv(incoming, src)
+    handle.wait()
+
+
+# This is how a program under `mpiexec` gets a group of PyTorch, and how the script of
+# this chapter does. NCCL is started in the same way: rank 0 asks for a unique id, and
+# everybody must be given it by some other library [nccl]. Horovod broadcasts it with
+# its own controller, which can be MPI [horovodnccl].
+
+# --- Call for call --------------------------------------------------------------------
+
+# First the names:
+#
+# | PyTorch | MPI, in mpi4py |
+# | --- | --- |
+# | `torchrun --nproc-per-node 4 x.py` | `mpiexec -n 4 python x.py` |
+# | `dist.init_process_group(...)` | `from mpi4py import MPI` |
+# | `dist.get_rank()`, `dist.get_world_size()` | `comm.rank`, `comm.size` |
+# | process group, `dist.new_group(ranks)` | communicator, `comm.Split(color)` |
+# | handle, `handle.wait()` | request, `request.Wait()` |
+# | `dist.ReduceOp.PRODUCT` | `MPI.PROD` |
+# | `timeout=`, 30 minutes for Gloo | none: it waits for ever |
+#
+# Then the calls. Each row below has a call of PyTorch and what to write in MPI for it.
+# The cells after it run both, on the same numbers, in all places where both libraries
+# can. First, chapter 6:
+
+everyone()
+if rank == 0:
+    print("\n## Call for call\n")
+
+play("ranks")
+messages = {  # name: PyTorch's call, MPI's twin, who calls it
+    "send": (lambda: dist.send(x, 1), lambda: comm.Send(x, 1), 0),
+    "receive": (lambda: dist.recv(y, 0), lambda: comm.Recv(y, 0), 1),
+    "send with a tag": (
+        lambda: dist.send(x, 1, tag=7), lambda: comm.Send(x, 1, tag=7), 0
+    ),
+    "receive from anyone": (
+        lambda: dist.recv(y, tag=7), lambda: comm.Recv(y, tag=7), 1
+    ),
+    "start now, wait later": (
+        lambda: wait(dist.isend(x, right), dist.irecv(y, left)),
+        lambda: wait(comm.Isend(x, right), comm.Irecv(y, left)),
+        "all",
+    ),
+    "both at once": (
+        lambda: sendrecv(x, right, y, left),
+        lambda: comm.Sendrecv(x, right, recvbuf=y, source=left),
+        "all",
+    ),
+}
+
+# Then chapter 7: the nine collectives, a handle, a group. `part` is one of the n parts
+# of `x`, and `y` begins as a copy of `x`, so that PyTorch may overwrite it.
+
+everyone()
+collectives = {
+    "broadcast": (lambda: dist.broadcast(x, 0), lambda: comm.Bcast(x, 0)),
+    "scatter": (
+        lambda: dist.scatter(part, parts, 0), lambda: comm.Scatter(x, part, 0)
+    ),
+    "gather": (
+        lambda: dist.gather(part, parts, 0), lambda: comm.Gather(part, x, 0)
+    ),
+    "all-gather": (
+        lambda: all_gather_single(x, part), lambda: comm.Allgather(part, x)
+    ),
+    "all-to-all": (
+        lambda: dist.all_to_all_single(y, x), lambda: comm.Alltoall(x, y)
+    ),
+    "barrier": (lambda: dist.barrier(), lambda: comm.Barrier()),
+}
+
+everyone()
+reductions = {
+    "reduce": (
+        lambda: dist.reduce(y, 0, op), lambda: comm.Reduce(x, y, op, 0)
+    ),
+    "reduce-scatter": (
+        lambda: reduce_scatter_single(part, x, op),
+        lambda: comm.Reduce_scatter_block(x, part, op),
+    ),
+    "all-reduce": (
+        lambda: dist.all_reduce(y, op), lambda: comm.Allreduce(x, y, op)
+    ),
+    "all-reduce, a handle": (
+        lambda: dist.all_reduce(y, op, async_op=True).wait(),
+        lambda: comm.Iallreduce(x, y, op).Wait(),
+    ),
+    "all-reduce, a group": (
+        lambda: dist.all_reduce(y, op, team),
+        lambda: team_comm.Allreduce(x, y, op),
+    ),
+}
+
+# PyTorch's reductions overwrite their tensor. In MPI, what goes in and what comes out
+# are two arguments; whoever wants to overwrite says `comm.Allreduce(MPI.IN_PLACE, x)`.
+#
+# Predict: Both libraries add the same floats. Are the sums equal to the last bit? And
+# the sums of integers?
+#
+# How far apart are two floats? A unit in the last place is the distance from one float
+# to the next. Positive floats, read as integers, count up unit by unit. So a
+# subtraction will do:
+
+everyone()
+BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def units(a, b):
+    """The most units in the last place that two tensors are apart."""
+    if a.is_floating_point():
+        a, b = a.view(BITS[a.itemsize]), b.view(BITS[b.itemsize])
+    return int((a.long() - b.long()).abs().max())
+
+
+everyone()
+
+all_gather_single, reduce_scatter_single = (  # newer names, older ones
+    getattr(dist, new, None) or getattr(dist, old)
+    for new, old in (
+        ("all_gather_single", "all_gather_into_tensor"),
+        ("reduce_scatter_single", "reduce_scatter_tensor"),
+    )
+)
+left, right = (rank - 1) % world_size, (rank + 1) % world_size
+teams = [dist.new_group(range(k, world_size, 2)) for k in (0, 1)]
+team, team_comm = teams[rank % 2], comm.Split(rank % 2)
+
+
+def wait(*handles):
+    for handle in handles:
+        handle.wait()
+
+
+def numbers(dtype):
+    """Positive numbers, always the same on this rank."""
+    generator = torch.Generator().manual_seed(rank)
+    size = 64 * world_size
+    x = 1 + torch.rand(size, generator=generator, dtype=torch.float64)
+    x = (x if dtype.is_floating_point else 3 * x).to(dtype)
+    parts = list(x.chunk(world_size))
+    part = parts[rank].clone()
+    parts = parts if rank == 0 else None  # only the root has them
+    return {"x": x, "y": x.clone(), "part": part, "parts": parts}
+
+
+def apart(call, twin, dtype=torch.float32, ops=(dist.ReduceOp.SUM, MPI.SUM)):
+    """Run a call and its twin; return how many units apart the results are."""
+    global x, y, part, parts, op
+    results = []
+    for run, op in zip((call, twin), ops):
+        x, y, part, parts = numbers(dtype)
+        run()
+        results.append((x, y, part))
+    return max(map(units, *results))
+
+
+everyone()
+R = dist.ReduceOp
+sums = [(R.SUM, MPI.SUM)]
+numeric = sums + [(R.PRODUCT, MPI.PROD), (R.MIN, MPI.MIN), (R.MAX, MPI.MAX)]
+bitwise = [(R.BAND, MPI.BAND), (R.BOR, MPI.BOR), (R.BXOR, MPI.BXOR)]
+kinds = {
+    "integers": [torch.int32, torch.int64], "float16": [torch.float16],
+    "float32": [torch.float32], "float64": [torch.float64],
+}
+differ = {}
+for name, (call, twin, who) in messages.items():
+    both = (apart(call, twin) for _ in range(who in ("all", rank)))
+    differ[name, "float32"] = max(both, default=0)
+for name, pair in (collectives | reductions).items():
+    for kind, types in kinds.items():
+        ops = numeric if name in reductions else sums
+        if name in reductions and kind == "integers":
+            ops = numeric + bitwise
+        found = [apart(*pair, of, op) for of in types for op in ops]
+        differ[name, kind] = max(found)
+
+
+def result(name, value, varies=False):
+    """Print a result that the text quotes. varies: it differs from run to run."""
+
+    def plain(value):
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        return value.item() if hasattr(value, "item") else value
+
+    print(f"{name} = {plain(value)}")
+
+
+differ_by_rank = to_rank_0(differ)
+kinds_by_rank = to_rank_0(kinds)
+if rank == 0:
+    play("kernel")
+    differ, kinds = differ_by_rank, list(kinds_by_rank[0])
+
+
+def worst(name, kind):
+    """The most units on any rank; of a reduce, only the root's is promised."""
+    of_ranks = differ[:1] if name == "reduce" else differ
+    return max(of_rank[name, kind] for of_rank in of_ranks)
+
+
+if rank == 0:
+    print(f"units apart{'':12}", *(f"{kind:>9}" for kind in kinds))
+    for name in dict.fromkeys(name for name, _ in differ[0]):
+        compared = [kind for kind in kinds if (name, kind) in differ[0]]
+        found = [worst(name, k) if k in compared else "" for k in kinds]
+        print(f"{name:23}", *(f"{units:>9}" for units in found))
+        for kind in compared:
+            rounds = "reduce" in name and kind != "integers"
+            assert worst(name, kind) <= 2 * (n - 1) * rounds, (name, kind)
+    result("most_units", max(worst(*key) for key in differ[0]), varies=True)
+    result("unit_limit", 2 * (n - 1))
+
+# All that only moves numbers is equal, and so is every reduction of integers, to the
+# bit. Sums and products of floats are at most (most_units) units apart: the libraries
+# add in different orders, as the ways of chapter 8 do. More than 2(n − 1) =
+# (unit_limit) it cannot be: a product of n numbers rounds n − 1 times, by at most one
+# unit each, and there are two libraries.
+
+# --- What only one of them has --------------------------------------------------------
+
+# Predict: Gradients are often bfloat16. MPI 5 has a name for that type. Can MPICH move
+# them? Can it add them?
+
+everyone()
+if rank == 0:
+    print("\n## What only one of them has\n")
+
+play("ranks")
+x = torch.full((3,), rank + 1.0, dtype=torch.bfloat16)
+y = torch.empty_like(x)
+comm.Sendrecv(x, right, recvbuf=y, source=left)
+moved = (y == left + 1).all().item()
+dist.all_reduce(x)
+added_by_gloo = x[0].item()
+
+refused = []
+for try_it in (lambda: comm.Allreduce(x, y), MPI.BFLOAT16_T.Get_size):
+    try:
+        try_it()
+    except MPI.Exception as error:
+        refused.append(error.Get_error_string().partition(",")[0])
+
+moved_by_rank = to_rank_0(moved)
+if rank == 0:
+    play("kernel")
+    assert all(moved_by_rank)
+
+added_by_gloo_by_rank = to_rank_0(added_by_gloo)
+if rank == 0:
+    assert added_by_gloo_by_rank == [n * (n + 1) / 2] * n
+
+play("ranks")
+refused_by_rank = to_rank_0(refused)
+if rank == 0:
+    play("kernel")
+    refused = refused_by_rank[0]
+    print(*refused, sep="\n")
+    mpi_is_old = "Invalid MPI_Op" in refused[0]
+    assert not mpi_is_old or len(refused) == 2
+
+# It moves them, as bytes. It does not add them: what mpi4py has made bytes cannot be
+# summed, and MPICH's `BFLOAT16_T` is the null type. So widen to float32, or bring an
+# operation of your own: an exercise below does. Averages (`ReduceOp.AVG`), several
+# kinds of GPUs and a timeout are also PyTorch's alone.
+#
+# MPI has more kinds of messages. A derived type describes what lies scattered in
+# memory, such as a column of a matrix. And unlike Gloo's, its receiver can ask how long
+# a message is before it brings the box:
+
+everyone()
+play("ranks")
+matrix = torch.arange(6.0).reshape(3, 2)
+column = MPI.FLOAT.Create_vector(3, 1, 2).Commit()  # 3 times 1, every 2
+received = None
+if rank == 0:
+    comm.Send([matrix, 1, column], 1)  # no copy, no .contiguous()
+elif rank == 1:
+    envelope = MPI.Status()
+    comm.Probe(source=0, status=envelope)
+    received = torch.empty(envelope.Get_count(MPI.FLOAT))
+    comm.Recv(received, 0)
+
+received_by_rank = to_rank_0(received)
+if rank == 0:
+    play("kernel")
+    assert received_by_rank[1].tolist() == [0.0, 2.0, 4.0]
+
+# Prefix sums (`Scan`) and the owner of a maximum (`MAXLOC`) came up in chapter 7. In
+# one-sided communication a rank puts numbers into the memory of another (`Put`), which
+# need not call anything. Neighborhood collectives exchange with the neighbors of a grid
+# or a graph, and may be non-blocking (`Ineighbor_alltoall`) [mpi].
+
+# --- Buffers and objects --------------------------------------------------------------
+
+# mpi4py has every call twice. The name with a capital takes a buffer, and fills one.
+# The name in lower case takes any object, pickles it, and returns one.
+#
+# Predict: What is in `x` after `comm.allreduce(x)`? And how many times as long does a
+# list of 100,000 numbers take as a tensor of them?
+
+everyone()
+if rank == 0:
+    print("\n## Buffers and objects\n")
+
+play("ranks")
+x = torch.tensor([rank + 1.0])
+total = comm.allreduce(x)  # a result, which is easily thrown away
+kept = x.item(), total.item()
+
+
+def least(call, repeats=5):
+    """The least seconds of a call that all ranks make."""
+    seconds = []
+    for _ in range(repeats + 1):
+        dist.barrier()
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds[1:])  # the first one warms up
+
+
+tensor = torch.rand(100_000, dtype=torch.float64)
+listed = tensor.tolist()
+ways = [
+    lambda: comm.Bcast(tensor, 0), lambda: comm.bcast(tensor, 0),
+    lambda: comm.bcast(listed, 0),
+]
+bcast_times = [least(way) for way in ways]
+
+# From ranklab.taught.feeding:
+
+
+def cores_are_free():
+    """Have fewer than twice as many programs as cores something to do?
+
+    Our own count, too. False with one core, and where the system does not
+    count them, as Windows does not.
+    """
+    if (os.cpu_count() or 1) < 2 or not hasattr(os, "getloadavg"):
+        return False
+    return os.getloadavg()[0] < 2 * os.cpu_count()
+
+
+kept_by_rank = to_rank_0(kept)
+if rank == 0:
+    play("kernel")
+    assert kept_by_rank == [(r + 1.0, n * (n + 1) / 2) for r in range(n)]
+
+bcast_times_by_rank = to_rank_0(bcast_times)
+if rank == 0:
+    buffer, pickled, as_list = np.max(bcast_times_by_rank, axis=0)
+    assert buffer < pickled < as_list or not cores_are_free()
+    result("pickled_over_buffer", pickled / buffer, varies=True)
+    result("list_over_buffer", as_list / buffer, varies=True)
+
+# `x` is what it was. The pickled tensor takes (pickled_over_buffer) times as long as
+# the buffer, the list (list_over_buffer) times. As in chapter 7: objects for names and
+# settings, buffers for everything in a loop.
+
+# --- What a message costs -------------------------------------------------------------
+
+# Chapter 6's ping-pong, now over both libraries. MPI gets NumPy's view of the ball,
+# which it takes faster than a tensor.
+#
+# Predict: Gloo sends through TCP. MPICH's ranks on one host share memory. Which of the
+# two has the smaller latency, and by how much?
+
+
+def mpi_ping(nbytes, repeats=10):
+    """Seconds that one message takes between ranks 0 and 1, as in `ping`."""
+    ball, seconds = np.zeros(nbytes, np.uint8), []
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        if rank == 0:
+            comm.Send(ball, 1)
+            comm.Recv(ball, 1)
+        elif rank == 1:
+            comm.Recv(ball, 0)
+            comm.Send(ball, 0)
+        seconds.append((time.perf_counter() - start) / 2)
+    return min(seconds[1:]) if rank < 2 else float("nan")
+
+
+# Chapter 6 said that MPI sends small messages eagerly, and waits with large ones for
+# the receiver. Where is the border? A message that leaves although nobody receives it
+# was sent eagerly, so ask:
+
+
+def leaves_at_once(nbytes):
+    """Is a message gone although rank 1 has not called Recv?"""
+    letter, gone = np.zeros(nbytes, np.uint8), None
+    if rank == 0:
+        request = comm.Isend(letter, 1)
+        gone = request.Test()
+    dist.barrier()  # now rank 1 may receive
+    if rank == 1:
+        comm.Recv(letter, 0)
+    elif rank == 0:
+        request.Wait()
+    return comm.bcast(gone)
+
+
+everyone()
+if rank == 0:
+    print("\n## What a message costs\n")
+
+play("ranks")
+
+eager, waits = 1, 1 << 22  # bytes
+while waits - eager > 1:
+    middle = (eager + waits) // 2
+    if leaves_at_once(middle):
+        eager = middle
+    else:
+        waits = middle
+
+
+def from_rank_0(make):
+    """What make() returns on rank 0, in the kernel, on every rank: a copy for each."""
+    before = play("kernel")
+    box = [pickle.dumps(make()) if rank == 0 else None]
+    dist.broadcast_object_list(box, group=driver)
+    play(before)
+    return pickle.loads(box[0])
+
+
+def push(name, make):
+    """Give all ranks what make() returns in the kernel, under this name: a copy for each."""
+    before = play("ranks")
+    globals()[name] = from_rank_0(make)
+    play(before)
+
+
+everyone()
+if rank == 0:
+    play("kernel")
+    sizes = [4**k for k in range(1, 12)]
+
+push("sizes", lambda: sizes)
+
+# From ranklab.taught.messages:
+
+
+def ping(nbytes, repeats=10, a=0, b=1):
+    """Seconds that one message of `nbytes` bytes takes between ranks a and b.
+
+    Half of a round trip, the fastest of `repeats`: whatever else the machine
+    does can only make a message slower. Every rank calls it; ranks other than
+    a and b get nan.
+    """
+    ball = torch.zeros(nbytes, dtype=torch.uint8)
+    me, times = dist.get_rank(), []
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        if me == a:
+            dist.send(ball, b)
+            dist.recv(ball, b)
+        elif me == b:
+            dist.recv(ball, a)
+            dist.send(ball, a)
+        times.append((time.perf_counter() - start) / 2)
+    return min(times[1:]) if me in (a, b) else float("nan")  # 0 warms up
+
+
+play("ranks")
+pings = [[(ping(b), mpi_ping(b)) for b in sizes] for _ in range(3)]
+at_the_border = [(mpi_ping(eager), mpi_ping(waits)) for _ in range(9)]
+
+plt.switch_backend("Agg")  # figures go to files
+plt.rcParams.update(STYLE)
+
+
+def save_figures():
+    """Save the open figures beside this script, and close them."""
+    for number in plt.get_fignums():
+        figure = plt.figure(number)
+        figure.savefig(file_beside(figure.get_label() or number))
+        plt.close(figure)
+
+
+pings_by_rank = to_rank_0(pings)
+if rank == 0:
+    play("kernel")
+    by_gloo, by_mpi = np.min(pings_by_rank[0], axis=0).T
+
+play("ranks")
+eager_by_rank = to_rank_0(eager)
+if rank == 0:
+    play("kernel")
+    eager = eager_by_rank[0]
+    fig, ax = plt.subplots(num="gloo-mpi")
+    ax.loglog(sizes, 1e6 * by_gloo, "C0o-", label="Gloo")
+    ax.loglog(sizes, 1e6 * by_mpi, "C1s-", label="MPI")
+    ax.axvline(eager, color="C7", linestyle=":")
+    ax.text(eager, 1e6 * by_mpi[0], " MPI waits\n for Recv", va="bottom", fontsize=9)
+    ax.set(xlabel="size of the message (bytes)", ylabel="time (µs)")
+    ax.legend()
+    save_figures()
+
+# From ranklab.taught.messages:
+
+
+def latency_bandwidth(sizes, seconds):
+    """Fit T(n) = alpha + n / beta to measured times.
+
+    Return alpha (s) and beta (bytes/s). Least squares of the relative error,
+    so that every size has the same weight.
+    """
+    n, t = np.asarray(sizes, dtype=float), np.asarray(seconds, dtype=float)
+    equations = np.stack([1 / t, n / t], axis=1)
+    (alpha, per_byte), *_ = np.linalg.lstsq(equations, np.ones(len(t)))
+    return float(alpha), float(1 / per_byte)
+
+
+if rank == 0:
+    gloo_alpha, gloo_beta = latency_bandwidth(sizes, by_gloo)
+    mpi_alpha, mpi_beta = latency_bandwidth(sizes, by_mpi)
+    assert mpi_alpha < gloo_alpha or not cores_are_free()
+    result("gloo_alpha", 1e6 * gloo_alpha, varies=True)
+    result("mpi_alpha", 1e6 * mpi_alpha, varies=True)
+    result("gloo_beta", gloo_beta / 1e9, varies=True)
+    result("mpi_beta", mpi_beta / 1e9, varies=True)
+    result("eager", eager, varies=True)
+
+at_the_border_by_rank = to_rank_0(at_the_border)
+if rank == 0:
+    below, above = np.min(at_the_border_by_rank[0], axis=0)
+    result("over_the_border", above / below, varies=True)
+
+# On this machine α is (gloo_alpha) µs with Gloo and (mpi_alpha) µs with MPI; β is
+# (gloo_beta) and (mpi_beta) GB/s. Up to (eager) bytes MPI sends eagerly; one byte more
+# takes (over_the_border) times as long.
+
+# --- Ranks that spin and ranks that sleep ---------------------------------------------
+
+# How can MPI be so fast? A rank that waits in Gloo sleeps, and the operating system
+# must wake it. A rank that waits in MPICH looks again and again whether something has
+# come. That it spins can be seen: count the processor's time.
+#
+# Predict: Rank 1 waits 0.3 seconds for a message. How much of the processor's time does
+# it use, with either library? What does that mean for a rank that has work to do?
+
+
+def waiting(send, receive):
+    """Processor seconds of rank 1 while it waits 0.3 s for a message."""
+    dist.barrier()
+    used = time.process_time()
+    if rank == 0:
+        time.sleep(0.3)
+        send(letter, 1)
+    elif rank == 1:
+        receive(letter, 0)
+    return time.process_time() - used
+
+
+def working(meet):
+    """Products that rank 0 gets done in 0.2 s while the others wait for it."""
+    a, done = torch.ones(64, 64), 0
+    dist.barrier()
+    end = time.perf_counter() + 0.2
+    while rank == 0 and time.perf_counter() < end:
+        a, done = a @ a / 64, done + 1
+    meet()
+    return done
+
+
+everyone()
+if rank == 0:
+    print("\n## Ranks that spin and ranks that sleep\n")
+
+play("ranks")
+
+letter = torch.zeros(1)
+spent = waiting(dist.send, dist.recv), waiting(comm.Send, comm.Recv)
+done = [(working(dist.barrier), working(comm.Barrier)) for _ in range(3)]
+
+spent_by_rank = to_rank_0(spent)
+if rank == 0:
+    play("kernel")
+    asleep, spinning = spent_by_rank[1]
+
+done_by_rank = to_rank_0(done)
+if rank == 0:
+    beside_gloo, beside_mpi = np.max(done_by_rank[0], axis=0)
+    if cores_are_free():
+        assert asleep < 0.1 < spinning
+        assert os.cpu_count() >= n or beside_mpi < beside_gloo
+    result("asleep", asleep, varies=True)
+    result("spinning", spinning, varies=True)
+    result("beside_spinners", beside_mpi / beside_gloo, varies=True)
+    result("cores", os.cpu_count(), varies=True)
+
+# In Gloo the wait of 0.3 seconds took (asleep) seconds of a core, in MPI (spinning). On
+# (cores) cores, while the other ranks wait in MPI, rank 0 gets (beside_spinners) of the
+# work done that it does while they wait in Gloo. So give every MPI rank a core of its
+# own. Where ranks must share cores, MPI's small latency is of no use.
+
+# --- One all-reduce, written once -----------------------------------------------------
+
+# Chapter 8's ring needs one thing of a library: to send to the right while it receives
+# from the left. So let it be told how, and it runs over both:
+
+
+def ring_all_reduce(x, me, n, sendrecv):
+    """Replace x, flat, by the sum over n ranks; me: this one's number.
+
+    sendrecv(outgoing, dst, incoming, src) is how messages are exchanged.
+    """
+    left, right = (me - 1) % n, (me + 1) % n
+    parts = x.tensor_split(n)
+    box = torch.empty_like(parts[0])
+    for step in range(2 * (n - 1)):
+        outgoing, mine = parts[(me - step) % n], parts[(me - step - 1) % n]
+        incoming = box[: len(mine)] if step < n - 1 else mine
+        sendrecv(outgoing, right, incoming, left)
+        if step < n - 1:
+            mine += incoming
+
+
+# From ranklab.taught.all_reduce:
+
+
+def this_host():
+    """Its name, and (on Linux) what tells it from others of that name."""
+    name = socket.gethostname()
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as boot:
+            # A start of the machine, and what containers differ in.
+            return name, boot.read(), os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return (name,)
+
+
+def shared_bytes(nbytes, group=None):
+    """Return `nbytes` bytes of memory that all ranks of the group see.
+
+    All must call it. The memory has no name, so it goes with the last
+    process that has it, however that one ends. Raises ValueError if the
+    ranks are not all on one host.
+    """
+    members = dist.get_process_group_ranks(group)
+    hosts = [None] * len(members)
+    dist.all_gather_object(hosts, this_host(), group=group)
+    if len(set(hosts)) > 1:
+        names = ", ".join(sorted(host[0] for host in set(hosts)))
+        raise ValueError(f"Ranks on several hosts ({names}) share no memory: it needs one host.")
+    file, where = None, [None]
+    if members[0] == dist.get_rank():
+        if hasattr(os, "memfd_create"):  # Linux: it never has a name
+            file = os.memfd_create("all-reduce")
+            where = [f"/proc/{os.getpid()}/fd/{file}"]
+        else:
+            file, where[0] = tempfile.mkstemp()
+        os.ftruncate(file, nbytes)
+    dist.broadcast_object_list(where, src=members[0], group=group)
+    file = os.open(where[0], os.O_RDWR) if file is None else file
+    memory = mmap.mmap(file, nbytes)
+    dist.barrier(group)  # rank 0 keeps its file until all have it
+    os.close(file)
+    if members[0] == dist.get_rank() and not where[0].startswith("/proc/"):
+        os.remove(where[0])
+    return memory
+
+
+class SharedBarrier:
+    """A barrier for `n` ranks that share `memory`: its first 64 n bytes."""
+
+    def __init__(self, memory, me, n, timeout=20.0):
+        # 8 numbers a rank: a cache line of its own.
+        self.counts = memoryview(memory)[: 64 * n].cast("q")
+        self.me, self.n = me, n
+        self.timeout, self.count = timeout, 0
+        self.fence = threading.Lock()
+        self.fence.acquire()  # it stays taken, but for a moment
+
+    def wait(self):
+        """Return when all ranks have called it as often as this one.
+
+        Raises TimeoutError.
+        """
+        self.count += 1
+        self._in_order()  # what was written before is seen before
+        self.counts[8 * self.me] = self.count
+        deadline, looks = time.monotonic() + self.timeout, 0
+        for r in range(self.n):
+            while self.counts[8 * r] < self.count:
+                looks += 1
+                self._let_others_work(looks)
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"Rank {r} has not come for {self.timeout} s.")
+        self._in_order()  # what is read from now on is no older
+
+    def _in_order(self):
+        """A fence: nothing from before and from after changes places."""
+        self.fence.release()  # nothing from before it comes after it,
+        self.fence.acquire()  # and nothing from after it before it
+
+    def _let_others_work(self, looks):
+        """Offer the core to others; after a while of that, sleep."""
+        if looks < 100 and hasattr(os, "sched_yield"):
+            os.sched_yield()
+        else:
+            time.sleep(2e-5)
+
+
+class SharedRows:
+    """A row for each rank and one for sums, which all ranks see, twice.
+
+    All ranks of the group make it together. Pieces of a tensor use the
+    two halves by turns.
+    """
+
+    def __init__(self, group=None, piece=1 << 21, timeout=20.0):
+        self.me, self.n = dist.get_rank(group), dist.get_world_size(group)
+        self.piece = piece
+        head = 4096 * (1 + self.n // 64)  # for the barrier's counts
+        memory = shared_bytes(head + 2 * (self.n + 1) * piece, group)
+        self.barrier = SharedBarrier(memory, self.me, self.n, timeout)
+        halves = torch.frombuffer(memory, dtype=torch.uint8, offset=head)
+        self.halves = halves.view(2, self.n + 1, piece)
+
+    def rows(self, k, piece):
+        """The n + 1 rows for piece k, of its length and type."""
+        return self.halves[k % 2].view(piece.dtype)[:, : len(piece)]
+
+    def mine(self, length):
+        """The part that this rank adds: where it begins, and ends."""
+        first = length * self.me // self.n
+        return first, length * (self.me + 1) // self.n
+
+    def copy(self, source, target):
+        """Copy all but my part, which need not travel."""
+        first, end = self.mine(len(source))
+        target[:first].copy_(source[:first])
+        target[end:].copy_(source[end:])
+
+    def add(self, piece, rows):
+        """Add the others' rows to my part of the piece; show the sum."""
+        first, end = self.mine(len(piece))
+        for r in range(self.n):
+            if r != self.me:
+                piece[first:end] += rows[r, first:end]
+        rows[self.n, first:end].copy_(piece[first:end])
+
+
+class SharedMemory(SharedRows):
+    """All-reduce for ranks of one host, through memory that all see."""
+
+    def all_reduce(self, x):
+        """Replace x by the sum of all ranks' x, of one shape and type."""
+        flat = x.contiguous().view(-1)
+        pieces = flat.split(self.piece // x.element_size())
+        for k in range(-1, len(pieces) + 1):
+            if k > 0:  # take the sums of the piece before
+                old = pieces[k - 1]
+                self.copy(self.rows(k - 1, old)[self.n], old)
+            if 0 <= k < len(pieces):
+                self.add(pieces[k], self.rows(k, pieces[k]))
+            if k + 1 < len(pieces):  # put the next piece
+                new = pieces[k + 1]
+                self.copy(new, self.rows(k + 1, new)[self.me])
+            if k < len(pieces):
+                self.barrier.wait()
+        if not x.is_contiguous():
+            x.copy_(flat.view(x.shape))
+
+
+def mpi_sendrecv(outgoing, dst, incoming, src):
+    comm.Sendrecv(outgoing.numpy(), dst, recvbuf=incoming.numpy(), source=src)
+
+
+everyone()
+if rank == 0:
+    print("\n## One all-reduce, written once\n")
+
+play("ranks")
+
+shared = SharedMemory()
+ways = {
+    "MPI": lambda x: comm.Allreduce(MPI.IN_PLACE, x.numpy()),
+    "Gloo": dist.all_reduce,
+    "ring, MPI": lambda x: ring_all_reduce(x, rank, world_size, mpi_sendrecv),
+    "ring, Gloo": lambda x: ring_all_reduce(x, rank, world_size, sendrecv),
+    "shared": shared.all_reduce,
+}
+sums = {}
+for way, all_reduce in ways.items():
+    sums[way] = torch.arange(1001) % 7 + rank
+    all_reduce(sums[way])
+
+sums_by_rank = to_rank_0(sums)
+if rank == 0:
+    play("kernel")
+    for of_rank in sums_by_rank:
+        assert len({tuple(x.tolist()) for x in of_rank.values()}) == 1
+
+# shared is chapter 8's way through shared memory, on one host its fastest for large
+# tensors.
+#
+# Predict: MPI has the smaller latency, and its ranks spin. Here (n_ranks) ranks share
+# (cores) cores. Who wins with 4 bytes, who with 16 MB?
+
+
+def seconds(nbytes, repeats):
+    """The least seconds of each way to all-reduce a tensor."""
+    x = torch.zeros(nbytes // 4)  # sums of zeros stay zeros
+    return [least(lambda: way(x), repeats) for way in ways.values()]
+
+
+everyone()
+play("ranks")
+
+small = [seconds(nbytes, 15) for nbytes in (4, 1 << 12, 1 << 16)]
+large = [seconds(nbytes, 3) for nbytes in (1 << 20, 1 << 24)]
+
+x, first_two = torch.zeros(1), dist.new_group([0, 1])
+two = comm.Split(rank < 2)
+between_two = least(lambda: rank < 2 and two.Allreduce(MPI.IN_PLACE, x), 15)
+gloo_between_two = least(lambda: rank < 2 and dist.all_reduce(x, group=first_two), 15)
+
+everyone()
+if rank == 0:
+    play("kernel")
+    all_reduce_sizes = [4, 1 << 12, 1 << 16, 1 << 20, 1 << 24]
+    names = ["MPI", "Gloo", "ring, MPI", "ring, Gloo", "shared"]
+
+small_by_rank = to_rank_0(small)
+large_by_rank = to_rank_0(large)
+if rank == 0:
+    rows = [a + b for a, b in zip(small_by_rank, large_by_rank)]
+    measured = dict(zip(names, np.max(rows, axis=0).T))  # the slowest rank counts
+    fig, ax = plt.subplots(num="all-reduces", figsize=(5.2, 3.6))
+    for way, marker in zip(names, "so^vP"):
+        ax.loglog(all_reduce_sizes, 1e3 * measured[way], marker=marker, label=way)
+    ax.set(xlabel="size of the tensor (bytes)", ylabel="time (ms)")
+    ax.legend()
+    save_figures()
+
+
+def ratio(one, other, k):
+    return measured[one][k] / measured[other][k]
+
+
+if rank == 0:
+    fastest = [min(names, key=lambda way: measured[way][k]) for k in (0, -1)]
+    result("fastest_4_bytes", fastest[0], varies=True)
+    result("fastest_16_mb", fastest[1], varies=True)
+    result("mpi_over_gloo_small", ratio("MPI", "Gloo", 0), varies=True)
+    result("mpi_over_gloo_large", ratio("MPI", "Gloo", -1), varies=True)
+    result("rings", ratio("ring, MPI", "ring, Gloo", -1), varies=True)
+
+play("ranks")
+between_two_by_rank = to_rank_0(between_two)
+gloo_between_two_by_rank = to_rank_0(gloo_between_two)
+if rank == 0:
+    play("kernel")
+    between_two = max(between_two_by_rank[:2]) / max(gloo_between_two_by_rank[:2])
+    result("between_two", between_two, varies=True)
+    result("n_ranks", n)
+
+# For 4 bytes (fastest_4_bytes) was the fastest, for 16 MB (fastest_16_mb). MPI's
+# all-reduce took (mpi_over_gloo_small) times as long as Gloo's for 4 bytes, and
+# (mpi_over_gloo_large) times for 16 MB.
+
+# --- When it goes wrong ---------------------------------------------------------------
+
+# MPI has no timeout, and nobody can free a rank that waits in it. What hangs, hangs
+# until the program is ended. Five faults, from the silent ones to the loud ones.
+
+# --- Every rank its own root ----------------------------------------------------------
+
+# Predict: Somebody has written `root=rank`, so every rank takes itself for the root. Is
+# there an error, a hang, or a result?
+
+everyone()
+if rank == 0:
+    print("\n## When it goes wrong\n")
+
+play("ranks")
+aside = comm.Dup()  # the same ranks; its messages meet no others
+x = np.full(3, float(rank))
+show(aside.Bcast(x, root=rank), rank)
+
+x_by_rank = to_rank_0(x)
+if rank == 0:
+    play("kernel")
+    got = [x.tolist() for x in x_by_rank]
+    print(*got, sep="\n")
+    result("own_root", got[-1], varies=True)
+
+# No error, and here all have (own_root): MPICH has done something that nobody asked
+# for, and the result looks right. MPI forbids it, and does not check [mpi]. With other
+# sizes, or one rank that is mistaken, the same fault can hang. `Dup` makes a
+# communicator with the same ranks whose messages never meet those of another. A library
+# that uses MPI makes one for itself, and what our fault may have left behind stays in
+# this one.
+
+# --- One rank pickles, the others do not ----------------------------------------------
+
+# `allreduce` and `Allreduce` differ in one letter, and do not belong together. A rank
+# that is stuck in MPI can be freed by one thing alone: the call that is missing. So
+# that this notebook can go on, a second thread makes it, two seconds later.
+
+
+def later(call, *given, seconds=2):
+    """Let a second thread make a call in a while: the one that is missing."""
+    threading.Timer(seconds, call, given).start()
+
+
+everyone()
+play("ranks")
+
+pair = comm.Split(rank < 2)  # the next faults are of ranks 0 and 1
+pair.allreduce(0)  # from now on pair has what it needs for objects
+three = np.ones(3)
+
+# Predict: Rank 0 calls the one, rank 1 the other. What does each of them wait for?
+
+# mpi4py makes the lower-case call of messages that carry pickled objects, and these
+# travel in a communicator of their own. So neither rank ever hears of the other. Had
+# there been no way out, only ending all ranks would have helped.
+
+# --- Safe when small ------------------------------------------------------------------
+
+# Both ranks of a pair send first and then receive, the deadlock of chapter 6:
+
+
+def swap(mine, theirs):
+    if rank < 2:
+        pair.Send(mine, 1 - rank)
+        pair.Recv(theirs, 1 - rank)
+
+
+everyone()
+
+theirs = np.zeros(3)
+show(swap(three + rank, theirs), rank)
+
+theirs_by_rank = to_rank_0(theirs)
+if rank == 0:
+    play("kernel")
+    assert [x.tolist() for x in theirs_by_rank[:2]] == [[2.0] * 3, [1.0] * 3]
+
+# Predict: With three numbers it worked. And with a million bytes?
+
+# Up to (eager) bytes the message leaves, whether or not somebody receives it, and above
+# that `Send` waits. So such a program passes its tests, and hangs when the arrays grow.
+# To find it in a test, write `Ssend`: it waits for its receiver at any size, as Gloo's
+# `send` does.
+
+everyone()
+play("ranks")
+pair.Barrier()
+total = comm.allreduce(rank)
+assert total == world_size * (world_size - 1) // 2
+
+# --- An exception on one rank ---------------------------------------------------------
+
+# For the last two faults, programs of their own, on two fresh ranks:
+
+
+def mpiexec(program, *options, seconds=2):
+    """Return what a program printed, and its exit code, or "stuck"."""
+    beside = shutil.which("mpiexec", path=os.path.dirname(sys.executable))
+    command = [beside or shutil.which("mpiexec"), "-n", "2", sys.executable]
+    told = ("PMI", "HYD", "MPI_", "OMPI_")  # by an mpiexec that started us
+    fresh = {k: v for k, v in os.environ.items() if not k.startswith(told)}
+    out = subprocess.PIPE
+    running = subprocess.Popen([*command, *options, "-c", program], env=fresh,
+                               stdout=out, stderr=subprocess.STDOUT, text=True)
+    try:
+        said, ended = running.communicate(timeout=seconds)[0], running.returncode
+    except subprocess.TimeoutExpired:
+        running.terminate()
+        said, ended = running.communicate()[0], "stuck"
+    return said, ended
+
+
+everyone()
+if rank == 0:
+    play("kernel")
+    failing = """
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+if comm.rank == 1:
+    raise ValueError("nothing to send")
+comm.recv(source=1)
+"""
+
+# Predict: Rank 1 raises, and prints its error. When does the program end?
+
+if rank == 0:
+    said, plain_end = mpiexec(failing)
+    print(plain_end, "ValueError" in said)
+    said, guarded_end = mpiexec(failing, "-m", "mpi4py")
+    print(guarded_end, "ValueError" in said)
+
+if rank == 0:
+    assert plain_end == "stuck" and guarded_end == 1
+
+# Never. Before rank 1 ends, mpi4py calls `MPI_Finalize`, which waits for the others,
+# and rank 0 waits for a message. With `python -m mpi4py` an exception that nobody
+# catches calls `MPI_Abort` instead, and all ranks end [mpi4pyrun]. Start every program
+# with `mpiexec -n 4 python -m mpi4py program.py`.
+
+# --- A rank that dies -----------------------------------------------------------------
+
+# The same program once over MPI, started by `mpiexec`, and once over Gloo, its two
+# processes started by hand:
+
+if rank == 0:
+    dying = """
+import os, signal, sys
+{join}
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    receive()
+except RuntimeError as error:
+    print("rank 0 lives:", str(error)[:60])
+"""
+    by_mpi = """
+from mpi4py import MPI
+rank = MPI.COMM_WORLD.rank
+receive = lambda: MPI.COMM_WORLD.recv(source=1)
+"""
+    by_gloo = """
+import torch
+from torch import distributed as dist
+rank, file = int(sys.argv[1]), "file://" + sys.argv[2]
+dist.init_process_group("gloo", file, rank=rank, world_size=2)
+receive = lambda: dist.recv(torch.zeros(1), 1)
+"""
+
+
+def by_hand(program):
+    """Return what rank 0 printed."""
+    with tempfile.TemporaryDirectory() as folder:
+        told = [os.path.join(folder, "meeting")]
+        loopback = "lo0" if sys.platform == "darwin" else "lo"
+        local = os.environ | {"GLOO_SOCKET_IFNAME": loopback}
+        both = [
+            subprocess.Popen([sys.executable, "-c", program, str(r), *told],
+                             env=local, stdout=subprocess.PIPE, text=True)
+            for r in (0, 1)
+        ]
+        return [process.communicate(timeout=60)[0] for process in both][0]
+
+
+# Predict: Rank 1 is killed while rank 0 waits for it. In which of the two does rank 0
+# live on?
+
+if rank == 0:
+    said, ended = mpiexec(dying.format(join=by_mpi))
+    survived_mpi = "lives" in said
+    print("MPI: exit code", ended)
+    said = by_hand(dying.format(join=by_gloo))
+    survived_gloo = "lives" in said
+    print("Gloo:", said)
+
+
+def leave_group():
+    """The end of the ranks: rank 0 may go on alone."""
+    everyone()
+    dist.destroy_process_group()
+
+
+if rank == 0:
+    assert survived_gloo and not survived_mpi and ended
+
+# Gloo's survivor gets an error and still has its variables, as in chapter 5. With
+# `mpiexec` nobody survives: it ends the others, as `torchrun` does. That is the
+# launcher's doing, and for most programs it is what one wants.
+#
+# | fault | MPI | Gloo, in this book |
+# | --- | --- | --- |
+# | ranks that wait for ever | no timeout: end the program | an error after the timeout, then `reset` |
+# | an exception on one rank | all hang, without `-m mpi4py` | the others have an error after the timeout |
+# | a rank dies | `mpiexec` ends all | the others have an error at once |
+
+# --- Which for what -------------------------------------------------------------------
+
+# | what you need | take | because |
+# | --- | --- | --- |
+# | to train with PyTorch | `torch.distributed` | DDP and all that the next chapters build on it speak it |
+# | sums of bfloat16 | `torch.distributed` | MPICH 5.0.2 has none |
+# | an error in place of a hang | `torch.distributed` | MPI has no timeout |
+# | more ranks than cores | Gloo | its ranks sleep while they wait |
+# | arrays of NumPy, one core a rank | mpi4py | a smaller latency; prefix sums, derived types, `Put` |
+# | to be started on a cluster | what its manual says | `mpiexec` can start PyTorch's ranks, too: one `bcast` |
+#
+# They get on well in one process, as this page has shown: start with `mpiexec`, tell
+# each other the address, train with `torch.distributed`.
+
+# --- What you can do now --------------------------------------------------------------
+
+# - Read a program in MPI or in `torch.distributed`, and write its twin.
+# - Start ranks with `mpiexec`, and form a group of PyTorch among them by one `bcast`.
+# - Choose between a buffer and an object by the letter, and know which of them fills
+#   and which returns.
+# - Say what a message and an all-reduce cost in both, and what a waiting rank costs the
+#   others.
+# - Tell five faults apart, and start programs so that an exception ends all ranks.
+
+# --- Run it on a cluster --------------------------------------------------------------
+
+#     mpiexec -n 4 python scripts/09_mpi.py
+#
+# `python scripts/09_mpi.py` starts `mpiexec` itself. A batch system has its own words
+# for where the ranks run, and often its own MPI: build mpi4py against that one. If all
+# ranks say that they are rank 0 of 1, `mpiexec` belongs to another MPI than mpi4py.
+
+# --- Where to read on -----------------------------------------------------------------
+
+# - [dalcin2021]: mpi4py, by its authors. [mpi4pyrun]: exceptions and deadlocks, and the
+#   option against them.
+# - [mpi]: the standard. Chapter 3 for messages, 5 for derived types, 6 for collectives,
+#   12 for one-sided communication.
+# - [gropp2014]: MPI by example.
+# - [thakur2005]: how MPICH chooses its all-reduce.
+# - [nccl]: how a communicator is created from a unique id, with MPI as the carrier.
+
+leave_group()
