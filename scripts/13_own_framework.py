@@ -1063,9 +1063,6 @@ class BatchNorm1d(BatchNorm):
         super().__init__(weight, bias, eps, momentum)
 
 
-print("\n## Layers, and ResNet-9\n")
-
-
 class BatchNorm2d(BatchNorm1d):
     """Batch norm of images (n, channels, h, w)."""
 
@@ -1138,6 +1135,7 @@ def ResNet9(device=None, dtype="float32"):
         Linear(128, 10, dtype=dtype))
 
 
+print("\n## Layers, and ResNet-9\n")
 model = ResNet9()
 result("n_parameters", sum(p.size for p in model.parameters()))
 result("n_tensors", len(model.parameters()))
