@@ -15,6 +15,7 @@ from ranklab.framework.modules import Flatten, Module, ReLU, Residual, Sequentia
 from ranklab.framework.operators import Operators
 from ranklab.framework.optimizers import SGD, Optimizer
 from ranklab.framework.recording import checked, recording
+from ranklab.images import CIFAR10Dataset
 
 
 def add(a, b):
@@ -294,4 +295,6 @@ nn = SimpleNamespace(
 optim = SimpleNamespace(SGD=SGD, Adam=Adam)
 
 
-data = SimpleNamespace(DataLoader=DataLoader, RandomSampler=RandomSampler)
+data = SimpleNamespace(
+    CIFAR10Dataset=CIFAR10Dataset, DataLoader=DataLoader, RandomSampler=RandomSampler
+)
