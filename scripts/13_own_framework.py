@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 from statistics import median
+from timeit import repeat
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
@@ -781,29 +782,18 @@ def conv(x, weight, bias, stride=1, padding=0):
 # Predict: The columns are copied before they are multiplied, and every pixel up to nine
 # times. How much of the time is left for the product?
 
-
-def median_seconds(*functions, repeats=15):
-    """The median time of each function; they take turns."""
-    times = [[] for _ in functions]
-    for _ in range(repeats):
-        for function, own_times in zip(functions, times):
-            began = time.perf_counter()
-            function()
-            own_times.append(time.perf_counter() - began)
-    return [median(own_times) for own_times in times]
-
-
 shapes = (64, 32, 16, 16), (64, 32, 3, 3), 64, (64 * 16 * 16, 288), (288, 64)
 draw = np.random.default_rng(0)
 *inputs, left, right = (draw.random(shape, "float32") for shape in shapes)
 as_torch = [torch.tensor(a) for a in inputs]
+products = (
+    lambda: conv(*inputs, padding=1),
+    lambda: left @ right,
+    lambda: torch.conv2d(*as_torch, padding=1),
+)
 torch.set_num_threads(1)
 with threadpool_limits(1):
-    of_conv, of_product, of_torchs = median_seconds(
-        lambda: conv(*inputs, padding=1),
-        lambda: left @ right,
-        lambda: torch.conv2d(*as_torch, padding=1),
-    )
+    of_conv, of_product, of_torchs = (min(repeat(f, number=1)) for f in products)
 result("product_share", round(of_product / of_conv, 2), varies=True)
 result("conv_over_torchs", round(of_conv / of_torchs, 1), varies=True)
 
@@ -1021,15 +1011,17 @@ def _added(rows, times=None):
 
 
 class BatchNorm(Module):
-    """Batch norm with running statistics; which axes it takes, its subclasses say."""
+    """Batch norm with running statistics.
 
-    axes = ()
+    Its subclasses say how many axes it takes, and how a parameter is made: parameter(shape, dtype).
+    """
 
-    def __init__(self, weight, bias, eps, momentum):
-        self.weight, self.bias, self.eps, self.momentum = weight, bias, eps, momentum
-        self.running_mean = np.zeros_like(weight.array)
-        self.running_var = np.ones_like(weight.array)
-        self.synchronize = None
+    def __init__(self, num_features, eps=1e-5, momentum=0.1, device=None, dtype="float32"):
+        self.weight, self.bias = (self.parameter(num_features, dtype) for _ in range(2))
+        self.weight.array[...] = 1
+        self.eps, self.momentum, self.synchronize = eps, momentum, None
+        self.running_mean = np.zeros_like(self.weight.array)
+        self.running_var = np.ones_like(self.weight.array)
 
     def forward(self, x):
         if x.ndim not in self.axes:
@@ -1080,22 +1072,13 @@ class Conv(Module):
 class BatchNorm1d(BatchNorm):
     """Batch norm of (n, channels) or (n, channels, length)."""
 
-    axes = 2, 3
-
-    def __init__(self, num_features, eps=1e-5, momentum=0.1, device=None,
-                 dtype="float32"):
-        weight, bias = (parameter(num_features, dtype) for _ in range(2))
-        weight.array[...] = 1
-        super().__init__(weight, bias, eps, momentum)
+    parameter, axes = staticmethod(parameter), (2, 3)
 
 
-print("\n## Layers, and ResNet-9\n")
-
-
-class BatchNorm2d(BatchNorm1d):
+class BatchNorm2d(BatchNorm):
     """Batch norm of images (n, channels, h, w)."""
 
-    axes = (4,)
+    parameter, axes = staticmethod(parameter), (4,)
 
 
 # From ranklab.framework.modules:
@@ -1164,6 +1147,7 @@ def ResNet9(device=None, dtype="float32"):
         Linear(128, 10, dtype=dtype))
 
 
+print("\n## Layers, and ResNet-9\n")
 model = ResNet9()
 result("n_parameters", sum(p.size for p in model.parameters()))
 result("n_tensors", len(model.parameters()))
