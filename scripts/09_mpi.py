@@ -8,9 +8,9 @@
 
 import html
 import io
+import json
 import mmap
 import os
-import pickle
 import re
 import shutil
 import signal
@@ -133,7 +133,7 @@ store_ = next(dist.rendezvous("env://"))[0]
 form_groups()
 
 
-APART = ["between_two", "differ", "eager", "found", "kind", "kinds", "name", "refused", "sizes"]  # the kernel and the ranks have one each
+APART = ["differ", "eager", "found", "kind", "kinds", "name", "names", "refused", "seconds"]  # the kernel and the ranks have one each
 playing, held_by = "kernel", {"ranks": {}}
 
 
@@ -190,6 +190,7 @@ before = torch.tensor([2.0**rank], dtype=torch.float64)
 after = torch.zeros(comm.size, dtype=torch.float64)
 comm.Allgather(before, after)
 same_numbers = comm.rank == rank and comm.size == world_size
+library = MPI.Get_library_version()
 
 
 def to_rank_0(value):
@@ -505,8 +506,8 @@ messages = {  # name: PyTorch's call, MPI's twin, who calls it
     ),
 }
 
-# Then chapter 7: the nine collectives, a handle, a group. `part` is one of the n parts
-# of `x`, and `y` begins as a copy of `x`, so that PyTorch may overwrite it.
+# Then chapter 7: the nine collectives, and a group. `part` is one of the n parts of
+# `x`, and `y` begins as a copy of `x`, so that PyTorch may overwrite it.
 
 everyone()
 collectives = {
@@ -538,11 +539,7 @@ reductions = {
     "all-reduce": (
         lambda: dist.all_reduce(y, op), lambda: comm.Allreduce(x, y, op)
     ),
-    "all-reduce, a handle": (
-        lambda: dist.all_reduce(y, op, async_op=True).wait(),
-        lambda: comm.Iallreduce(x, y, op).Wait(),
-    ),
-    "all-reduce, a group": (
+    "all-reduce, in a group": (
         lambda: dist.all_reduce(y, op, team),
         lambda: team_comm.Allreduce(x, y, op),
     ),
@@ -596,8 +593,8 @@ def numbers(dtype):
     x = (x if dtype.is_floating_point else 3 * x).to(dtype)
     parts = list(x.chunk(world_size))
     part = parts[rank].clone()
-    parts = parts if rank == 0 else None  # only the root has them
-    return {"x": x, "y": x.clone(), "part": part, "parts": parts}
+    # x, y, part, parts: these only the root has
+    return x, x.clone(), part, parts if rank == 0 else None
 
 
 def apart(call, twin, dtype=torch.float32, ops=(dist.ReduceOp.SUM, MPI.SUM)):
@@ -611,6 +608,9 @@ def apart(call, twin, dtype=torch.float32, ops=(dist.ReduceOp.SUM, MPI.SUM)):
     return max(map(units, *results))
 
 
+plt.switch_backend("Agg")  # figures go to files
+plt.rcParams.update(STYLE)
+
 everyone()
 R = dist.ReduceOp
 sums = [(R.SUM, MPI.SUM)]
@@ -622,8 +622,8 @@ kinds = {
 }
 differ = {}
 for name, (call, twin, who) in messages.items():
-    both = (apart(call, twin) for _ in range(who in ("all", rank)))
-    differ[name, "float32"] = max(both, default=0)
+    takes_part = who in ("all", rank)
+    differ[name, "float32"] = apart(call, twin) if takes_part else 0
 for name, pair in (collectives | reductions).items():
     for kind, types in kinds.items():
         ops = numeric if name in reductions else sums
@@ -767,24 +767,24 @@ total = comm.allreduce(x)  # a result, which is easily thrown away
 kept = x.item(), total.item()
 
 
-def least(call, repeats=5):
-    """The least seconds of a call that all ranks make."""
+def in_a_row(call, repeats=5):
+    """The least and the median seconds of a call, again and again."""
     seconds = []
+    dist.barrier()
     for _ in range(repeats + 1):
-        dist.barrier()
         start = time.perf_counter()
         call()
         seconds.append(time.perf_counter() - start)
-    return min(seconds[1:])  # the first one warms up
+    return min(seconds[1:]), float(np.median(seconds[1:]))  # 0 warms up
 
 
 tensor = torch.rand(100_000, dtype=torch.float64)
 listed = tensor.tolist()
-ways = [
+three = [
     lambda: comm.Bcast(tensor, 0), lambda: comm.bcast(tensor, 0),
     lambda: comm.bcast(listed, 0),
 ]
-bcast_times = [least(way) for way in ways]
+bcast_times = [in_a_row(call) for call in three]
 
 # From ranklab.taught.feeding:
 
@@ -807,7 +807,7 @@ if rank == 0:
 
 bcast_times_by_rank = to_rank_0(bcast_times)
 if rank == 0:
-    buffer, pickled, as_list = np.max(bcast_times_by_rank, axis=0)
+    buffer, pickled, as_list = np.max(bcast_times_by_rank, axis=0)[:, 0]
     assert buffer < pickled < as_list or not cores_are_free()
     result("pickled_over_buffer", pickled / buffer, varies=True)
     result("list_over_buffer", as_list / buffer, varies=True)
@@ -818,84 +818,68 @@ if rank == 0:
 
 # --- What a message costs -------------------------------------------------------------
 
-# Chapter 6's ping-pong, now over both libraries. MPI gets NumPy's view of the ball,
-# which it takes faster than a tensor.
-#
-# Predict: Gloo sends through TCP. MPICH's ranks on one host share memory. Which of the
-# two has the smaller latency, and by how much?
+# Chapter 6's ping-pong, over both. For MPI it is a program of its own on two fresh
+# ranks, as it would stand on a cluster:
 
+if rank == 0:
+    print("\n## What a message costs\n")
+    speed = """
+import json, time
+from mpi4py import MPI
 
-def mpi_ping(nbytes, repeats=10):
-    """Seconds that one message takes between ranks 0 and 1, as in `ping`."""
-    ball, seconds = np.zeros(nbytes, np.uint8), []
-    for _ in range(repeats + 1):
+comm = MPI.COMM_WORLD
+
+def ping(nbytes, repeats=20):
+    ball, seconds = bytearray(nbytes), []
+    for _ in range(repeats):
         start = time.perf_counter()
-        if rank == 0:
+        if comm.rank == 0:
             comm.Send(ball, 1)
             comm.Recv(ball, 1)
-        elif rank == 1:
+        else:
             comm.Recv(ball, 0)
             comm.Send(ball, 0)
         seconds.append((time.perf_counter() - start) / 2)
-    return min(seconds[1:]) if rank < 2 else float("nan")
+    return min(seconds)
+
+found = {"messages": [ping(4**k) for k in range(1, 12)]}
+used = time.process_time()
+time.sleep(0.3 * (comm.rank == 0))
+comm.Barrier()  # rank 1 waits for 0.3 seconds
+found["processor"] = time.process_time() - used
+print(json.dumps(found) * comm.rank)  # of rank 1
+"""
 
 
-# Chapter 6 said that MPI sends small messages eagerly, and waits with large ones for
-# the receiver. Where is the border? A message that leaves although nobody receives it
-# was sent eagerly, so ask:
+def mpiexec(program, *options, n=2, seconds=20, sleeps="1"):
+    """Return what a program printed, and its exit code, or "stuck"."""
+    beside = shutil.which("mpiexec", path=os.path.dirname(sys.executable))
+    command = [beside or shutil.which("mpiexec"), "-n", str(n), sys.executable]
+    told = ("PMI", "HYD", "MPI_", "OMPI_")  # by an mpiexec that started us
+    fresh = {k: v for k, v in os.environ.items() if not k.startswith(told)}
+    fresh["MPIR_CVAR_ENABLE_HEAVY_YIELD"] = sleeps
+    running = subprocess.Popen([*command, *options, "-c", program], env=fresh,
+                               stdout=subprocess.PIPE, text=True,
+                               stderr=subprocess.STDOUT)
+    try:
+        said, ended = running.communicate(timeout=seconds)[0], running.returncode
+    except subprocess.TimeoutExpired:
+        running.terminate()
+        said, ended = running.communicate()[0], "stuck"
+    return said, ended
 
 
-def leaves_at_once(nbytes):
-    """Is a message gone although rank 1 has not called Recv?"""
-    letter, gone = np.zeros(nbytes, np.uint8), None
-    if rank == 0:
-        request = comm.Isend(letter, 1)
-        gone = request.Test()
-    dist.barrier()  # now rank 1 may receive
-    if rank == 1:
-        comm.Recv(letter, 0)
-    elif rank == 0:
-        request.Wait()
-    return comm.bcast(gone)
+# A rank that waits in MPICH looks again and again whether something has come: it spins.
+# With one variable set, `MPIR_CVAR_ENABLE_HEAVY_YIELD=1`, it sleeps between two looks.
+# The lab sets it, as the ranks of a notebook often have to share cores. The program
+# runs both ways.
+#
+# Predict: Gloo sends through TCP, and its ranks sleep while they wait. MPICH's ranks on
+# one host share memory. How much faster is MPI for 4 bytes? How much of that is due to
+# the spinning?
 
-
-everyone()
 if rank == 0:
-    print("\n## What a message costs\n")
-
-play("ranks")
-
-eager, waits = 1, 1 << 22  # bytes
-while waits - eager > 1:
-    middle = (eager + waits) // 2
-    if leaves_at_once(middle):
-        eager = middle
-    else:
-        waits = middle
-
-
-def from_rank_0(make):
-    """What make() returns on rank 0, in the kernel, on every rank: a copy for each."""
-    before = play("kernel")
-    box = [pickle.dumps(make()) if rank == 0 else None]
-    dist.broadcast_object_list(box, group=driver)
-    play(before)
-    return pickle.loads(box[0])
-
-
-def push(name, make):
-    """Give all ranks what make() returns in the kernel, under this name: a copy for each."""
-    before = play("ranks")
-    globals()[name] = from_rank_0(make)
-    play(before)
-
-
-everyone()
-if rank == 0:
-    play("kernel")
-    sizes = [4**k for k in range(1, 12)]
-
-push("sizes", lambda: sizes)
+    spinning, sleeping = (json.loads(mpiexec(speed, sleeps=s)[0]) for s in "01")
 
 # From ranklab.taught.messages:
 
@@ -921,12 +905,35 @@ def ping(nbytes, repeats=10, a=0, b=1):
     return min(times[1:]) if me in (a, b) else float("nan")  # 0 warms up
 
 
-play("ranks")
-pings = [[(ping(b), mpi_ping(b)) for b in sizes] for _ in range(3)]
-at_the_border = [(mpi_ping(eager), mpi_ping(waits)) for _ in range(9)]
+# Chapter 6 said that MPI sends small messages eagerly, and waits with large ones for
+# the receiver. Where is the border? A message that is gone although nobody receives it
+# was sent eagerly. So ask, and halve the distance:
 
-plt.switch_backend("Agg")  # figures go to files
-plt.rcParams.update(STYLE)
+everyone()
+play("ranks")
+
+gloo_messages = [ping(4**k) for k in range(1, 12)]
+
+
+def leaves_at_once(nbytes):
+    """Is a message gone although rank 1 has not called Recv?"""
+    letter, gone = np.zeros(nbytes, np.uint8), None
+    if rank == 0:
+        request = comm.Isend(letter, 1)
+        gone = request.Test()
+    dist.barrier()  # now rank 1 may receive
+    if rank == 1:
+        comm.Recv(letter, 0)
+    elif rank == 0:
+        request.Wait()
+    return comm.bcast(gone)
+
+
+eager, waits = 1, 1 << 22  # bytes
+while waits - eager > 1:
+    middle = (eager + waits) // 2
+    at_once = leaves_at_once(middle)
+    eager, waits = (middle, waits) if at_once else (eager, middle)
 
 
 def save_figures():
@@ -937,122 +944,95 @@ def save_figures():
         plt.close(figure)
 
 
-pings_by_rank = to_rank_0(pings)
+everyone()
 if rank == 0:
     play("kernel")
-    by_gloo, by_mpi = np.min(pings_by_rank[0], axis=0).T
+    sizes = [4**k for k in range(1, 12)]
 
+gloo_messages_by_rank = to_rank_0(gloo_messages)
 play("ranks")
 eager_by_rank = to_rank_0(eager)
 if rank == 0:
     play("kernel")
-    eager = eager_by_rank[0]
+    by_gloo, eager = gloo_messages_by_rank[0], eager_by_rank[0]
+    curves = {
+        "Gloo": (by_gloo, "C0o-"), "MPI, sleeps": (sleeping["messages"], "C1s-"),
+        "MPI, spins": (spinning["messages"], "C2v-"),
+    }
     fig, ax = plt.subplots(num="gloo-mpi")
-    ax.loglog(sizes, 1e6 * by_gloo, "C0o-", label="Gloo")
-    ax.loglog(sizes, 1e6 * by_mpi, "C1s-", label="MPI")
+    for name, (seconds, style) in curves.items():
+        ax.loglog(sizes, 1e6 * np.array(seconds), style, label=name)
     ax.axvline(eager, color="C7", linestyle=":")
-    ax.text(eager, 1e6 * by_mpi[0], " MPI waits\n for Recv", va="bottom", fontsize=9)
+    low = 1e6 * min(spinning["messages"])
+    for side, text in (("right", "eager "), ("left", " waits for Recv")):
+        ax.text(eager, low, text, ha=side, fontsize=9)
     ax.set(xlabel="size of the message (bytes)", ylabel="time (µs)")
     ax.legend()
     save_figures()
 
-# From ranklab.taught.messages:
-
-
-def latency_bandwidth(sizes, seconds):
-    """Fit T(n) = alpha + n / beta to measured times.
-
-    Return alpha (s) and beta (bytes/s). Least squares of the relative error,
-    so that every size has the same weight.
-    """
-    n, t = np.asarray(sizes, dtype=float), np.asarray(seconds, dtype=float)
-    equations = np.stack([1 / t, n / t], axis=1)
-    (alpha, per_byte), *_ = np.linalg.lstsq(equations, np.ones(len(t)))
-    return float(alpha), float(1 / per_byte)
-
-
 if rank == 0:
-    gloo_alpha, gloo_beta = latency_bandwidth(sizes, by_gloo)
-    mpi_alpha, mpi_beta = latency_bandwidth(sizes, by_mpi)
-    assert mpi_alpha < gloo_alpha or not cores_are_free()
-    result("gloo_alpha", 1e6 * gloo_alpha, varies=True)
-    result("mpi_alpha", 1e6 * mpi_alpha, varies=True)
-    result("gloo_beta", gloo_beta / 1e9, varies=True)
-    result("mpi_beta", mpi_beta / 1e9, varies=True)
+    result("gloo_us", 1e6 * min(by_gloo[:3]), varies=True)
+    for name, one in (("sleeping", sleeping), ("spinning", spinning)):
+        result(f"{name}_us", 1e6 * min(one["messages"][:3]), varies=True)
+        result(f"{name}_processor", one["processor"], varies=True)
     result("eager", eager, varies=True)
 
-at_the_border_by_rank = to_rank_0(at_the_border)
+library_by_rank = to_rank_0(library)
 if rank == 0:
-    below, above = np.min(at_the_border_by_rank[0], axis=0)
-    result("over_the_border", above / below, varies=True)
+    mpich = library_by_rank[0].startswith("MPICH")
+    if mpich and cores_are_free():
+        assert 5 * min(spinning["messages"]) < min(sleeping["messages"])
+        assert 5 * min(spinning["messages"]) < min(by_gloo)
+        assert sleeping["processor"] < spinning["processor"]
+    save_figures()
 
-# On this machine α is (gloo_alpha) µs with Gloo and (mpi_alpha) µs with MPI; β is
-# (gloo_beta) and (mpi_beta) GB/s. Up to (eager) bytes MPI sends eagerly; one byte more
-# takes (over_the_border) times as long.
+# A small message takes (gloo_us) µs over Gloo, (spinning_us) µs over MPI that spins,
+# and (sleeping_us) µs over MPI that sleeps. So the small latency is the spinning. The
+# step is at (eager) bytes: above that, MPI's sender waits for the receiver, too.
 
-# --- Ranks that spin and ranks that sleep ---------------------------------------------
+# --- Ranks that spin, on busy cores ---------------------------------------------------
 
-# How can MPI be so fast? A rank that waits in Gloo sleeps, and the operating system
-# must wake it. A rank that waits in MPICH looks again and again whether something has
-# come. That it spins can be seen: count the processor's time.
+# What does the spinning cost? While rank 1 waited for 0.3 seconds, it used
+# (spinning_processor) seconds of a core when it spun, and (sleeping_processor) when it
+# slept. With a core for each rank that harms nobody. Here two ranks and a program that
+# computes share one core:
 #
-# Predict: Rank 1 waits 0.3 seconds for a message. How much of the processor's time does
-# it use, with either library? What does that mean for a rank that has work to do?
+# Predict: The two all-reduce one number again and again. Is it still better to spin?
 
-
-def waiting(send, receive):
-    """Processor seconds of rank 1 while it waits 0.3 s for a message."""
-    dist.barrier()
-    used = time.process_time()
-    if rank == 0:
-        time.sleep(0.3)
-        send(letter, 1)
-    elif rank == 1:
-        receive(letter, 0)
-    return time.process_time() - used
-
-
-def working(meet):
-    """Products that rank 0 gets done in 0.2 s while the others wait for it."""
-    a, done = torch.ones(64, 64), 0
-    dist.barrier()
-    end = time.perf_counter() + 0.2
-    while rank == 0 and time.perf_counter() < end:
-        a, done = a @ a / 64, done + 1
-    meet()
-    return done
-
-
-everyone()
 if rank == 0:
-    print("\n## Ranks that spin and ranks that sleep\n")
+    print("\n## Ranks that spin, on busy cores\n")
+    crowded = """
+import os, time
+from array import array
+from mpi4py import MPI
 
-play("ranks")
+comm, x = MPI.COMM_WORLD, array("i", [1])
+pair = comm.Split(comm.rank < 2)
+if hasattr(os, "sched_setaffinity"):  # Linux
+    os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])  # one core
+comm.Barrier()
+start = time.perf_counter()
+if comm.rank == 2:
+    while time.perf_counter() < start + 0.4:
+        pass  # computes
+else:
+    for _ in range(40):
+        pair.Allreduce(MPI.IN_PLACE, x)
+if comm.rank == 0:
+    print((time.perf_counter() - start) / 40)
+"""
+    spin, sleep = (float(mpiexec(crowded, n=3, sleeps=s)[0]) for s in "01")
 
-letter = torch.zeros(1)
-spent = waiting(dist.send, dist.recv), waiting(comm.Send, comm.Recv)
-done = [(working(dist.barrier), working(comm.Barrier)) for _ in range(3)]
-
-spent_by_rank = to_rank_0(spent)
 if rank == 0:
-    play("kernel")
-    asleep, spinning = spent_by_rank[1]
+    result("crowded_spin", 1e3 * spin, varies=True)
+    result("crowded_sleep", 1e3 * sleep, varies=True)
+    if mpich and hasattr(os, "sched_setaffinity"):
+        assert sleep < spin
 
-done_by_rank = to_rank_0(done)
-if rank == 0:
-    beside_gloo, beside_mpi = np.max(done_by_rank[0], axis=0)
-    if cores_are_free():
-        assert asleep < 0.1 < spinning
-        assert os.cpu_count() >= n or beside_mpi < beside_gloo
-    result("asleep", asleep, varies=True)
-    result("spinning", spinning, varies=True)
-    result("beside_spinners", beside_mpi / beside_gloo, varies=True)
-    result("cores", os.cpu_count(), varies=True)
-
-# In Gloo the wait of 0.3 seconds took (asleep) seconds of a core, in MPI (spinning). On
-# (cores) cores, while the other ranks wait in MPI, rank 0 gets (beside_spinners) of the
-# work done that it does while they wait in Gloo. So give every MPI rank a core of its
-# own. Where ranks must share cores, MPI's small latency is of no use.
+# No: an all-reduce takes (crowded_spin) ms on average where they spin, and
+# (crowded_sleep) ms where they sleep. A rank that spins keeps the core that the other
+# one needs, until the operating system takes it away. Give every rank of MPI a core of
+# its own, or let it sleep.
 
 # --- One all-reduce, written once -----------------------------------------------------
 
@@ -1236,13 +1216,13 @@ play("ranks")
 
 shared = SharedMemory()
 ways = {
-    "MPI": lambda x: comm.Allreduce(MPI.IN_PLACE, x.numpy()),
     "Gloo": dist.all_reduce,
-    "ring, MPI": lambda x: ring_all_reduce(x, rank, world_size, mpi_sendrecv),
+    "MPI": lambda x: comm.Allreduce(MPI.IN_PLACE, x.numpy()),
     "ring, Gloo": lambda x: ring_all_reduce(x, rank, world_size, sendrecv),
+    "ring, MPI": lambda x: ring_all_reduce(x, rank, world_size, mpi_sendrecv),
     "shared": shared.all_reduce,
 }
-sums = {}
+names, sums = list(ways), {}
 for way, all_reduce in ways.items():
     sums[way] = torch.arange(1001) % 7 + rank
     all_reduce(sums[way])
@@ -1256,70 +1236,45 @@ if rank == 0:
 # shared is chapter 8's way through shared memory, on one host its fastest for large
 # tensors.
 #
-# Predict: MPI has the smaller latency, and its ranks spin. Here (n_ranks) ranks share
-# (cores) cores. Who wins with 4 bytes, who with 16 MB?
-
-
-def seconds(nbytes, repeats):
-    """The least seconds of each way to all-reduce a tensor."""
-    x = torch.zeros(nbytes // 4)  # sums of zeros stay zeros
-    return [least(lambda: way(x), repeats) for way in ways.values()]
-
+# Predict: Here MPI sleeps. Which way is the fastest for 4 bytes, and which for 4 MB?
 
 everyone()
 play("ranks")
+seconds = []
+for nbytes in [4, 1 << 12, 1 << 17, 1 << 22]:
+    x = torch.zeros(nbytes // 4)  # sums of zeros stay zeros
+    repeats = 21 if nbytes < 1 << 20 else 5
+    seconds.append([in_a_row(lambda: way(x), repeats) for way in ways.values()])
 
-small = [seconds(nbytes, 15) for nbytes in (4, 1 << 12, 1 << 16)]
-large = [seconds(nbytes, 3) for nbytes in (1 << 20, 1 << 24)]
-
-x, first_two = torch.zeros(1), dist.new_group([0, 1])
-two = comm.Split(rank < 2)
-between_two = least(lambda: rank < 2 and two.Allreduce(MPI.IN_PLACE, x), 15)
-gloo_between_two = least(lambda: rank < 2 and dist.all_reduce(x, group=first_two), 15)
-
-everyone()
+names_by_rank = to_rank_0(names)
 if rank == 0:
     play("kernel")
-    all_reduce_sizes = [4, 1 << 12, 1 << 16, 1 << 20, 1 << 24]
-    names = ["MPI", "Gloo", "ring, MPI", "ring, Gloo", "shared"]
+    sizes, names = [4, 1 << 12, 1 << 17, 1 << 22], names_by_rank[0]
 
-small_by_rank = to_rank_0(small)
-large_by_rank = to_rank_0(large)
+play("ranks")
+seconds_by_rank = to_rank_0(seconds)
 if rank == 0:
-    rows = [a + b for a, b in zip(small_by_rank, large_by_rank)]
-    measured = dict(zip(names, np.max(rows, axis=0).T))  # the slowest rank counts
+    play("kernel")
+    median = np.max(seconds_by_rank, axis=0)[:, :, 1].T  # of the slowest rank
     fig, ax = plt.subplots(num="all-reduces", figsize=(5.2, 3.6))
-    for way, marker in zip(names, "so^vP"):
-        ax.loglog(all_reduce_sizes, 1e3 * measured[way], marker=marker, label=way)
+    for i, (way, marker) in enumerate(zip(names, "os^vP")):
+        ax.loglog(sizes, 1e3 * median[i], f"C{i}{marker}-", label=way)
     ax.set(xlabel="size of the tensor (bytes)", ylabel="time (ms)")
     ax.legend()
     save_figures()
 
-
-def ratio(one, other, k):
-    return measured[one][k] / measured[other][k]
-
-
 if rank == 0:
-    fastest = [min(names, key=lambda way: measured[way][k]) for k in (0, -1)]
-    result("fastest_4_bytes", fastest[0], varies=True)
-    result("fastest_16_mb", fastest[1], varies=True)
-    result("mpi_over_gloo_small", ratio("MPI", "Gloo", 0), varies=True)
-    result("mpi_over_gloo_large", ratio("MPI", "Gloo", -1), varies=True)
-    result("rings", ratio("ring, MPI", "ring, Gloo", -1), varies=True)
+    for i, which in ((0, "4_bytes"), (-1, "4_mb")):
+        result(f"fastest_{which}", names[np.argmin(median[:, i])], varies=True)
+        mpi_over_gloo = median[1, i] / median[0, i]
+        result(f"mpi_over_gloo_{which}", mpi_over_gloo, varies=True)
+    result("rings", median[3, -1] / median[2, -1], varies=True)
+    save_figures()
 
-play("ranks")
-between_two_by_rank = to_rank_0(between_two)
-gloo_between_two_by_rank = to_rank_0(gloo_between_two)
-if rank == 0:
-    play("kernel")
-    between_two = max(between_two_by_rank[:2]) / max(gloo_between_two_by_rank[:2])
-    result("between_two", between_two, varies=True)
-    result("n_ranks", n)
-
-# For 4 bytes (fastest_4_bytes) was the fastest, for 16 MB (fastest_16_mb). MPI's
-# all-reduce took (mpi_over_gloo_small) times as long as Gloo's for 4 bytes, and
-# (mpi_over_gloo_large) times for 16 MB.
+# For 4 bytes (fastest_4_bytes) was the fastest, for 4 MB (fastest_4_mb). MPI's
+# all-reduce took (mpi_over_gloo_4_bytes) times as long as Gloo's for 4 bytes, and
+# (mpi_over_gloo_4_mb) times for 4 MB. Our ring of 4 MB took (rings) times as long over
+# MPI as over Gloo.
 
 # --- When it goes wrong ---------------------------------------------------------------
 
@@ -1361,7 +1316,7 @@ if rank == 0:
 # that this notebook can go on, a second thread makes it, two seconds later.
 
 
-def later(call, *given, seconds=2):
+def later(call, *given, seconds=3):
     """Let a second thread make a call in a while: the one that is missing."""
     threading.Timer(seconds, call, given).start()
 
@@ -1417,24 +1372,6 @@ assert total == world_size * (world_size - 1) // 2
 
 # For the last two faults, programs of their own, on two fresh ranks:
 
-
-def mpiexec(program, *options, seconds=2):
-    """Return what a program printed, and its exit code, or "stuck"."""
-    beside = shutil.which("mpiexec", path=os.path.dirname(sys.executable))
-    command = [beside or shutil.which("mpiexec"), "-n", "2", sys.executable]
-    told = ("PMI", "HYD", "MPI_", "OMPI_")  # by an mpiexec that started us
-    fresh = {k: v for k, v in os.environ.items() if not k.startswith(told)}
-    out = subprocess.PIPE
-    running = subprocess.Popen([*command, *options, "-c", program], env=fresh,
-                               stdout=out, stderr=subprocess.STDOUT, text=True)
-    try:
-        said, ended = running.communicate(timeout=seconds)[0], running.returncode
-    except subprocess.TimeoutExpired:
-        running.terminate()
-        said, ended = running.communicate()[0], "stuck"
-    return said, ended
-
-
 everyone()
 if rank == 0:
     play("kernel")
@@ -1449,7 +1386,7 @@ comm.recv(source=1)
 # Predict: Rank 1 raises, and prints its error. When does the program end?
 
 if rank == 0:
-    said, plain_end = mpiexec(failing)
+    said, plain_end = mpiexec(failing, seconds=2)
     print(plain_end, "ValueError" in said)
     said, guarded_end = mpiexec(failing, "-m", "mpi4py")
     print(guarded_end, "ValueError" in said)
@@ -1469,53 +1406,38 @@ if rank == 0:
 
 if rank == 0:
     dying = """
-import os, signal, sys
+import os, signal
 {join}
 if rank == 1:
     os.kill(os.getpid(), signal.SIGKILL)
 try:
     receive()
 except RuntimeError as error:
-    print("rank 0 lives:", str(error)[:60])
+    print("rank 0 lives:", str(error).split("] ")[1])
 """
     by_mpi = """
 from mpi4py import MPI
 rank = MPI.COMM_WORLD.rank
 receive = lambda: MPI.COMM_WORLD.recv(source=1)
 """
-    by_gloo = """
+    by_gloo = f"""
 import torch
 from torch import distributed as dist
-rank, file = int(sys.argv[1]), "file://" + sys.argv[2]
+file = "file://{tempfile.mktemp()}"
+rank = 1 if os.fork() == 0 else 0  # two processes
 dist.init_process_group("gloo", file, rank=rank, world_size=2)
 receive = lambda: dist.recv(torch.zeros(1), 1)
 """
 
-
-def by_hand(program):
-    """Return what rank 0 printed."""
-    with tempfile.TemporaryDirectory() as folder:
-        told = [os.path.join(folder, "meeting")]
-        loopback = "lo0" if sys.platform == "darwin" else "lo"
-        local = os.environ | {"GLOO_SOCKET_IFNAME": loopback}
-        both = [
-            subprocess.Popen([sys.executable, "-c", program, str(r), *told],
-                             env=local, stdout=subprocess.PIPE, text=True)
-            for r in (0, 1)
-        ]
-        return [process.communicate(timeout=60)[0] for process in both][0]
-
-
-# Predict: Rank 1 is killed while rank 0 waits for it. In which of the two does rank 0
+# Predict: Rank 1 is killed while rank 0 waits for it. Over which of the two does rank 0
 # live on?
 
 if rank == 0:
-    said, ended = mpiexec(dying.format(join=by_mpi))
-    survived_mpi = "lives" in said
-    print("MPI: exit code", ended)
-    said = by_hand(dying.format(join=by_gloo))
-    survived_gloo = "lives" in said
-    print("Gloo:", said)
+    said_mpi, ended = mpiexec(dying.format(join=by_mpi))
+    print("MPI:", ended, "lives" in said_mpi)
+    command = [sys.executable, "-c", dying.format(join=by_gloo)]
+    said_gloo = subprocess.run(command, capture_output=True, text=True).stdout
+    print("Gloo:", said_gloo)
 
 
 def leave_group():
@@ -1525,7 +1447,7 @@ def leave_group():
 
 
 if rank == 0:
-    assert survived_gloo and not survived_mpi and ended
+    assert "lives" in said_gloo and "lives" not in said_mpi and ended != 0
 
 # Gloo's survivor gets an error and still has its variables, as in chapter 5. With
 # `mpiexec` nobody survives: it ends the others, as `torchrun` does. That is the
