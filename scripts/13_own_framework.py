@@ -2,37 +2,59 @@
 #
 # Run it: python 13_own_framework.py
 #
-# pip install numpy
+# pip install matplotlib numpy pygraphviz threadpoolctl torch
 
+import html
 import math
 import os
+import re
+import subprocess
 import sys
+import time
+import tracemalloc
+from math import prod
+from pathlib import Path
+from statistics import median
 from types import SimpleNamespace
 
+import matplotlib.pyplot as plt
 import numpy as np
+import torch
 from numpy.lib.stride_tricks import as_strided
+from threadpoolctl import threadpool_limits
 
 if any(os.environ.get(name, "0") != "0" for name in ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")):
     sys.exit()  # one process is enough: of several, all but the first end here
 
 
-# === Your own framework: every line of a training, on NumPy ===========================
+# === Your own framework: a training with nothing behind it ============================
 
-# Question?
+# A training with PyTorch rests on some million lines that you have not written. Which
+# few of them does it need? And do they give the same numbers when you write them
+# yourself?
 #
-# 9 minutes to read · 30 seconds to run · stands on chapter 2
+# 15 minutes to read · 30 seconds to run · stands on chapter 2, chapter 10 and chapter
+# 12
+#
+# Chapter 2 ended with an autograd of a few operations. In this chapter it grows until
+# it trains a ResNet-9 on images, with NumPy alone. Every operation is compared with
+# PyTorch's. Then the framework becomes data parallel over MPI, and one process or four
+# come to the same weights.
+#
+# At the end you can write an operation with its gradient and test it, say why a
+# convolution is a matrix product, write Adam, and find two mistakes that every
+# framework has had: a gradient that is counted twice, and memory that grows with every
+# step.
 
+# --- An operation and its rules -------------------------------------------------------
 
-def unbroadcast(grad, shape):
-    """Sum a gradient over what broadcasting repeated: back to `shape`."""
-    new = tuple(range(grad.ndim - len(shape)))
-    grad = grad.sum(axis=new)
-    ones = tuple(i for i, n in enumerate(shape) if n < grad.shape[i])
-    return grad.sum(axis=ones, keepdims=True)
+# The whole framework rests on one convention. An operation is a function of arrays. It
+# returns its value and, for each of its inputs, a rule: a function that turns the
+# gradient of the value into the gradient of that input.
 
 
 def add(a, b):
-    """a + b, and for each of them the rule of its gradient."""
+    """a + b, and a rule for each of them."""
     return a + b, (
         lambda grad: unbroadcast(grad, a.shape),
         lambda grad: unbroadcast(grad, b.shape),
@@ -40,13 +62,160 @@ def add(a, b):
 
 
 def mul(a, b):
+    """a * b, and a rule for each of them."""
     return a * b, (
         lambda grad: unbroadcast(grad * b, a.shape),
         lambda grad: unbroadcast(grad * a, b.shape),
     )
 
 
+# In chapter 2 one rule gave all gradients. With a rule for each input, those that
+# nobody needs are never computed: the first layer's input, say, is an image and wants
+# no gradient.
+#
+# NumPy broadcasts: it repeats a smaller array along the axes that it lacks. An entry
+# that was used many times gets the sum of the gradients from all its uses. So a rule
+# sums over what was repeated.
+
+
+def unbroadcast(grad, shape):
+    """Sum a gradient over what was repeated: back to `shape`."""
+    grad = grad.sum(axis=tuple(range(grad.ndim - len(shape))))
+    ones = tuple(i for i, n in enumerate(shape) if n < grad.shape[i])
+    return grad.sum(axis=ones, keepdims=True)
+
+
+# Now the smallest example that has everything in it: $y = xw + x$, in which `x` is used
+# twice and `w` is repeated for both rows of `x`. The gradients are those of the sum of
+# all entries of $y$.
+#
+# Predict: What is the gradient of `x`, an array of four, and that of `w`, an array of
+# two?
+
+print("\n## An operation and its rules\n")
+x, w = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([10.0, 100.0])
+product, rules_of_product = mul(x, w)
+y, rules_of_y = add(product, x)
+
+grad_y = np.ones_like(y)
+grad_product, one_part = (rule(grad_y) for rule in rules_of_y)
+other_part, grad_w = (rule(grad_product) for rule in rules_of_product)
+grad_x = one_part + other_part
+
+SCRIPT = Path(__file__)
+pictures = []
+
+
+def file_beside(name):
+    """The path of an SVG file beside this script, for a picture of this name."""
+    name = first = re.sub(r"[^\w.-]+", "-", str(name))
+    number = 1
+    while name in pictures:
+        number += 1
+        name = f"{first}-{number}"
+    pictures.append(name)
+    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    print(f"saved beside this script: {path.name}")
+    return path
+
+
+# From ranklab.plots:
+
+# torch and Graphviz in one process crash, so Graphviz gets a process of its own.
+_RENDER = """
+import sys, pygraphviz
+sys.stdout.buffer.write(pygraphviz.AGraph(sys.stdin.read()).draw(format="svg", prog="dot"))
+"""
+
+
+class Drawing:
+    """An SVG picture that a notebook shows below a cell."""
+
+    def __init__(self, svg, name):
+        self.svg = svg
+        self.name = name
+
+    def _repr_svg_(self):
+        return self.svg
+
+    def __repr__(self):
+        return f"<drawing {self.name}>"
+
+
+def drawing(dot, name, alt):
+    """Lay out a graph with Graphviz and return it as a picture.
+
+    dot: the graph in Graphviz's DOT language (a string).
+    name: the picture's name, from which a script makes its file name.
+    alt: what is to be seen, for those who cannot see it.
+
+    Raises ValueError if Graphviz cannot read the graph.
+    """
+    run = subprocess.run(
+        [sys.executable, "-c", _RENDER], input=dot.encode(), capture_output=True, timeout=60
+    )
+    if run.returncode:
+        raise ValueError(f"Graphviz could not draw {name!r}: {run.stderr.decode().strip()}")
+    return Drawing(_labeled(run.stdout.decode(), alt), name)
+
+
+def _labeled(svg, alt):
+    """The <svg> element alone, with a description for those who cannot see it."""
+    svg = svg[svg.index("<svg") :]
+    return svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(alt)}"', 1)
+
+
+def show(value, on_rank=None):
+    """Print a cell's last value, as a notebook does; a picture becomes a file."""
+    if isinstance(value, plt.Figure):
+        value.savefig(file_beside(value.get_label() or "figure"))
+        plt.close(value)
+    elif hasattr(value, "_repr_svg_"):
+        path = file_beside(getattr(value, "name", None) or "drawing")
+        path.write_text(value._repr_svg_())
+    elif value is not None:
+        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
+
+
+def in_two_lines(array):
+    return "\\n".join(str(row) for row in np.atleast_2d(array.astype(int)))
+
+
+def box(name, value, grad):
+    up = in_two_lines(grad)
+    text = f"{name}\\n{in_two_lines(value)}|gradient\\n{up}"
+    return f'"{name}" [label="{{{text}}}"]'
+
+
+boxes = [
+    box("w", w, grad_w),
+    box("x", x, grad_x),
+    box("x · w", product, grad_product),
+    box("y", y, grad_y),
+]
+arrows = ['"w" -> "x · w"', '"x" -> "x · w"', '"x" -> "y"', '"x · w" -> "y"']
+style = 'node [shape=record style="rounded" fontname=Helvetica]'
+show(drawing(
+    "digraph {ranksep=0.3 " + "; ".join([style, *boxes, *arrows]) + "}",
+    name="values-and-gradients",
+    alt="A graph with four boxes. w and x lead to their product; the product "
+    "and x lead to y. Each box holds a value, and below it the gradient: ones "
+    "at y and at the product, 11 and 101 in both rows at x, 4 and 6 at w.",
+))
+
+assert grad_x.tolist() == [[11, 101], [11, 101]]  # w + 1, in each row
+assert grad_w.tolist() == [4, 6]  # the sums of the columns of x
+
+# From top to bottom, values. From bottom to top, each rule is asked once. `x` is used
+# twice, so its gradient has two parts, $w$ and 1. `w` was repeated, so its gradient is
+# a sum over the rows.
+#
+# Matrix products, ReLU, log-sum-exp and some others have the same form. What the page
+# does not show is in `ranklab/framework/`; all of it are functions like these two.
+
+
 def matmul(a, b):
+    """The product of matrices, or of stacks of them."""
     return a @ b, (
         lambda grad: unbroadcast(grad @ b.swapaxes(-1, -2), a.shape),
         lambda grad: unbroadcast(a.swapaxes(-1, -2) @ grad, b.shape),
@@ -144,13 +313,27 @@ class Operators:
     ndim = property(lambda self: self.array.ndim)
     size = property(lambda self: self.array.size)
     T = property(lambda self: self.permute(*reversed(range(self.ndim))))
+    data = property(lambda self: type(self)(self.array), doc="The same array, without its past.")
+
+    @property
+    def requires_grad(self):
+        """Whether backward shall compute a gradient for it."""
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, wanted):
+        if wanted and self.dtype.kind != "f":
+            raise RuntimeError("Only Tensors of floating point dtype can require gradients")
+        self._requires_grad = wanted
+
+    def tensor(self, other):
+        """A tensor as it is; a number or an array as one that needs no gradient."""
+        if isinstance(other, Operators):
+            return other
+        return type(self)(np.asarray(other, np.result_type(self.dtype, other)))
 
     def numpy(self):
         """The array itself, not a copy."""
-        if self.requires_grad:
-            raise RuntimeError(
-                "Can't call numpy() on a Tensor that requires grad: write .data.numpy(), or .array."
-            )
         return self.array
 
     def item(self):
@@ -233,28 +416,26 @@ def recording():
     return not _nested
 
 
+# --- A tensor that remembers ----------------------------------------------------------
+
+# By hand we have kept the rules, and called them in the right order. A tensor does the
+# first: it remembers its sources, and the rule of each.
+
+
 class Tensor(Operators):
     """An array that remembers what it was computed from."""
 
     def __init__(self, array, requires_grad=False, sources=(), rules=()):
-        self.array, self.requires_grad = np.asarray(array), requires_grad
+        self.array = np.asarray(array)
+        self.requires_grad = requires_grad
         self.sources, self.rules = sources, rules
         self.grad, self.into, self.hooks = None, None, []
-        if requires_grad and self.array.dtype.kind != "f":
-            raise RuntimeError(
-                "Only Tensors of floating point dtype can require gradients")
-
-    @property
-    def data(self):
-        """The same array, without its past."""
-        return Tensor(self.array)
 
     def apply(self, operation, *others, **options):
-        """Compute operation(self, *others), and remember it."""
-        sources = self, *(as_tensor(other, self.dtype) for other in others)
-        arrays = [source.array for source in sources]
-        value, rules = operation(*arrays, **options)
-        if recording() and any(source.requires_grad for source in sources):
+        """operation(self, *others) as a Tensor that remembers it."""
+        sources = self, *map(self.tensor, others)
+        value, rules = operation(*(s.array for s in sources), **options)
+        if recording() and any(s.requires_grad for s in sources):
             return Tensor(value, True, sources, rules)
         return Tensor(value)
 
@@ -271,13 +452,49 @@ class Tensor(Operators):
         backward(self)
 
 
-def as_tensor(x, dtype):
-    if isinstance(x, Tensor):
-        return x
-    return Tensor(np.asarray(x, np.result_type(dtype, x)))
+# From ranklab.taught.graphs:
 
 
 def in_order(output):
+    """All Tensors behind `output`, itself included, each after its sources."""
+    order, seen = [], set()
+
+    def visit(node):
+        if id(node) not in seen:
+            seen.add(id(node))
+            for source in node.sources:
+                visit(source)
+            order.append(node)
+
+    visit(output)
+    return order
+
+
+# `Operators` has the other methods, in the same words: `x.relu()` is `x.apply(relu)`.
+# With `requires_grad=True` a leaf says that it wants a gradient. A result that depends
+# on no such leaf remembers nothing. `into` and `hooks` are for the second half of the
+# chapter.
+#
+# The second thing is the order: a node's rules may be called once everything that used
+# the node has handed on its part. Chapter 2 has such an order, `in_order`, a function
+# that calls itself for each source.
+#
+# Predict: A chain of 10,000 additions. Does `in_order` get through it?
+
+print("\n## A tensor that remembers\n")
+chain = Tensor(np.zeros(1), requires_grad=True)
+for _ in range(10_000):
+    chain = chain + 1.0
+try:
+    in_order(chain)
+except RecursionError as error:
+    print(type(error).__name__)
+
+# It does not: Python lets calls nest about 1,000 deep, and one long sequence through a
+# recurrent network is deeper. A list of what is still to be done has no such limit.
+
+
+def topological(output):
     """All Tensors behind `output` that want gradients, sources first."""
     order, seen, todo = [], set(), [(output, False)]
     while todo:
@@ -286,51 +503,177 @@ def in_order(output):
             order.append(node)
         elif node.requires_grad and id(node) not in seen:
             seen.add(id(node))
-            todo.append((node, True))
+            todo.append((node, True))  # again, when its sources are done
             todo += [(source, False) for source in reversed(node.sources)]
     return order
 
 
+# From ranklab.framework.recording:
+
+
+def checked(order):
+    """The tensors that a backward goes through, the output last; RuntimeError if it cannot."""
+    if not order:
+        raise RuntimeError("this Tensor does not require grad and has no graph: nothing to do")
+    if order[-1].size != 1:
+        raise RuntimeError("grad can be created only for scalar outputs, such as a loss")
+    if any(node.rules is None for node in order):
+        raise RuntimeError(
+            "Trying to backward through the graph a second time: the first time used it up"
+        )
+    return order
+
+
+# Backward takes that order from its end. When a node's turn comes, its gradient is
+# complete.
+
+
 def backward(output):
-    """Add the gradient of `output` (one number) to every leaf's `.grad`."""
-    if not output.requires_grad:
-        raise RuntimeError("this Tensor does not require grad: nothing to do")
-    if output.size != 1:
-        raise RuntimeError("grad can be created only for scalar outputs")
+    """Add the gradient of `output`, one number, to each leaf's `.grad`."""
+    order = checked(topological(output))
     grads = {id(output): np.ones_like(output.array)}
-    order = in_order(output)
     while order:
         node = order.pop()
         grad = grads.pop(id(node))
-        if node.rules is None:
-            raise RuntimeError(
-                "Trying to backward through the graph a second time")
         if not node.sources:
             accumulate(node, grad)
             continue
         for source, rule in zip(node.sources, node.rules):
             if source.requires_grad:
-                part = rule(grad)
-                known = grads.get(id(source))
+                part, known = rule(grad), grads.get(id(source))
                 grads[id(source)] = part if known is None else known + part
         node.sources, node.rules = (), None  # the graph is used up
 
 
+# The last line frees the graph while it is gone through: what the rules remember, the
+# activations, is memory that the next step needs. (`checked` says in words what cannot
+# be done, such as a second backward.) A leaf keeps what arrives, in an array of its
+# own.
+
+
 def accumulate(leaf, grad):
+    """Add to a leaf's gradient, which is complete now."""
     if leaf.grad is not None:
         leaf.grad += grad
-    else:
-        if leaf.into is None:
-            leaf.grad = np.array(grad, leaf.dtype, order="C")
-        else:
-            leaf.into[...] = grad
-            leaf.grad = leaf.into
+    elif leaf.into is not None:
+        leaf.into[...] = grad
+        leaf.grad = leaf.into
+    else:  # `grad` may be somebody else's, too
+        leaf.grad = np.array(grad, leaf.dtype, order="C")
     for hook in leaf.hooks:
         hook(leaf)
 
 
+def result(name, value, varies=False):
+    """Print a result that the text quotes. varies: it differs from run to run."""
+
+    def plain(value):
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        return value.item() if hasattr(value, "item") else value
+
+    print(f"{name} = {plain(value)}")
+
+
+# The methods have PyTorch's names where they can, so one function runs on both.
+
+
+def formula(x, w, b):
+    return (((x @ w + b).relu() - 0.5) * x).logsumexp(-1).mean()
+
+
+arrays = [np.random.default_rng(i).normal(size=(4, 4)[i == 2 :]) for i in range(3)]
+ours = [Tensor(array, requires_grad=True) for array in arrays]
+theirs = [torch.tensor(array, requires_grad=True) for array in arrays]
+formula(*ours).backward()
+formula(*theirs).backward()
+off = max(np.abs(a.grad - b.grad.numpy()).max() for a, b in zip(ours, theirs))
+result("autograd_off", float(off), varies=True)
+assert off < 1e-14
+
+# The gradients agree to (autograd_off). In the tests each operation is compared in this
+# way.
+
+# --- Something goes wrong: a node visited twice ---------------------------------------
+
+# Why an order at all? When a part of a gradient arrives, it could be handed on at once.
+
+
+def hasty(node, grad):
+    """A backward without an order: hand on what has come, at once."""
+    node.grad = grad if node.grad is None else node.grad + grad
+    for source, rule in zip(node.sources, node.rules):
+        if source.requires_grad:
+            hasty(source, rule(node.grad))
+
+
+# On a chain of layers this gives the right gradients, so the first tests pass. Now a
+# block in which the input is used twice, as in every residual network: $x \leftarrow
+# \frac12 x + \frac12 x$. The output is the input, however many blocks there are, and so
+# the gradient is 1.
+#
+# Predict: What does `hasty` say after one block, after two, after ten?
+
+
+def hasty_gradient(blocks):
+    leaf = x = Tensor(np.ones(()), requires_grad=True)
+    for _ in range(blocks):
+        x = x * 0.5 + x * 0.5
+    hasty(x, np.ones(()))
+    return float(leaf.grad)
+
+
+hasty_gradients = [hasty_gradient(blocks) for blocks in (1, 2, 3, 10)]
+print(hasty_gradients)
+
+assert hasty_gradients[:2] == [1, 2] and hasty_gradients[-1] > 1e14
+leaf = x = Tensor(np.ones(()), requires_grad=True)
+for _ in range(10):
+    x = x * 0.5 + x * 0.5
+x.backward()
+assert leaf.grad == 1
+
+# After one block it is right. After two it is doubled: the node between the blocks is
+# visited twice, and the second time it hands on both parts, of which the first had been
+# handed on already. With every further block each of its visits causes two more. The
+# test with one block is green, a network with two trains, badly, and nothing says why.
+#
+# What finds it is a check that knows nothing of graphs. Change one entry of an input by
+# a little, up and down, and see how much the value changes: a central difference.
+
+
+def slope(f, array, at, step=1e-6):
+    """The derivative of f(array) with respect to array[at], measured."""
+    up, down = array.copy(), array.copy()
+    up[at] += step
+    down[at] -= step
+    return (f(up) - f(down)) / (2 * step)
+
+
+def of_biases(b):
+    return formula(Tensor(arrays[0]), Tensor(arrays[1]), Tensor(b)).item()
+
+
+assert abs(slope(of_biases, arrays[2], at=1) - ours[2].grad[1]) < 1e-8
+
+# It is slow, two forward passes for a single entry, and it has half of the digits. But
+# it shares no code with what it tests. Whoever writes an operation writes this test,
+# too.
+
+# --- A convolution is a matrix product ------------------------------------------------
+
+# A convolution multiplies each window of an image by the same filters and sums. Put the
+# windows into the rows of a matrix and the filters into the columns of another one, and
+# it is one matrix product. The rearrangement is called im2col [chellapilla2006]. It
+# moves the work into BLAS, which is the fastest thing that NumPy has (chapter 1).
+#
+# The windows need not be copied to be seen. An array is memory and, for each axis, a
+# stride: the bytes from one entry to the next. `as_strided` invents axes over the same
+# memory.
+
+
 def windows(x, k, stride):
-    """A view: every k x k window of x (n, h, w, c)."""
+    """All k x k windows of x (n, h, w, c): (n, rows, columns, k, k, c)."""
     n, h, w, c = x.shape
     by_n, by_h, by_w, by_c = x.strides
     shape = n, (h - k) // stride + 1, (w - k) // stride + 1, k, k, c
@@ -338,38 +681,105 @@ def windows(x, k, stride):
     return as_strided(x, shape, steps)
 
 
+print("\n## A convolution is a matrix product\n")
+image = np.arange(16.0).reshape(1, 4, 4, 1)
+view = windows(image, 3, stride=1)
+assert np.shares_memory(view, image) and view.size == 4 * 9
+assert view[0, 1, 0, :, :, 0].tolist() == image[0, 1:, :3, 0].tolist()
+
+# Backward is the same picture from the other side. A pixel that lies in several windows
+# was used several times, so its gradient is a sum over those windows.
+
+
+def add_windows(parts, shape, stride):
+    """Add up windows where they lie: what `windows` has read, backward."""
+    x = np.zeros(shape, parts.dtype)
+    _, rows, columns, k, _, _ = parts.shape
+    for i, j in np.ndindex(k, k):
+        down = slice(i, i + stride * rows, stride)
+        right = slice(j, j + stride * columns, stride)
+        x[:, down, right] += parts[:, :, :, i, j]
+    return x
+
+
+# Everything else are shapes. Outside, images are (n, channels, h, w) and filters (out,
+# channels, k, k), as in PyTorch; inside, the channels come last, so that a window's
+# rows are contiguous.
+
+
 def conv(x, weight, bias, stride=1, padding=0):
-    """x (n, c, h, w) through weight (out, c, k, k): (n, out, ...)."""
-    n, c, h, w = x.shape
-    out, _, k, _ = weight.shape
-    padded = np.zeros((n, h + 2 * padding, w + 2 * padding, c), x.dtype)
-    inside = padded[:, padding : padding + h, padding : padding + w]
-    inside[...] = x.transpose(0, 2, 3, 1)
-    view = windows(padded, k, stride)
-    columns = view.reshape(-1, k * k * c)
-    matrix = weight.transpose(2, 3, 1, 0).reshape(-1, out)
-    value = columns @ matrix
+    """Convolve images x (n, c, h, w) with filters (out, c, k, k)."""
+    around = [(0, 0), (padding, padding), (padding, padding), (0, 0)]
+    padded = np.pad(x.transpose(0, 2, 3, 1), around)
+    view = windows(padded, weight.shape[2], stride)
+    columns = view.reshape(-1, prod(view.shape[3:]))
+    filters = weight.transpose(0, 2, 3, 1).reshape(len(weight), -1)
+    value = columns @ filters.T
     value += bias
-    rows, cols = view.shape[1:3]
-    value = value.reshape(n, rows, cols, out).transpose(0, 3, 1, 2)
+    value = value.reshape(*view.shape[:3], -1)
 
     def flat(grad):
-        return grad.transpose(0, 2, 3, 1).reshape(-1, out)
+        return grad.transpose(0, 2, 3, 1).reshape(len(columns), -1)
 
     def to_x(grad):
-        parts = (flat(grad) @ matrix.T).reshape(view.shape)
-        padded[...] = 0
-        for i, j in np.ndindex(k, k):
-            padded[:, i : i + stride * rows : stride,
-                   j : j + stride * cols : stride] += parts[:, :, :, i, j]
-        return inside.transpose(0, 3, 1, 2)
+        parts = (flat(grad) @ filters).reshape(view.shape)
+        back = add_windows(parts, padded.shape, stride).transpose(0, 3, 1, 2)
+        h, w = x.shape[2:]
+        return back[:, :, padding : padding + h, padding : padding + w]
 
     def to_weight(grad):
-        product = columns.T @ flat(grad)
-        return product.reshape(k, k, c, out).transpose(3, 2, 0, 1)
+        product = (flat(grad).T @ columns).reshape(-1, *view.shape[3:])
+        return product.transpose(0, 3, 1, 2)
 
-    return value, (to_x, to_weight, lambda grad: flat(grad).sum(axis=0))
+    rules = to_x, to_weight, lambda grad: flat(grad).sum(axis=0)
+    return value.transpose(0, 3, 1, 2), rules
 
+
+# Three products, one for the value and one for each gradient: the same three as in a
+# linear layer.
+#
+# Predict: The columns are copied before they are multiplied, and every pixel up to nine
+# times. How much of the time is left for the product?
+
+
+def seconds_each(*functions, repeats=15):
+    """The median time of each function; they take turns."""
+    times = {function: [] for function in functions}
+    for _ in range(repeats):
+        for function in functions:
+            began = time.perf_counter()
+            function()
+            times[function].append(time.perf_counter() - began)
+    return [median(times[function]) for function in functions]
+
+
+draw = np.random.default_rng(0)
+some_images = draw.normal(size=(64, 32, 16, 16)).astype("float32")
+some_filters = draw.normal(size=(64, 32, 3, 3)).astype("float32")
+some_biases = np.zeros(64, "float32")
+rows_of, columns_of = np.ones((64 * 16 * 16, 288), "f"), np.ones((288, 64), "f")
+as_torch = [torch.tensor(a) for a in (some_images, some_filters, some_biases)]
+
+torch.set_num_threads(1)
+with threadpool_limits(1):
+    of_conv, of_product, of_torchs = seconds_each(
+        lambda: conv(some_images, some_filters, some_biases, padding=1),
+        lambda: rows_of @ columns_of,
+        lambda: torch.conv2d(*as_torch, padding=1),
+    )
+result("product_share", round(of_product / of_conv, 2), varies=True)
+result("conv_over_torchs", round(of_conv / of_torchs, 2), varies=True)
+
+doubles = [a[:3].astype("float64") for a in (some_images, some_filters)]
+inputs = [Tensor(a, requires_grad=True) for a in (*doubles, np.ones(3))]
+twins = [torch.tensor(a.array, requires_grad=True) for a in inputs]
+value = inputs[0].apply(conv, *inputs[1:], stride=2, padding=1)
+expected = torch.conv2d(*twins, stride=2, padding=1)
+(value * value).sum().backward()
+(expected * expected).sum().backward()
+assert np.allclose(value.array, expected.detach(), 1e-12, 1e-12)
+for own, twin in zip(inputs, twins):
+    assert np.allclose(own.grad, twin.grad, 1e-12, 1e-12)
 
 # From ranklab.framework.modules:
 
@@ -405,7 +815,7 @@ class Module:
 
     def named_parameters(self):
         """Pairs of name and parameter, always in the same order."""
-        return list(self._named(lambda v: isinstance(v, Operators) and v.requires_grad))
+        return list(self._named(_is_parameter))
 
     def named_buffers(self):
         """Pairs of name and array, of what is kept and not trained."""
@@ -419,8 +829,8 @@ class Module:
 
     def state_dict(self):
         """Name -> array, of parameters and buffers; the arrays themselves, not copies."""
-        arrays = {name: parameter.array for name, parameter in self.named_parameters()}
-        return arrays | dict(self.named_buffers())
+        kept = self._named(lambda v: _is_parameter(v) or isinstance(v, np.ndarray))
+        return {name: value.array if _is_parameter(value) else value for name, value in kept}
 
     def load_state_dict(self, state):
         """Copy the arrays of a state dict into this module's."""
@@ -449,15 +859,84 @@ class Module:
         return self.train(False)
 
 
+def _is_parameter(value):
+    return isinstance(value, Operators) and value.requires_grad
+
+
+# From ranklab.framework.initial:
+
+_GAINS = {"linear": 1.0, "conv2d": 1.0, "sigmoid": 1.0, "tanh": 5 / 3, "relu": math.sqrt(2)}
+
+
+def calculate_gain(nonlinearity, param=0.01):
+    """By how much weights must be larger, so that what follows keeps the variance."""
+    if nonlinearity == "leaky_relu":
+        return math.sqrt(2 / (1 + param**2))
+    if nonlinearity not in _GAINS:
+        raise ValueError(f"Unsupported nonlinearity {nonlinearity}")
+    return _GAINS[nonlinearity]
+
+
+def fans(shape):
+    """How many inputs and how many outputs a weight (out, in, ...) has for each."""
+    if len(shape) < 2:
+        raise ValueError("A weight with fewer than 2 axes has no fan in and no fan out.")
+    window = math.prod(shape[2:])
+    return shape[1] * window, shape[0] * window
+
+
+def kaiming_uniform_(tensor, a=0, mode="fan_in", nonlinearity="leaky_relu"):
+    """Fill a weight, uniformly, so that variance is kept forward (fan_in) or backward."""
+    bound = math.sqrt(3) * _kaiming(tensor, a, mode, nonlinearity)
+    return uniform_(tensor, -bound, bound)
+
+
+def uniform_(tensor, a=0.0, b=1.0):
+    tensor.array[...] = np.random.uniform(a, b, tensor.shape)
+    return tensor
+
+
+def _kaiming(tensor, a, mode, nonlinearity):
+    """The standard deviation (He et al. 2015)."""
+    if mode not in ("fan_in", "fan_out"):
+        raise ValueError(f"Mode {mode} not supported, please use one of fan_in, fan_out")
+    fan = fans(tensor.shape)[mode == "fan_out"]
+    return calculate_gain(nonlinearity, a) / math.sqrt(fan)
+
+
+# The product is (product_share) of the time here. The whole takes (conv_over_torchs)
+# times as long as PyTorch's own convolution, which need not store the columns.
+
+# --- Layers, and ResNet-9 -------------------------------------------------------------
+
+# A layer is an operation with parameters. `Module` finds them: among the attributes of
+# an object, the tensors that want gradients are its parameters, the arrays are its
+# buffers, such as the running statistics of batch norm, and the modules are its parts.
+# From the names of the attributes come those in `state_dict`.
+
+
+class Linear(Module):
+    """x @ weight.T + bias"""
+
+    def __init__(self, in_features, out_features, device=None, dtype="float32"):
+        shape, bound = (out_features, in_features), in_features**-0.5
+        self.weight = kaiming_uniform_(parameter(shape, dtype), 5**0.5)
+        self.bias = uniform_(parameter(out_features, dtype), -bound, bound)
+
+    def forward(self, x):
+        return x @ self.weight.T + self.bias
+
+
 # From ranklab.framework.batch_norm:
 
 
 def batch_statistics(x, synchronize=None):
     """Mean and variance of each channel (axis 1), and over how many entries they were taken.
 
-    synchronize: adds an array up over all ranks, and returns the sums.
+    synchronize: adds an array up over all ranks, and returns the sums; `gradients` says whether
+        what it is given are sums of gradients.
     """
-    synchronize = synchronize or (lambda sums: sums)
+    synchronize = synchronize or (lambda sums, gradients=False: sums)
     rows = _rows(x)
     sums = synchronize(np.append(_added(rows), rows.dtype.type(len(rows))))
     mean, n = sums[:-1] / sums[-1], float(sums[-1])
@@ -471,7 +950,7 @@ def batch_norm(x, weight, bias, mean=None, var=None, n=None, eps=1e-5, synchroni
     n: over how many entries mean and variance were taken, on all ranks together; None: they do
     not depend on x.
     """
-    synchronize = synchronize or (lambda sums: sums)
+    synchronize = synchronize or (lambda sums, gradients=False: sums)
     scale = 1 / np.sqrt(var + var.dtype.type(eps))
     normal = (_rows(x) - mean) * scale
     known = []
@@ -487,7 +966,7 @@ def batch_norm(x, weight, bias, mean=None, var=None, n=None, eps=1e-5, synchroni
         rows, by = _rows(grad), weight * scale
         if n is None:
             return _like(rows * by, x)
-        both = synchronize(np.concatenate(sums(grad))) * (np.tile(by, 2) / n)
+        both = synchronize(np.concatenate(sums(grad)), gradients=True) * (np.tile(by, 2) / n)
         along, shift = np.split(both.astype(x.dtype, copy=False), 2)
         spread = rows * by
         spread -= normal * along
@@ -533,7 +1012,7 @@ class BatchNorm(Module):
         statistics = self.running_mean, self.running_var, None
         if self.training:
             statistics = batch_statistics(x.array, self.synchronize)
-            self._remember(*statistics, x.shape)
+            self._remember(*statistics)
         names = dict(zip(("mean", "var", "n"), statistics))
         return x.apply(
             batch_norm,
@@ -544,88 +1023,37 @@ class BatchNorm(Module):
             **names,
         )
 
-    def _remember(self, mean, var, n, shape):
-        if n <= 1:
-            raise ValueError(
-                f"Expected more than 1 value per channel when training, got input size {shape}"
-            )
-        for running, new in ((self.running_mean, mean), (self.running_var, var * (n / (n - 1)))):
+    def _remember(self, mean, var, n):
+        """Let the running statistics follow. torch refuses n = 1: here, a rank's share may be one
+        example."""
+        unbiased = var * (n / max(1, n - 1))
+        for running, new in ((self.running_mean, mean), (self.running_var, unbiased)):
             running += self.momentum * (new - running)
 
 
-# From ranklab.framework.initial:
-
-_GAINS = {"linear": 1.0, "conv2d": 1.0, "sigmoid": 1.0, "tanh": 5 / 3, "relu": math.sqrt(2)}
-
-
-def calculate_gain(nonlinearity, param=0.01):
-    """By how much weights must be larger, so that what follows keeps the variance."""
-    if nonlinearity == "leaky_relu":
-        return math.sqrt(2 / (1 + param**2))
-    if nonlinearity not in _GAINS:
-        raise ValueError(f"Unsupported nonlinearity {nonlinearity}")
-    return _GAINS[nonlinearity]
-
-
-def fans(shape):
-    """How many inputs and how many outputs a weight (out, in, ...) has for each."""
-    if len(shape) < 2:
-        raise ValueError("A weight with fewer than 2 axes has no fan in and no fan out.")
-    window = math.prod(shape[2:])
-    return shape[1] * window, shape[0] * window
-
-
-def kaiming_uniform_(tensor, a=0, mode="fan_in", nonlinearity="leaky_relu"):
-    """Fill a weight, uniformly, so that variance is kept forward (fan_in) or backward."""
-    bound = math.sqrt(3) * _kaiming(tensor, a, mode, nonlinearity)
-    return uniform_(tensor, -bound, bound)
-
-
-def uniform_(tensor, a=0.0, b=1.0):
-    tensor.array[...] = np.random.uniform(a, b, tensor.shape)
-    return tensor
-
-
-def _kaiming(tensor, a, mode, nonlinearity):
-    """The standard deviation (He et al. 2015)."""
-    if mode not in ("fan_in", "fan_out"):
-        raise ValueError(f"Mode {mode} not supported, please use one of fan_in, fan_out")
-    fan = fans(tensor.shape)[mode == "fan_out"]
-    return calculate_gain(nonlinearity, a) / math.sqrt(fan)
-
-
 def parameter(shape, dtype="float32"):
+    """A leaf that is trained."""
     return Tensor(np.zeros(shape, dtype), requires_grad=True)
 
 
-class Linear(Module):
-    def __init__(self, in_features, out_features, device=None, dtype="float32"):
-        self.weight = parameter((out_features, in_features), dtype)
-        self.bias = parameter(out_features, dtype)
-        kaiming_uniform_(self.weight, nonlinearity="relu")
-        uniform_(self.bias, -in_features**-0.5, in_features**-0.5)
-
-    def forward(self, x):
-        return x @ self.weight.T + self.bias
-
-
 class Conv(Module):
+    """A convolution with weights and biases of its own."""
+
     def __init__(self, in_channels, out_channels, kernel_size, stride=1,
                  padding=0, device=None, dtype="float32"):
         shape = out_channels, in_channels, kernel_size, kernel_size
-        self.weight = parameter(shape, dtype)
-        self.bias = parameter(out_channels, dtype)
-        self.stride, self.padding = stride, padding
-        kaiming_uniform_(self.weight, nonlinearity="relu")
-        bound = (in_channels * kernel_size**2) ** -0.5
-        uniform_(self.bias, -bound, bound)
+        self.weight = kaiming_uniform_(parameter(shape, dtype), 5**0.5)
+        bound = prod(shape[1:]) ** -0.5
+        self.bias = uniform_(parameter(out_channels, dtype), -bound, bound)
+        self.options = {"stride": stride, "padding": padding}
 
     def forward(self, x):
-        return x.apply(conv, self.weight, self.bias,
-                       stride=self.stride, padding=self.padding)
+        return x.apply(conv, self.weight, self.bias, **self.options)
 
 
 class BatchNorm1d(BatchNorm):
+    """Batch norm of (n, channels) or (n, channels, length)."""
+
     axes = 2, 3
 
     def __init__(self, num_features, eps=1e-5, momentum=0.1, device=None,
@@ -635,7 +1063,12 @@ class BatchNorm1d(BatchNorm):
         super().__init__(weight, bias, eps, momentum)
 
 
+print("\n## Layers, and ResNet-9\n")
+
+
 class BatchNorm2d(BatchNorm1d):
+    """Batch norm of images (n, channels, h, w)."""
+
     axes = (4,)
 
 
@@ -681,10 +1114,19 @@ class Flatten(Module):
         return x.flatten(1)
 
 
+# Weights begin as random numbers, scaled so that a signal keeps its size from layer to
+# layer: Kaiming's rule [he2015], with the factor that PyTorch takes.
+#
+# ResNet-9 has eight convolutions and two linear layers [he2016]. This is the one that
+# the course on which our framework is modeled gives its students [dlsys]: it halves an
+# image five times, from 32 by 32 to a single pixel of 128 channels.
+
+
 def ResNet9(device=None, dtype="float32"):
+    """Images (n, 3, 32, 32) to logits (n, 10)."""
     def block(n_in, n_out, k, stride):
-        return Sequential(Conv(n_in, n_out, k, stride, k // 2, dtype=dtype),
-                          BatchNorm2d(n_out, dtype=dtype), ReLU())
+        layer = Conv(n_in, n_out, k, stride, k // 2, dtype=dtype)
+        return Sequential(layer, BatchNorm2d(n_out, dtype=dtype), ReLU())
 
     def residual(n):
         return Residual(Sequential(block(n, n, 3, 1), block(n, n, 3, 1)))
@@ -695,6 +1137,10 @@ def ResNet9(device=None, dtype="float32"):
         Flatten(), Linear(128, 128, dtype=dtype), ReLU(),
         Linear(128, 10, dtype=dtype))
 
+
+model = ResNet9()
+result("n_parameters", sum(p.size for p in model.parameters()))
+result("n_tensors", len(model.parameters()))
 
 # From ranklab.framework.optimizers:
 
@@ -711,6 +1157,12 @@ class Optimizer:
                 raise ValueError(f"Invalid {name} value: {number}")
         vars(self).update(numbers)
 
+    def step(self):
+        """Update every parameter that has a gradient: `update(i, p)` says how."""
+        for i, p in enumerate(self.params):
+            if p.grad is not None:
+                self.update(i, p)
+
     def reset_grad(self):
         """Forget the gradients: the next backward starts from none."""
         for p in self.params:
@@ -725,47 +1177,258 @@ class Optimizer:
     def load_state_dict(self, state):
         """Copy the values of a state dict into this optimizer's."""
         own = self.state_dict()
-        if own.keys() != state.keys() or any(
-            len(own[name]) != len(state[name]) for name in own if isinstance(own[name], list)
-        ):
+        if _shapes(own) != _shapes(state):
             raise ValueError("The state was saved from another kind of optimizer, or model.")
         for name, value in state.items():
             if not isinstance(value, list):
                 setattr(self, name, value)
                 continue
             for i, entry in enumerate(value):
-                if isinstance(entry, np.ndarray):
+                if isinstance(own[name][i], np.ndarray):
                     own[name][i][...] = entry
                 else:
                     own[name][i] = entry
 
 
+def _shapes(state):
+    return {
+        name: [np.shape(entry) for entry in value] if isinstance(value, list) else ()
+        for name, value in state.items()
+    }
+
+
+# (n_parameters) numbers in (n_tensors) tensors.
+
+# --- Adam -----------------------------------------------------------------------------
+
+# Stochastic gradient descent moves every weight by its gradient. Adam [kingma2015]
+# divides by how large this weight's gradients usually are, so that each weight moves by
+# about the learning rate. For that it keeps two numbers for each weight: `m`, a running
+# mean of gradients, and `v`, one of their squares. Both begin at 0, and the divisions
+# by $1 - \beta^t$ make up for it.
+
+
 class Adam(Optimizer):
-    """Adam with L2 weight decay, as torch.optim.Adam (Kingma, Ba 2015)."""
+    """Adam with weight decay as a part of the gradient (L2)."""
 
     def __init__(self, params, lr=0.001, betas=(0.9, 0.999), eps=1e-8,
                  weight_decay=0.0):
         super().__init__(params, lr=lr, betas=betas, eps=eps,
                          weight_decay=weight_decay)
+        self.t = [0 for p in self.params]
         self.m = [np.zeros_like(p.array) for p in self.params]
         self.v = [np.zeros_like(p.array) for p in self.params]
-        self.t = [0 for _ in self.params]
 
-    def step(self):
-        beta_1, beta_2 = self.betas
-        for i, p in enumerate(self.params):
-            if p.grad is None:
-                continue
-            grad, m, v = p.grad, self.m[i], self.v[i]
-            if self.weight_decay:
-                grad = grad + self.weight_decay * p.array
-            self.t[i] += 1
-            m += (1 - beta_1) * (grad - m)
-            v += (1 - beta_2) * (grad * grad - v)
-            step = m / (1 - beta_1 ** self.t[i])
-            root = np.sqrt(v / (1 - beta_2 ** self.t[i]))
-            p.array -= self.lr * step / (root + self.eps)
+    def update(self, i, p):
+        """One step of parameter number i, in place."""
+        (beta_1, beta_2), m, v = self.betas, self.m[i], self.v[i]
+        self.t[i] += 1
+        grad = p.grad + self.weight_decay * p.array
+        m += (1 - beta_1) * (grad - m)
+        v += (1 - beta_2) * (grad * grad - v)
+        root = np.sqrt(v / (1 - beta_2 ** self.t[i]))
+        p.array -= self.lr / (1 - beta_1 ** self.t[i]) * m / (root + self.eps)
 
+
+# From ranklab.framework.over_torch:
+
+
+def torch_kit():
+    """What a program asks the framework for, made of torch: ResNet9, nn and optim."""
+    import torch
+    from torch import nn, optim
+
+    class Residual(nn.Module):
+        def __init__(self, fn):
+            super().__init__()
+            self.fn = fn
+
+        def forward(self, x):
+            return self.fn(x) + x
+
+    def block(n_in, n_out, k, stride):
+        layer = nn.Conv2d(n_in, n_out, k, stride, k // 2)
+        return nn.Sequential(layer, nn.BatchNorm2d(n_out), nn.ReLU())
+
+    def residual(n):
+        return Residual(nn.Sequential(block(n, n, 3, 1), block(n, n, 3, 1)))
+
+    def ResNet9(device=None, dtype="float32"):
+        parts = [block(3, 16, 7, 4), block(16, 32, 3, 2), residual(32)]
+        parts += [block(32, 64, 3, 2), block(64, 128, 3, 2), residual(128)]
+        parts += [nn.Flatten(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)]
+        return nn.Sequential(*parts).to(device, getattr(torch, dtype))
+
+    names = SimpleNamespace(SoftmaxLoss=nn.CrossEntropyLoss)
+    return SimpleNamespace(ResNet9=ResNet9, nn=names, optim=optim)
+
+
+# `Optimizer` calls `update` for every parameter that has a gradient. `m`, `v` and the
+# weights are changed in place: whoever holds one of these arrays, such as a message
+# buffer, still holds the current one.
+#
+# Is it all right together? Here is a whole training step in float64, ours and
+# PyTorch's, from the same weights: forward, loss, backward, Adam. Layers have PyTorch's
+# names, so its weights fit.
+
+
+def arrays_of(module):
+    """The state of a module of PyTorch's, but its counts of batches."""
+    state = module.state_dict().items()
+    return {name: x.numpy() for name, x in state if "num_batches" not in name}
+
+
+print("\n## Adam\n")
+torch.manual_seed(0)
+twin = torch_kit().ResNet9(dtype="float64")
+X, y = draw.normal(size=(32, 3, 32, 32)), draw.integers(10, size=32)
+model = ResNet9(dtype="float64")
+show(model.load_state_dict(arrays_of(twin)))
+
+# From ranklab.framework.modules:
+
+
+class SoftmaxLoss(Module):
+    """The mean over the rows of logits (n, classes) of -log softmax at the class in y (n,)."""
+
+    def forward(self, logits, y):
+        rows = np.arange(len(logits))
+        classes = np.asarray(getattr(y, "array", y)).astype(int)
+        return (logits.logsumexp(axis=1) - logits[rows, classes]).mean()
+
+
+def save_figures():
+    """Save the open figures beside this script, and close them."""
+    for number in plt.get_fignums():
+        figure = plt.figure(number)
+        figure.savefig(file_beside(figure.get_label() or number))
+        plt.close(figure)
+
+
+loss = SoftmaxLoss()(model(Tensor(X)), Tensor(y))
+loss.backward()
+Adam(model.parameters(), weight_decay=0.001).step()
+
+logits, labels = twin(torch.tensor(X)), torch.tensor(y)
+their_loss = torch.nn.functional.cross_entropy(logits, labels)
+their_loss.backward()
+show(torch.optim.Adam(twin.parameters(), weight_decay=0.001).step())
+save_figures()
+
+theirs, state = arrays_of(twin), model.state_dict()
+off = max(np.abs(state[name] - theirs[name]).max() for name in state)
+result("step_off", float(off), varies=True)
+assert off < 1e-12 and state.keys() == theirs.keys()
+
+# After the step all weights and all running statistics agree: the largest difference is
+# (step_off).
+
+# --- Something goes wrong: memory grows -----------------------------------------------
+
+# Why does Adam compute on arrays, and not on tensors, which could do the same and would
+# read the same? Here is SGD with momentum on tensors.
+
+
+class TensorSGD(Optimizer):
+    def __init__(self, params, lr, momentum, weight_decay):
+        super().__init__(params, lr=lr, momentum=momentum,
+                         weight_decay=weight_decay)
+        self.u = [Tensor(np.zeros_like(p.array)) for p in self.params]
+
+    def update(self, i, p):
+        grad = Tensor(p.grad) + p * self.weight_decay
+        self.u[i] = self.u[i] * self.momentum + grad
+        p.array -= self.lr * self.u[i].array
+
+
+# Predict: Does it train as well as the one on arrays? And what does `u` remember after
+# ten steps?
+
+
+def memory_of(kind, steps=10):
+    """Bytes in use after each step, and the last weights."""
+    p, used = Tensor(np.ones(100_000), requires_grad=True), []
+    optimizer = kind([p], lr=0.1, momentum=0.9, weight_decay=0.01)
+    tracemalloc.start()
+    for _ in range(steps):
+        optimizer.reset_grad()
+        (p * p).mean().backward()
+        optimizer.step()
+        used.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    return used, p.array, optimizer.u[0]
+
+
+# From ranklab.framework.optimizers:
+
+
+class SGD(Optimizer):
+    """Gradient descent with momentum and weight decay, as torch.optim.SGD."""
+
+    def __init__(self, params, lr=0.001, momentum=0.0, weight_decay=0.0):
+        super().__init__(params, lr=lr, momentum=momentum, weight_decay=weight_decay)
+        self.u = [np.zeros_like(p.array) for p in self.params]
+
+    def update(self, i, p):
+        u = self.u[i]
+        u *= self.momentum
+        u += p.grad
+        u += self.weight_decay * p.array
+        p.array -= self.lr * u
+
+
+on_tensors, weights, u = memory_of(TensorSGD)
+on_arrays, same_weights, _ = memory_of(SGD)
+result("remembered", len(topological(u)))
+
+# From ranklab.plots:
+
+# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
+# for color-blind readers, with its yellow and black replaced by colors seen on white.
+RANK_COLORS = [
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#8C510A",
+    "#595959",
+]
+
+# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
+# pixels leave 11 point type readable.
+STYLE = {
+    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "white",
+    "figure.figsize": (5.2, 3.2),
+    "font.size": 11,
+    "grid.alpha": 0.25,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 2,
+    "savefig.facecolor": "white",
+    "svg.hashsalt": "ranklab",
+}
+
+plt.switch_backend("Agg")  # figures go to files
+plt.rcParams.update(STYLE)
+
+fig, ax = plt.subplots(num="memory", figsize=(5.2, 2.4))
+for used, label in (on_tensors, "on tensors"), (on_arrays, "on arrays"):
+    ax.plot(range(1, 11), np.array(used) / 1e6, "o-", label=label)
+ax.set(xlabel="step", ylabel="memory (MB)", ylim=0)
+ax.legend()
+assert np.allclose(weights, same_weights, 1e-13)
+growth = np.diff(on_tensors)[2:] / weights.nbytes
+assert growth.min() > 1.5 and growth.max() < 1.2 * growth.min()
+assert abs(on_arrays[-1] - on_arrays[3]) < 0.1 * weights.nbytes
+save_figures()
 
 # From ranklab.framework.loading:
 
@@ -825,41 +1488,27 @@ class Batches:
         return self.tensor(X), self.tensor(y)
 
 
+# It trains to the same weights. But `p` wants a gradient, so `p * self.weight_decay` is
+# recorded, and so is everything that is computed from it: `u` holds a graph of
+# (remembered) tensors that reaches back to the first step. Nobody will ever call
+# backward on it. With a large model the run dies after some hours, and the traceback
+# names an innocent line.
+#
+# A rule for state: What lives longer than a step holds arrays, or tensors cut off from
+# their past: `.data` here, `detach()` in PyTorch. The same slip with a logged loss,
+# `total += loss`, is common.
+
+# --- ResNet-9 trains on one process ---------------------------------------------------
+
+# What is missing is data. A data set is anything that has a length and gives example
+# number i; a sampler says in which order they come, another one in each epoch; the
+# loader puts examples together to batches.
+
+
 class DataLoader(Batches):
+    """Batches of a data set as Tensors."""
+
     tensor = Tensor
-
-
-# From ranklab.framework.modules:
-
-
-class SoftmaxLoss(Module):
-    """The mean over the rows of logits (n, classes) of -log softmax at the class in y (n,)."""
-
-    def forward(self, logits, y):
-        rows = np.arange(len(logits))
-        classes = np.asarray(getattr(y, "array", y)).astype(int)
-        return (logits.logsumexp(axis=1) - logits[rows, classes]).mean()
-
-
-# From ranklab.framework.optimizers:
-
-
-class SGD(Optimizer):
-    """Gradient descent with momentum and weight decay, as torch.optim.SGD."""
-
-    def __init__(self, params, lr=0.001, momentum=0.0, weight_decay=0.0):
-        super().__init__(params, lr=lr, momentum=momentum, weight_decay=weight_decay)
-        self.u = [np.zeros_like(p.array) for p in self.params]
-
-    def step(self):
-        for p, u in zip(self.params, self.u):
-            if p.grad is None:
-                continue
-            u *= self.momentum
-            u += p.grad
-            if self.weight_decay:
-                u += self.weight_decay * p.array
-            p.array -= self.lr * u
 
 
 # From ranklab.framework.recording:
@@ -875,6 +1524,7 @@ class no_grad:
         _nested.pop()
 
 
+print("\n## ResNet-9 trains on one process\n")
 nn = SimpleNamespace(
     Module=Module, Linear=Linear, Conv=Conv, BatchNorm1d=BatchNorm1d,
     BatchNorm2d=BatchNorm2d, ReLU=ReLU, Residual=Residual,

@@ -6,10 +6,11 @@ written: each of its processes finds out for itself which rank it is.
 """
 
 import dataclasses
+from pathlib import Path
 
 from nbformat import NotebookNode
 
-from bookmaker.manuscript import manuscript
+from bookmaker.manuscript import manuscript, programs
 from bookmaker.notebook import exercise_cells
 from bookmaker.script.analyse.plan import make_plan
 from bookmaker.script.emit.head import Title
@@ -24,10 +25,9 @@ def files(nb: NotebookNode) -> dict[str, str]:
     Raises FormError, which names the cell, for what is no program.
     """
     chapter = manuscript.name_of(nb)
-    programs = _programs(read(exercise_cells.left_out(nb), chapter))
+    found = _programs(read(exercise_cells.left_out(nb), chapter))
     return {
-        f"scripts/{chapter[:2]}_{file}": _text(f"{chapter[:2]}_{file}", nb, cells)
-        for file, cells in programs.items()
+        programs.path_of(chapter, file): _text(nb, file, cells) for file, cells in found.items()
     }
 
 
@@ -45,10 +45,12 @@ def _programs(cells: list[Cell | Prose]) -> dict[str, list[Cell]]:
     return found
 
 
-def _text(file: str, nb: NotebookNode, cells: list[Cell]) -> str:
-    """The script `file` of these cells."""
-    if file == f"{manuscript.name_of(nb)}.py":
-        raise cells[0].refuse(f"scripts/{file} is the chapter's own script: take another name.")
+def _text(nb: NotebookNode, file: str, cells: list[Cell]) -> str:
+    """The text of the script of these cells."""
+    chapter = manuscript.name_of(nb)
+    path = programs.path_of(chapter, file)
+    if path == f"scripts/{chapter}.py":
+        raise cells[0].refuse(f"{path} is the chapter's own script: take another name.")
     own = [dataclasses.replace(cell, program="") for cell in cells]
     plan = make_plan(own, program=True)
     if plan.lab.has_ranks:
@@ -60,7 +62,6 @@ def _text(file: str, nb: NotebookNode, cells: list[Cell]) -> str:
     missing -= plan.known_everywhere | plan.lab.names
     if missing:
         raise cells[0].refuse(f"the program reads `{min(missing)}`, which it does not define.")
-    source = nb.metadata.ranklab.manuscript
-    chapter = f"chapter {int(file[:2])} of Many Ranks, One Model"
-    origin = f"{file}, a program of {chapter}. Generated from {source}."
-    return script(own, plan, Title(file.removesuffix(".py"), origin))
+    name, where = Path(path).name, f"chapter {int(chapter[:2])} of Many Ranks, One Model"
+    origin = f"{name}, a program of {where}. Generated from {nb.metadata.ranklab.manuscript}."
+    return script(own, plan, Title(Path(path).stem, origin))

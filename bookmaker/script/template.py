@@ -69,7 +69,9 @@ def start_ranks():
         words = f"The ranks talk through MPI. Start them with: mpiexec -n N python {sys.argv[0]}"
         sys.exit(words if os.environ["RANK"] == "0" else 0)
     n = os.environ.get("RANKLAB_RANKS", "N")
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the ranks share the processor
+    # The ranks share the processor: one thread each, and who waits gives it away (in MPICH).
+    for name in ("OMP_NUM_THREADS", "MPIR_CVAR_ENABLE_HEAVY_YIELD"):
+        os.environ.setdefault(name, "1")
     sys.stdout.flush()
     os.execv(mpiexec, [mpiexec, "-n", n, sys.executable, *sys.argv])
 
@@ -135,10 +137,11 @@ def end_all(*error):
     """An error that nobody catches ends all ranks: they would wait for this one for ever."""
     from mpi4py import MPI
 
+    sys.stderr = sys.__stderr__  # torch would keep the text until this function returns
     sys.__excepthook__(*error)
     sys.stdout.flush()
     sys.stderr.flush()
-    time.sleep(1)  # mpiexec, which ends now, has to read and show it first
+    time.sleep(0.2)  # mpiexec, which ends now, is to show it first
     MPI.COMM_WORLD.Abort(1)
 
 

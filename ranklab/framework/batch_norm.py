@@ -1,6 +1,5 @@
 """Batch norm: each channel with mean 0 and variance 1 over the batch, then a scale and a shift."""
 
-
 import numpy as np
 
 from ranklab.framework.modules import Module
@@ -9,9 +8,10 @@ from ranklab.framework.modules import Module
 def batch_statistics(x, synchronize=None):
     """Mean and variance of each channel (axis 1), and over how many entries they were taken.
 
-    synchronize: adds an array up over all ranks, and returns the sums.
+    synchronize: adds an array up over all ranks, and returns the sums; `gradients` says whether
+        what it is given are sums of gradients.
     """
-    synchronize = synchronize or (lambda sums: sums)
+    synchronize = synchronize or (lambda sums, gradients=False: sums)
     rows = _rows(x)
     sums = synchronize(np.append(_added(rows), rows.dtype.type(len(rows))))
     mean, n = sums[:-1] / sums[-1], float(sums[-1])
@@ -25,7 +25,7 @@ def batch_norm(x, weight, bias, mean=None, var=None, n=None, eps=1e-5, synchroni
     n: over how many entries mean and variance were taken, on all ranks together; None: they do
     not depend on x.
     """
-    synchronize = synchronize or (lambda sums: sums)
+    synchronize = synchronize or (lambda sums, gradients=False: sums)
     scale = 1 / np.sqrt(var + var.dtype.type(eps))
     normal = (_rows(x) - mean) * scale
     known = []
@@ -41,7 +41,7 @@ def batch_norm(x, weight, bias, mean=None, var=None, n=None, eps=1e-5, synchroni
         rows, by = _rows(grad), weight * scale
         if n is None:
             return _like(rows * by, x)
-        both = synchronize(np.concatenate(sums(grad))) * (np.tile(by, 2) / n)
+        both = synchronize(np.concatenate(sums(grad)), gradients=True) * (np.tile(by, 2) / n)
         along, shift = np.split(both.astype(x.dtype, copy=False), 2)
         spread = rows * by
         spread -= normal * along
@@ -87,7 +87,7 @@ class BatchNorm(Module):
         statistics = self.running_mean, self.running_var, None
         if self.training:
             statistics = batch_statistics(x.array, self.synchronize)
-            self._remember(*statistics, x.shape)
+            self._remember(*statistics)
         names = dict(zip(("mean", "var", "n"), statistics))
         return x.apply(
             batch_norm,
@@ -98,10 +98,9 @@ class BatchNorm(Module):
             **names,
         )
 
-    def _remember(self, mean, var, n, shape):
-        if n <= 1:
-            raise ValueError(
-                f"Expected more than 1 value per channel when training, got input size {shape}"
-            )
-        for running, new in ((self.running_mean, mean), (self.running_var, var * (n / (n - 1)))):
+    def _remember(self, mean, var, n):
+        """Let the running statistics follow. torch refuses n = 1: here, a rank's share may be one
+        example."""
+        unbiased = var * (n / max(1, n - 1))
+        for running, new in ((self.running_mean, mean), (self.running_var, unbiased)):
             running += self.momentum * (new - running)

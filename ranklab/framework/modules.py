@@ -36,7 +36,7 @@ class Module:
 
     def named_parameters(self):
         """Pairs of name and parameter, always in the same order."""
-        return list(self._named(lambda v: isinstance(v, Operators) and v.requires_grad))
+        return list(self._named(_is_parameter))
 
     def named_buffers(self):
         """Pairs of name and array, of what is kept and not trained."""
@@ -50,8 +50,8 @@ class Module:
 
     def state_dict(self):
         """Name -> array, of parameters and buffers; the arrays themselves, not copies."""
-        arrays = {name: parameter.array for name, parameter in self.named_parameters()}
-        return arrays | dict(self.named_buffers())
+        kept = self._named(lambda v: _is_parameter(v) or isinstance(v, np.ndarray))
+        return {name: value.array if _is_parameter(value) else value for name, value in kept}
 
     def load_state_dict(self, state):
         """Copy the arrays of a state dict into this module's."""
@@ -78,6 +78,10 @@ class Module:
 
     def eval(self):
         return self.train(False)
+
+
+def _is_parameter(value):
+    return isinstance(value, Operators) and value.requires_grad
 
 
 class Sequential(Module):

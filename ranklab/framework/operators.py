@@ -26,13 +26,27 @@ class Operators:
     ndim = property(lambda self: self.array.ndim)
     size = property(lambda self: self.array.size)
     T = property(lambda self: self.permute(*reversed(range(self.ndim))))
+    data = property(lambda self: type(self)(self.array), doc="The same array, without its past.")
+
+    @property
+    def requires_grad(self):
+        """Whether backward shall compute a gradient for it."""
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, wanted):
+        if wanted and self.dtype.kind != "f":
+            raise RuntimeError("Only Tensors of floating point dtype can require gradients")
+        self._requires_grad = wanted
+
+    def tensor(self, other):
+        """A tensor as it is; a number or an array as one that needs no gradient."""
+        if isinstance(other, Operators):
+            return other
+        return type(self)(np.asarray(other, np.result_type(self.dtype, other)))
 
     def numpy(self):
         """The array itself, not a copy."""
-        if self.requires_grad:
-            raise RuntimeError(
-                "Can't call numpy() on a Tensor that requires grad: write .data.numpy(), or .array."
-            )
         return self.array
 
     def item(self):

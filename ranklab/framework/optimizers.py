@@ -15,6 +15,12 @@ class Optimizer:
                 raise ValueError(f"Invalid {name} value: {number}")
         vars(self).update(numbers)
 
+    def step(self):
+        """Update every parameter that has a gradient: `update(i, p)` says how."""
+        for i, p in enumerate(self.params):
+            if p.grad is not None:
+                self.update(i, p)
+
     def reset_grad(self):
         """Forget the gradients: the next backward starts from none."""
         for p in self.params:
@@ -29,19 +35,24 @@ class Optimizer:
     def load_state_dict(self, state):
         """Copy the values of a state dict into this optimizer's."""
         own = self.state_dict()
-        if own.keys() != state.keys() or any(
-            len(own[name]) != len(state[name]) for name in own if isinstance(own[name], list)
-        ):
+        if _shapes(own) != _shapes(state):
             raise ValueError("The state was saved from another kind of optimizer, or model.")
         for name, value in state.items():
             if not isinstance(value, list):
                 setattr(self, name, value)
                 continue
             for i, entry in enumerate(value):
-                if isinstance(entry, np.ndarray):
+                if isinstance(own[name][i], np.ndarray):
                     own[name][i][...] = entry
                 else:
                     own[name][i] = entry
+
+
+def _shapes(state):
+    return {
+        name: [np.shape(entry) for entry in value] if isinstance(value, list) else ()
+        for name, value in state.items()
+    }
 
 
 class SGD(Optimizer):
@@ -51,12 +62,9 @@ class SGD(Optimizer):
         super().__init__(params, lr=lr, momentum=momentum, weight_decay=weight_decay)
         self.u = [np.zeros_like(p.array) for p in self.params]
 
-    def step(self):
-        for p, u in zip(self.params, self.u):
-            if p.grad is None:
-                continue
-            u *= self.momentum
-            u += p.grad
-            if self.weight_decay:
-                u += self.weight_decay * p.array
-            p.array -= self.lr * u
+    def update(self, i, p):
+        u = self.u[i]
+        u *= self.momentum
+        u += p.grad
+        u += self.weight_decay * p.array
+        p.array -= self.lr * u

@@ -1,7 +1,8 @@
 # Generated from book/13_own_framework.md by `make forms`: edit the manuscript, not this file.
 
-"""Your own framework: every line of a training, on NumPy: what chapter 13_own_framework teaches."""
+"""Your own framework: a training with nothing behind it: what chapter 13_own_framework teaches."""
 
+from math import prod
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,19 +14,11 @@ from ranklab.framework.loading import Batches, RandomSampler
 from ranklab.framework.modules import Flatten, Module, ReLU, Residual, Sequential, SoftmaxLoss
 from ranklab.framework.operators import Operators
 from ranklab.framework.optimizers import SGD, Optimizer
-from ranklab.framework.recording import recording
-
-
-def unbroadcast(grad, shape):
-    """Sum a gradient over what broadcasting repeated: back to `shape`."""
-    new = tuple(range(grad.ndim - len(shape)))
-    grad = grad.sum(axis=new)
-    ones = tuple(i for i, n in enumerate(shape) if n < grad.shape[i])
-    return grad.sum(axis=ones, keepdims=True)
+from ranklab.framework.recording import checked, recording
 
 
 def add(a, b):
-    """a + b, and for each of them the rule of its gradient."""
+    """a + b, and a rule for each of them."""
     return a + b, (
         lambda grad: unbroadcast(grad, a.shape),
         lambda grad: unbroadcast(grad, b.shape),
@@ -33,13 +26,22 @@ def add(a, b):
 
 
 def mul(a, b):
+    """a * b, and a rule for each of them."""
     return a * b, (
         lambda grad: unbroadcast(grad * b, a.shape),
         lambda grad: unbroadcast(grad * a, b.shape),
     )
 
 
+def unbroadcast(grad, shape):
+    """Sum a gradient over what was repeated: back to `shape`."""
+    grad = grad.sum(axis=tuple(range(grad.ndim - len(shape))))
+    ones = tuple(i for i, n in enumerate(shape) if n < grad.shape[i])
+    return grad.sum(axis=ones, keepdims=True)
+
+
 def matmul(a, b):
+    """The product of matrices, or of stacks of them."""
     return a @ b, (
         lambda grad: unbroadcast(grad @ b.swapaxes(-1, -2), a.shape),
         lambda grad: unbroadcast(a.swapaxes(-1, -2) @ grad, b.shape),
@@ -50,23 +52,16 @@ class Tensor(Operators):
     """An array that remembers what it was computed from."""
 
     def __init__(self, array, requires_grad=False, sources=(), rules=()):
-        self.array, self.requires_grad = np.asarray(array), requires_grad
+        self.array = np.asarray(array)
+        self.requires_grad = requires_grad
         self.sources, self.rules = sources, rules
         self.grad, self.into, self.hooks = None, None, []
-        if requires_grad and self.array.dtype.kind != "f":
-            raise RuntimeError("Only Tensors of floating point dtype can require gradients")
-
-    @property
-    def data(self):
-        """The same array, without its past."""
-        return Tensor(self.array)
 
     def apply(self, operation, *others, **options):
-        """Compute operation(self, *others), and remember it."""
-        sources = self, *(as_tensor(other, self.dtype) for other in others)
-        arrays = [source.array for source in sources]
-        value, rules = operation(*arrays, **options)
-        if recording() and any(source.requires_grad for source in sources):
+        """operation(self, *others) as a Tensor that remembers it."""
+        sources = self, *map(self.tensor, others)
+        value, rules = operation(*(s.array for s in sources), **options)
+        if recording() and any(s.requires_grad for s in sources):
             return Tensor(value, True, sources, rules)
         return Tensor(value)
 
@@ -83,13 +78,7 @@ class Tensor(Operators):
         backward(self)
 
 
-def as_tensor(x, dtype):
-    if isinstance(x, Tensor):
-        return x
-    return Tensor(np.asarray(x, np.result_type(dtype, x)))
-
-
-def in_order(output):
+def topological(output):
     """All Tensors behind `output` that want gradients, sources first."""
     order, seen, todo = [], set(), [(output, False)]
     while todo:
@@ -98,50 +87,43 @@ def in_order(output):
             order.append(node)
         elif node.requires_grad and id(node) not in seen:
             seen.add(id(node))
-            todo.append((node, True))
+            todo.append((node, True))  # again, when its sources are done
             todo += [(source, False) for source in reversed(node.sources)]
     return order
 
 
 def backward(output):
-    """Add the gradient of `output` (one number) to every leaf's `.grad`."""
-    if not output.requires_grad:
-        raise RuntimeError("this Tensor does not require grad: nothing to do")
-    if output.size != 1:
-        raise RuntimeError("grad can be created only for scalar outputs")
+    """Add the gradient of `output`, one number, to each leaf's `.grad`."""
+    order = checked(topological(output))
     grads = {id(output): np.ones_like(output.array)}
-    order = in_order(output)
     while order:
         node = order.pop()
         grad = grads.pop(id(node))
-        if node.rules is None:
-            raise RuntimeError("Trying to backward through the graph a second time")
         if not node.sources:
             accumulate(node, grad)
             continue
         for source, rule in zip(node.sources, node.rules):
             if source.requires_grad:
-                part = rule(grad)
-                known = grads.get(id(source))
+                part, known = rule(grad), grads.get(id(source))
                 grads[id(source)] = part if known is None else known + part
         node.sources, node.rules = (), None  # the graph is used up
 
 
 def accumulate(leaf, grad):
+    """Add to a leaf's gradient, which is complete now."""
     if leaf.grad is not None:
         leaf.grad += grad
-    else:
-        if leaf.into is None:
-            leaf.grad = np.array(grad, leaf.dtype, order="C")
-        else:
-            leaf.into[...] = grad
-            leaf.grad = leaf.into
+    elif leaf.into is not None:
+        leaf.into[...] = grad
+        leaf.grad = leaf.into
+    else:  # `grad` may be somebody else's, too
+        leaf.grad = np.array(grad, leaf.dtype, order="C")
     for hook in leaf.hooks:
         hook(leaf)
 
 
 def windows(x, k, stride):
-    """A view: every k x k window of x (n, h, w, c)."""
+    """All k x k windows of x (n, h, w, c): (n, rows, columns, k, k, c)."""
     n, h, w, c = x.shape
     by_n, by_h, by_w, by_c = x.strides
     shape = n, (h - k) // stride + 1, (w - k) // stride + 1, k, k, c
@@ -149,56 +131,65 @@ def windows(x, k, stride):
     return as_strided(x, shape, steps)
 
 
+def add_windows(parts, shape, stride):
+    """Add up windows where they lie: what `windows` has read, backward."""
+    x = np.zeros(shape, parts.dtype)
+    _, rows, columns, k, _, _ = parts.shape
+    for i, j in np.ndindex(k, k):
+        down = slice(i, i + stride * rows, stride)
+        right = slice(j, j + stride * columns, stride)
+        x[:, down, right] += parts[:, :, :, i, j]
+    return x
+
+
 def conv(x, weight, bias, stride=1, padding=0):
-    """x (n, c, h, w) through weight (out, c, k, k): (n, out, ...)."""
-    n, c, h, w = x.shape
-    out, _, k, _ = weight.shape
-    padded = np.zeros((n, h + 2 * padding, w + 2 * padding, c), x.dtype)
-    inside = padded[:, padding : padding + h, padding : padding + w]
-    inside[...] = x.transpose(0, 2, 3, 1)
-    view = windows(padded, k, stride)
-    columns = view.reshape(-1, k * k * c)
-    matrix = weight.transpose(2, 3, 1, 0).reshape(-1, out)
-    value = columns @ matrix
+    """Convolve images x (n, c, h, w) with filters (out, c, k, k)."""
+    around = [(0, 0), (padding, padding), (padding, padding), (0, 0)]
+    padded = np.pad(x.transpose(0, 2, 3, 1), around)
+    view = windows(padded, weight.shape[2], stride)
+    columns = view.reshape(-1, prod(view.shape[3:]))
+    filters = weight.transpose(0, 2, 3, 1).reshape(len(weight), -1)
+    value = columns @ filters.T
     value += bias
-    rows, cols = view.shape[1:3]
-    value = value.reshape(n, rows, cols, out).transpose(0, 3, 1, 2)
+    value = value.reshape(*view.shape[:3], -1)
 
     def flat(grad):
-        return grad.transpose(0, 2, 3, 1).reshape(-1, out)
+        return grad.transpose(0, 2, 3, 1).reshape(len(columns), -1)
 
     def to_x(grad):
-        parts = (flat(grad) @ matrix.T).reshape(view.shape)
-        padded[...] = 0
-        for i, j in np.ndindex(k, k):
-            padded[:, i : i + stride * rows : stride, j : j + stride * cols : stride] += parts[
-                :, :, :, i, j
-            ]
-        return inside.transpose(0, 3, 1, 2)
+        parts = (flat(grad) @ filters).reshape(view.shape)
+        back = add_windows(parts, padded.shape, stride).transpose(0, 3, 1, 2)
+        h, w = x.shape[2:]
+        return back[:, :, padding : padding + h, padding : padding + w]
 
     def to_weight(grad):
-        product = columns.T @ flat(grad)
-        return product.reshape(k, k, c, out).transpose(3, 2, 0, 1)
+        product = (flat(grad).T @ columns).reshape(-1, *view.shape[3:])
+        return product.transpose(0, 3, 1, 2)
 
-    return value, (to_x, to_weight, lambda grad: flat(grad).sum(axis=0))
-
-
-def parameter(shape, dtype="float32"):
-    return Tensor(np.zeros(shape, dtype), requires_grad=True)
+    rules = to_x, to_weight, lambda grad: flat(grad).sum(axis=0)
+    return value.transpose(0, 3, 1, 2), rules
 
 
 class Linear(Module):
+    """x @ weight.T + bias"""
+
     def __init__(self, in_features, out_features, device=None, dtype="float32"):
-        self.weight = parameter((out_features, in_features), dtype)
-        self.bias = parameter(out_features, dtype)
-        kaiming_uniform_(self.weight, nonlinearity="relu")
-        uniform_(self.bias, -(in_features**-0.5), in_features**-0.5)
+        shape, bound = (out_features, in_features), in_features**-0.5
+        self.weight = kaiming_uniform_(parameter(shape, dtype), 5**0.5)
+        self.bias = uniform_(parameter(out_features, dtype), -bound, bound)
 
     def forward(self, x):
         return x @ self.weight.T + self.bias
 
 
+def parameter(shape, dtype="float32"):
+    """A leaf that is trained."""
+    return Tensor(np.zeros(shape, dtype), requires_grad=True)
+
+
 class Conv(Module):
+    """A convolution with weights and biases of its own."""
+
     def __init__(
         self,
         in_channels,
@@ -210,18 +201,18 @@ class Conv(Module):
         dtype="float32",
     ):
         shape = out_channels, in_channels, kernel_size, kernel_size
-        self.weight = parameter(shape, dtype)
-        self.bias = parameter(out_channels, dtype)
-        self.stride, self.padding = stride, padding
-        kaiming_uniform_(self.weight, nonlinearity="relu")
-        bound = (in_channels * kernel_size**2) ** -0.5
-        uniform_(self.bias, -bound, bound)
+        self.weight = kaiming_uniform_(parameter(shape, dtype), 5**0.5)
+        bound = prod(shape[1:]) ** -0.5
+        self.bias = uniform_(parameter(out_channels, dtype), -bound, bound)
+        self.options = {"stride": stride, "padding": padding}
 
     def forward(self, x):
-        return x.apply(conv, self.weight, self.bias, stride=self.stride, padding=self.padding)
+        return x.apply(conv, self.weight, self.bias, **self.options)
 
 
 class BatchNorm1d(BatchNorm):
+    """Batch norm of (n, channels) or (n, channels, length)."""
+
     axes = 2, 3
 
     def __init__(self, num_features, eps=1e-5, momentum=0.1, device=None, dtype="float32"):
@@ -231,16 +222,17 @@ class BatchNorm1d(BatchNorm):
 
 
 class BatchNorm2d(BatchNorm1d):
+    """Batch norm of images (n, channels, h, w)."""
+
     axes = (4,)
 
 
 def ResNet9(device=None, dtype="float32"):
+    """Images (n, 3, 32, 32) to logits (n, 10)."""
+
     def block(n_in, n_out, k, stride):
-        return Sequential(
-            Conv(n_in, n_out, k, stride, k // 2, dtype=dtype),
-            BatchNorm2d(n_out, dtype=dtype),
-            ReLU(),
-        )
+        layer = Conv(n_in, n_out, k, stride, k // 2, dtype=dtype)
+        return Sequential(layer, BatchNorm2d(n_out, dtype=dtype), ReLU())
 
     def residual(n):
         return Residual(Sequential(block(n, n, 3, 1), block(n, n, 3, 1)))
@@ -260,31 +252,28 @@ def ResNet9(device=None, dtype="float32"):
 
 
 class Adam(Optimizer):
-    """Adam with L2 weight decay, as torch.optim.Adam (Kingma, Ba 2015)."""
+    """Adam with weight decay as a part of the gradient (L2)."""
 
     def __init__(self, params, lr=0.001, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0):
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+        self.t = [0 for p in self.params]
         self.m = [np.zeros_like(p.array) for p in self.params]
         self.v = [np.zeros_like(p.array) for p in self.params]
-        self.t = [0 for _ in self.params]
 
-    def step(self):
-        beta_1, beta_2 = self.betas
-        for i, p in enumerate(self.params):
-            if p.grad is None:
-                continue
-            grad, m, v = p.grad, self.m[i], self.v[i]
-            if self.weight_decay:
-                grad = grad + self.weight_decay * p.array
-            self.t[i] += 1
-            m += (1 - beta_1) * (grad - m)
-            v += (1 - beta_2) * (grad * grad - v)
-            step = m / (1 - beta_1 ** self.t[i])
-            root = np.sqrt(v / (1 - beta_2 ** self.t[i]))
-            p.array -= self.lr * step / (root + self.eps)
+    def update(self, i, p):
+        """One step of parameter number i, in place."""
+        (beta_1, beta_2), m, v = self.betas, self.m[i], self.v[i]
+        self.t[i] += 1
+        grad = p.grad + self.weight_decay * p.array
+        m += (1 - beta_1) * (grad - m)
+        v += (1 - beta_2) * (grad * grad - v)
+        root = np.sqrt(v / (1 - beta_2 ** self.t[i]))
+        p.array -= self.lr / (1 - beta_1 ** self.t[i]) * m / (root + self.eps)
 
 
 class DataLoader(Batches):
+    """Batches of a data set as Tensors."""
+
     tensor = Tensor
 
 

@@ -75,6 +75,13 @@ def test_it_says_how_to_start_it_on_many_ranks():
     assert "# pip install mpi4py mpich\n" in text and text.endswith("\n\n\nmain()\n")
 
 
+def test_the_labs_images_come_along():
+    cell = f"{HEAD}from ranklab.images import CIFAR10Dataset\n\nprint(len(CIFAR10Dataset()))"
+    (text,) = program.files(chapter(cell)).values()
+    assert "# pip install numpy pillow scikit-image scikit-learn\n" in text
+    assert "class NumbersOnly(pickle.Unpickler)" in text and "import ranklab" not in text
+
+
 def test_in_the_notebook_it_is_written_and_in_the_chapters_script_it_is_nothing():
     nb = chapter("x = 1", COUNT, "x")
     assert COUNT.strip() in [cell.source for cell in notebook.to_notebook(nb).cells]

@@ -68,9 +68,11 @@ def _group(module: str) -> int:
 def packages(statements: list[str], code: list[str] = ()) -> list[str]:
     """The names, on the package index, of what the statements and functions in `code` import."""
     # Some code is the text of another program.
-    hidden = re.findall(r"^ *import .*?\b(pygraphviz|pynvml)\b", "\n".join(code), re.MULTILINE)
+    text = "\n".join(code)
+    hidden = re.findall(r"^ *import .*?\b(pygraphviz|pynvml)\b", text, re.MULTILINE)
+    hidden += re.findall(r'\bfind_spec\("(\w+)"\)', text)  # of which only files are read
     modules = [_module_of(statement) for statement in statements]
-    modules += [module for text in code for module in imported_inside(text)]
+    modules += [module for each in code for module in imported_inside(each)]
     names = {module.split(".")[0] for module in [*modules, *hidden]}
     names -= set(sys.stdlib_module_names) | {"", "__future__", "ranklab"}
     return sorted({_PACKAGES.get(name, name) for name in names}, key=str.lower)
