@@ -16,6 +16,7 @@ STUCK = 1.0  # seconds in one communication after which a rank counts as stuck
 # Seconds after which nothing is on its way any more. The ranks are asked one after another: of two
 # that only take turns, either may be seen to wait for the other.
 SETTLED = 0.25
+NOBODY = Report(-1, "silent")
 TO_WRITE = 30.0  # seconds for an error: IPython reads and parses the files of all its frames
 
 
@@ -40,6 +41,11 @@ class Diagnosis:
         return [
             r for r, report in self.reports.items() if report.call and report.state not in ENDED
         ]
+
+    @property
+    def in_mpi(self):
+        """The ranks that wait in a call of MPI, out of which nothing can get them."""
+        return [rank for rank in self.waiting if self.reports[rank].call.get("mpi")]
 
     @property
     def unfinished(self):
@@ -70,9 +76,8 @@ class Diagnosis:
         others = [r for r in call["ranks"] if r != rank]
         if call["kind"] in ("collective", "meeting"):
             return [r for r in others if not self._has_come(rank, r)]
-        if call["peer"] is None:
-            return others
-        return [] if self._is_answered(rank, call["peer"]) else [call["peer"]]
+        ends = [one for one in _ends(call) if not self._is_answered(rank, one)]
+        return [r for one in ends for r in ([one["peer"]] if one["peer"] is not None else others)]
 
     def _has_come(self, rank, other):
         """Has `other` made the collective that `rank` is in? By now it may be somewhere else."""
@@ -82,14 +87,15 @@ class Diagnosis:
         call = theirs.call
         return call and all(mine[key] == call[key] for key in ("name", "group"))
 
-    def _is_answered(self, rank, peer):
-        """Are the two in calls that answer each other? Then the message is on its way."""
-        mine, theirs = self.reports[rank].call, self.reports.get(peer, Report(peer, "silent")).call
-        return (
-            theirs is not None
-            and {mine["kind"], theirs["kind"]} == {"send", "recv"}
-            and theirs["peer"] in (rank, None)
-            and (mine["tag"], mine["group"]) == (theirs["tag"], theirs["group"])
+    def _is_answered(self, rank, mine):
+        """Is one end of a rank's message answered by its peer? Then that is on its way."""
+        call, theirs = self.reports[rank].call, self.reports.get(mine["peer"], NOBODY).call
+        return theirs is not None and any(
+            {mine["kind"], one["kind"]} == {"send", "recv"}
+            and one["peer"] in (rank, None)
+            and _same_tag(mine, one)
+            and call["group"] == theirs["group"]
+            for one in _ends(theirs)
         )
 
     @cached_property
@@ -145,20 +151,21 @@ class Diagnosis:
     @property
     def mismatches(self):
         """The collectives that ranks do not agree on."""
-        return mismatch.found(self.reports.values())
+        reports = self.reports.values()
+        return [*mismatch.found(reports), *mismatch.under_mpi(reports, self.patience)]
 
     @cached_property
     def crossed(self):
         """(sender, receiver) who wait for each other, and whose message does not fit; or ()."""
         for rank in self.waiting:
             call = self.reports[rank].call
-            other = self.reports.get(call["peer"], Report(-1, "silent")).call
+            other = self.reports.get(call["peer"], NOBODY).call
             facing = other and (call["kind"], other["kind"], other["peer"]) == (
                 "send",
                 "recv",
                 rank,
             )
-            if facing and any(call[what] != other[what] for what in ("tag", "group")):
+            if facing and not (_same_tag(call, other) and call["group"] == other["group"]):
                 return rank, call["peer"]
         return ()
 
@@ -178,3 +185,13 @@ class Diagnosis:
     def conclusions(self, mismatches=True):
         """Say why nobody goes on, one sentence for each reason; mismatches: also those."""
         return sentences.reasons(self, mismatches)
+
+
+def _ends(call):
+    """Return the ends of messages that a call waits for: of one that sends and receives, two."""
+    return [call, call["also"]] if "also" in call else [call]
+
+
+def _same_tag(one, other):
+    """Can they be ends of the same message? MPI receives with any tag, too: None."""
+    return one["tag"] == other["tag"] or None in (one["tag"], other["tag"])

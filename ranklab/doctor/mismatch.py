@@ -56,6 +56,29 @@ def found(reports):
     return list(mismatches.values())
 
 
+def under_mpi(reports, patience):
+    """Return the Mismatch of each communicator whose ranks are all in collectives that differ.
+
+    MPI keeps no record: what ranks are in can be compared only when all of them stay there.
+    """
+    inside = {}  # {communicator: {rank: the call that it is in}}
+    for report in reports:
+        call = report.call or {}
+        if call.get("mpi") and call["kind"] == "collective" and report.seconds >= patience:
+            inside.setdefault(call["group"], {})[report.rank] = call
+    found = []
+    for calls in inside.values():
+        first = min(calls)
+        differ = (r for r in sorted(calls) if not _match(calls[first], calls[r]))
+        if set(calls) == set(calls[first]["ranks"]) and (other := next(differ, None)) is not None:
+            found.append(Mismatch(first, _in_mpi(calls[first]), other, _in_mpi(calls[other])))
+    return found
+
+
+def _in_mpi(call):
+    return Called(call["name"], call["payload"], call["op"] or None, call["root"])
+
+
 def _match(one, other):
     if one["name"] != other["name"]:
         return False

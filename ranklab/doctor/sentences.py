@@ -74,18 +74,35 @@ def wait(call, whom=None):
     whom: the rank to name where the call itself waits for several.
     """
     what = f" {call['payload']}" if call["payload"] else ""
-    tag = f" with tag {call['tag']}" if call["tag"] else ""
+    of, tag = f" of{what}" if what else "", _tag(call)
     if call["kind"] in ("send", "recv"):
-        peer = "anyone" if call["peer"] is None else f"rank {call['peer']}"
-        verb, way = ("send", "to") if call["kind"] == "send" else ("receive", "from")
         if call["handle"]:
-            return f"waits for its {call['name']} of{what} {way} {peer}{tag}"
-        return f"waits to {verb}{what} {way} {peer}{tag}"
+            return f"waits for its {call['name']}{of}{_peer(call)}{tag}"
+        waits = f"waits in {call['name']}, to" if call.get("mpi") else "waits to"
+        also = f" and to {_end(call['also'], '')}" if "also" in call else ""
+        return f"{waits} {_end(call, what)}{also}"
     details = [call["op"] if call["op"] != "SUM" else ""]
     details += [f"root {call['root']}"] if call["root"] is not None else []
     details = f" ({', '.join(filter(None, details))})" if any(details) else ""
     others = "" if whom is None else f" for rank {whom}"
-    return f"waits in {call['name']}{' of' if what else ''}{what}{details}{others}"
+    return f"waits in {call['name']}{of}{details}{others}"
+
+
+def _end(call, what):
+    """Say of one end of a message what is done: "receive float32[2] from rank 1 with tag 3"."""
+    verb = "send" if call["kind"] == "send" else "receive"
+    return f"{verb}{what}{_peer(call)}{_tag(call)}"
+
+
+def _peer(call):
+    way = "to" if call["kind"] == "send" else "from"
+    if not call.get("known", True):
+        return ""
+    return f" {way} anyone" if call["peer"] is None else f" {way} rank {call['peer']}"
+
+
+def _tag(call):
+    return f" with tag {call['tag']}" if call["tag"] else ""
 
 
 # What ended them
@@ -94,7 +111,7 @@ def wait(call, whom=None):
 def death(report):
     """Say what ended a rank; "" where nobody here knows."""
     how = report.death and report.death.exit
-    if not how:
+    if not how or how.by_mpiexec:
         return ""
     if how.signal == "SIGABRT" and report.call:
         return _abort(report.call, how.said)
@@ -170,7 +187,7 @@ def _circle(circle):
         f"rank {report.rank} {wait(report.call, after.rank)} ({report.line})"
         for report, after in zip(circle, [*circle[1:], circle[0]])
     ]
-    kinds = {report.call["kind"] for report in circle}
+    kinds = {"both" if "also" in report.call else report.call["kind"] for report in circle}
     nobody = {"recv": ": nobody sends.", "send": ": nobody receives."}
     end = nobody.get(kinds.pop(), ".") if len(kinds) == 1 else "."
     who = named(report.rank for report in circle).capitalize()

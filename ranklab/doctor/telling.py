@@ -12,11 +12,18 @@ SAYS = {  # causes before consequences
     "died": "died",
     "mismatch": "was told so",
     "error": "failed",
+    "ended": "went with it: mpiexec ends all ranks as soon as one dies",
     "interrupted": "got the interrupt",
     "waited": "waited for another rank in vain",
     "busy": "did not answer: still busy, or stuck",
     "unreadable": "sent something that cannot be rebuilt here",
     "aborted": "did not start on this, because an earlier cell failed there",
+}
+LOST = {  # how ranks are lost that wait in MPI, what comes first in the error
+    "timeout": "No progress: after {:g} s the cell was given up.",
+    "failure": "",
+    "before": "This cell has not begun, as an earlier one has not ended.",
+    "interrupt": "Interrupted.",
 }
 FIRST_CONSEQUENCE = "waited"
 TOLD_BY_PLACE = ("waited", "mismatch")  # each rank has words of its own for the same thing
@@ -45,7 +52,9 @@ def error_from(
         kinds.add("waited")
     if account and not account.diagnosis.silent and not account.gave_up:
         kinds.discard("busy")  # they were freed a moment ago
-    if not broken_before or kinds & {"died", "busy"}:
+    if account and account.lost:
+        kinds.add("lost")
+    if not broken_before or kinds & {"died", "busy", "lost"}:
         paragraphs.append(what_next(kinds, name))
     return RankError("\n\n".join(filter(None, paragraphs)), failures)
 
@@ -104,6 +113,8 @@ def _ending(account):
         return "Interrupted.", "Before that:"
     if account.freed:
         return "", "The others could not go on, and were freed. Until then:"
+    if account.lost:
+        return LOST[account.lost].format(account.timeout), "This is where the ranks are:"
     if account.gave_up:
         return "No answer came.", "This is where the ranks are:"
     seconds = f"{account.timeout:g} s"
@@ -180,7 +191,12 @@ def elsewhere(failures, name, names_in_kernel, restarted=False):
 
 def what_next(kinds, name):
     """Return the sentence that says what to call next."""
-    if kinds & {"died", "busy"}:
+    if "lost" in kinds:
+        return (
+            "A call of MPI that waits hears no interrupt, and nothing else ends it. Call "
+            f"{name}.restart(): it starts fresh processes, without the variables of these."
+        )
+    if kinds & {"died", "busy", "ended"}:
         return f"Call {name}.restart(): it starts fresh processes, without the variables of these."
     if kinds & {"waited", "mismatch"}:
         return (

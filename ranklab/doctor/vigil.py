@@ -62,6 +62,7 @@ class Vigil:
     def __init__(self, ranks, result):
         self.freed = False  # were waiting ranks freed?
         self.interrupted = self.gave_up = False
+        self.lost = ""  # where a rank is in MPI for good: a key of telling.LOST
         self._ranks, self._result = ranks, result
         self._began = time.monotonic()
         self._diagnosis, self._notice = None, notice.Notice()
@@ -108,6 +109,8 @@ class Vigil:
                     f"is gone. Call {self._ranks.name}.restart(): it starts fresh processes."
                 )
             self.look()
+            if self.lost:
+                return
             if self.freed and limit is None:
                 began, limit = time.monotonic(), MARGIN
             if limit is not None and self._is_over(began, limit):
@@ -143,7 +146,9 @@ class Vigil:
             self._free()
             return
         diagnosis = self._ask(rounds.where)
-        if diagnosis.stuck and "failed" in ended.values():
+        if lost := self._loses(diagnosis, ended):
+            self._diagnosis, self.lost, self.gave_up = diagnosis, lost, True
+        elif diagnosis.stuck and "failed" in ended.values():
             self._free(seen=self._diagnosis if self._gives_up(diagnosis) else None)
         elif diagnosis.stuck or (self._waits_for_long(diagnosis) and not self._gives_up(diagnosis)):
             self._diagnosis, self._seen, self._moved = diagnosis, time.monotonic(), 0
@@ -159,6 +164,18 @@ class Vigil:
                 self._notice.say(notice.NOT_BEGUN, diagnosis)
             elif self._moved > 1:
                 self._take_back()
+
+    def _loses(self, diagnosis, ended):
+        """Say how a rank is lost that waits in MPI, where only its end gets it out; "" for none."""
+        inside = [r for r in diagnosis.in_mpi if r in replies.asked(self._result)]
+        waited = max((diagnosis.reports[r].seconds for r in inside), default=0)
+        if not inside:
+            return ""
+        if self._ranks.lost:
+            return "before"
+        if diagnosis.stuck and "failed" in ended.values():
+            return "failure"
+        return "timeout" if waited >= self._ranks.timeout else ""
 
     def _waits_for_long(self, diagnosis):
         """Does a rank wait for one that does something else, and may run out of time?"""
@@ -197,7 +214,8 @@ class Vigil:
         # Who runs Python may need a moment more; a group that nobody waits in need not break.
         if self._diagnosis.waiting or not self._all_end(TO_END / 2, but=silent):
             self._free(seen=self._diagnosis, but=silent)
-            self._all_end(TO_END / 2, but=silent)
+            if not self._all_end(TO_END / 2, but=silent):
+                self.lost = "interrupt" if self._ask(rounds.where).in_mpi else ""
         wait([sent], TO_STOP)  # a signal that is still under way would end what comes next
 
     def _all_end(self, seconds, but):
@@ -225,9 +243,8 @@ class Vigil:
         """Return the Account of the last look, if ranks were stuck then; else None."""
         if self._diagnosis is None or self._is_old():
             return None
-        return Account(
-            self._diagnosis, self._ranks.timeout, self.interrupted, self.freed, self.gave_up
-        )
+        ended = self.interrupted, self.freed, self.gave_up, self.lost
+        return Account(self._diagnosis, self._ranks.timeout, *ended)
 
     def _is_old(self):
         """Was it another wait, which ended well?"""
@@ -251,13 +268,17 @@ class Vigil:
 
 @dataclass(frozen=True)
 class Account:
-    """What was seen of ranks that waited, and what ended that: if none of these, their timeout."""
+    """What was seen of ranks that waited, and what ended that: if none of these, their timeout.
+
+    lost: "", or how a rank was lost that waits in MPI for good, a key of telling.LOST.
+    """
 
     diagnosis: Diagnosis
     timeout: float  # seconds
     interrupted: bool
     freed: bool
     gave_up: bool
+    lost: str
 
     @property
     def tells_of(self):

@@ -29,7 +29,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from ranklab.doctor import REQUEST, calls, sockets
+from ranklab.doctor import REQUEST, calls, mpi_calls, sockets
 from ranklab.doctor.places import NOT_THE_READERS
 from ranklab.upstream import cpython, ipython
 from ranklab.upstream import torch as upstream
@@ -66,6 +66,8 @@ class Witness:
         self._main = threading.main_thread().ident
         self._before = sockets.listening()  # ipyparallel's own
         self._mark, self._since = None, 0.0
+        self._laps, self._asked = 0, False  # how often the main thread was seen to run Python
+        self._ask_for_lap = cpython.when_it_goes_on(self._note_lap)
         self.group_began = self._cell_began = 0  # nanoseconds since 1970
         calls.keep_track()
         ipython.answer_requests(kernel, REQUEST, self._answer)
@@ -100,7 +102,8 @@ class Witness:
         if frames:
             said["places"] = [_place(f) for f in reversed(frames) if _is_readers(f)]
             said["seconds"] = time.monotonic() - self._since
-            said["call"] = calls.current(frames) or self._call_of_torch(frames, said)
+            said["call"] = calls.current(frames) or mpi_calls.current(frames)
+            said["call"] = said["call"] or self._call_of_torch(frames, said)
             _note_number(said["call"], made)
         return said
 
@@ -133,9 +136,16 @@ class Witness:
     def _sample(self, frames=None):
         """Note since when the main thread is where it is."""
         frames = self._frames() if frames is None else frames
-        mark = [(id(frame), frame.f_lasti) for frame in frames], calls.count()
+        mark = [(id(frame), frame.f_lasti) for frame in frames], calls.count(), self._laps
         if mark != self._mark:
             self._mark, self._since = mark, time.monotonic()
+        # Calls of MPI are not counted: one alone, or the same again and again, only this can tell.
+        if frames and not self._asked and "mpi4py.MPI" in sys.modules:
+            self._asked = True
+            self._ask_for_lap()
+
+    def _note_lap(self):
+        self._laps, self._asked = self._laps + 1, False
 
     def _collectives(self):
         """Return torch's own record of the last collectives of each group, oldest first.

@@ -16,16 +16,26 @@ def runs_on_rank(function):
 
 
 @runs_on_rank
-def prepare(folder):
-    """Get ready to be a rank, and say which process this is: (host name, process id).
+def prepare(folder, under_mpi):
+    """Get ready to be a rank; return (host name, process id, place).
 
     From here on the rank can say where it is, also while it is stuck (doctor/witness.py). What it
-    leaves behind for after its death goes to `folder`, if that is on this host.
+    leaves behind for after its death goes to `folder`, if that is on this host. under_mpi: is it a
+    rank of an MPI world? Then its place is (its rank there, the world's size), else None.
     """
     import contextlib
     import gc
     import os
     import socket
+
+    place = None
+    if under_mpi:
+        from mpi4py import MPI
+
+        place = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+        # MPI has started. A child that found its launcher's words would take them for its own.
+        for name in [name for name in os.environ if name.startswith(("PMI", "HYDI"))]:
+            del os.environ[name]
 
     import torch.distributed  # noqa: F401
 
@@ -37,7 +47,7 @@ def prepare(folder):
         witness.testify(folder if os.path.isdir(folder) else None)
 
     gc.freeze()  # what stays loaded for good need not be searched by `leave`
-    return socket.gethostname(), os.getpid()
+    return socket.gethostname(), os.getpid(), place
 
 
 @runs_on_rank
@@ -51,13 +61,16 @@ def free_address():
 
 
 @runs_on_rank
-def join(my_rank, size, backend, devices, meeting_point, seconds, loopback, limit_new_groups):
+def join(
+    my_rank, meeting_point, size, under_mpi, backend, devices, seconds, loopback, limit_new_groups
+):
     """Join the process group and put `rank`, `world_size`, `device`, `torch`, `dist` in place.
 
-    `devices` names the device of each rank. `meeting_point` is where the ranks find each other: the
-    path of a file, or (host, port). `seconds` is the time after which a rank that waits for another
-    one gives up. `loopback` names the network interface to use, or is None for several hosts.
-    `limit_new_groups` is the function of ranklab.upstream.torch.
+    `meeting_point` is where the ranks find each other: the path of a file, or (host, port);
+    `under_mpi`, it is known to rank 0 alone. `devices` names the device of each rank. `seconds` is
+    the time after which a rank that waits for another one gives up. `loopback` names the network
+    interface to use, or is None for several hosts. `limit_new_groups` is the function of
+    ranklab.upstream.torch.
     """
     import os
     import sys
@@ -77,6 +90,13 @@ def join(my_rank, size, backend, devices, meeting_point, seconds, loopback, limi
         sys.modules["ranklab.doctor.witness"].joined()
     timeout = timedelta(seconds=seconds)
     limit_new_groups(timeout)
+    if under_mpi:
+        from mpi4py import MPI
+
+        # In a world of its own, where no message is left over from a call that others left out.
+        world = MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.group.Incl(range(size)))
+        meeting_point = world.bcast(meeting_point)
+        world.Free()
     if isinstance(meeting_point, str):
         store = dist.FileStore(meeting_point, size)
     else:

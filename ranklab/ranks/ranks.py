@@ -29,7 +29,7 @@ from ranklab import forgotten
 from ranklab.doctor import places, rounds, vigil
 from ranklab.doctor.telling import what_next
 from ranklab.errors import ArgumentError, RankError, named
-from ranklab.ranks import current, outcome, process_group, px, variables
+from ranklab.ranks import current, mpi, outcome, process_group, px, variables
 from ranklab.start import arguments, cluster, importer_process
 from ranklab.start.guardian import Guardian
 from ranklab.upstream import ipyparallel as replies
@@ -127,6 +127,7 @@ class Ranks:
         self.last_result = self.earlier_result = None  # of the last two %%px
         self.unwatched = None  # the result of the last one, if it was --noblock
         self.broken = False  # did a communication fail in this process group?
+        self.lost = False  # is one in a call of MPI, for good?
         self._meetings = itertools.count()
 
     def _start_processes(self):
@@ -136,9 +137,12 @@ class Ranks:
         rounds.free_when_one_dies(self)
         self.view = self.client[:]
         self.view.block = True
-        processes = self._on_all(process_group.prepare, self.folder, limit=120)
-        self.pids = [pid for _, pid in processes]
-        self.one_host = {host for host, _ in processes} == {socket.gethostname()}
+        under_mpi = self._plan.under_mpi
+        processes = self._on_all(process_group.prepare, self.folder, under_mpi, limit=120)
+        self.pids = [pid for _, pid, _ in processes]
+        self.one_host = {host for host, *_ in processes} == {socket.gethostname()}
+        if under_mpi:
+            mpi.check_world([place for *_, place in processes])
 
     def _join(self, size=None):
         """Make one process group of all ranks (or the first `size`), at a fresh meeting point."""
@@ -149,9 +153,12 @@ class Ranks:
             asked = self.client[[0]].apply_async(process_group.free_address)
             self.meeting = outcome.values(self, asked, limit=60)[0]
         plan, loopback = self._plan, LOOPBACK if self.one_host else None
-        group = (size, plan.backend, plan.devices, self.meeting, plan.timeout, loopback)
+        group = (size, plan.under_mpi, plan.backend, plan.devices, plan.timeout, loopback)
         group += (upstream.limit_new_groups,)
-        results = [self.client[r].apply_async(process_group.join, r, *group) for r in range(size)]
+        known = [None if plan.under_mpi and r else self.meeting for r in range(size)]
+        results = [
+            self.client[r].apply_async(process_group.join, r, known[r], *group) for r in range(size)
+        ]
         outcome.take(self, ipyparallel.AsyncResult.join(*results), limit=90)
         self.broken = False
 
@@ -175,13 +182,13 @@ class Ranks:
         self._join(size)
 
     def _busy(self, patience):
-        """Return what is known of ranks that still run something after `patience` seconds."""
+        """Return the Diagnosis of ranks of which some run after `patience` seconds, or None."""
         began = time.monotonic()
-        while True:
-            diagnosis = rounds.where(self)
-            if not diagnosis.unfinished or diagnosis.is_over(began, patience):
-                return diagnosis.paragraphs(diagnosis.unfinished)
+        while (diagnosis := rounds.where(self)).unfinished:
+            if diagnosis.is_over(began, patience) or (diagnosis.in_mpi and diagnosis.stuck):
+                return diagnosis
             time.sleep(0.02)
+        return None
 
     def _still_runs(self, where):
         began = "There is no new process group yet, as not every rank is free for it:"
@@ -189,7 +196,8 @@ class Ranks:
             f"Wait until it is, or call {self.name}.restart(): it starts fresh processes, without "
             "the variables of these."
         )
-        return "\n\n".join([began, *where, advice])
+        advice = what_next({"lost"}, self.name) if where.in_mpi else advice
+        return "\n\n".join([began, *where.paragraphs(where.unfinished), advice])
 
     def restart(self):
         """Start fresh processes in place of these. Variables are gone; `%%px` stays valid."""
@@ -252,8 +260,9 @@ class Ranks:
         last = self.last_result
         pending = last is not None and not last.ready()
         diagnosis = rounds.where(self, replies.ended(self, last) if pending else None)
-        if self.gone() or self.broken:
-            diagnosis.advice = what_next({"died" if self.gone() else "waited"}, self.name)
+        if self.gone() or self.broken or self.lost:
+            kind = "died" if self.gone() else "lost" if self.lost else "waited"
+            diagnosis.advice = what_next({kind}, self.name)
         if self.unwatched is not None and self.unwatched.ready():
             diagnosis.advice = outcome.of_unwatched(self, self.unwatched)
         return diagnosis

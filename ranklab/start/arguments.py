@@ -20,6 +20,10 @@ from ranklab.errors import ArgumentError
 BACKENDS = ("gloo", "nccl", "mpi")
 ONE_MACHINE = ("ranklab", "local")  # launchers whose engines run beside the kernel
 GIB = 2**30
+WITHOUT_MPI = (
+    "engines='mpi' needs mpiexec and mpi4py, which are not both here. The extra ranklab[mpi] has "
+    "them, and so has `pip install mpi4py mpich`; on Windows, inside WSL."
+)
 MEMORY_PER_RANK = 0.35 * GIB  # a rank that has imported torch; the rest is the reader's tensors
 
 
@@ -33,6 +37,11 @@ class Plan:
     timeout: float  # seconds
     debug: bool
     engines: str  # the name of an ipyparallel launcher
+
+    @property
+    def under_mpi(self):
+        """Are the ranks those of an MPI world, too?"""
+        return self.engines == "mpi"
 
 
 def plan(n, backend, device, timeout, debug, engines, replaced=0):
@@ -82,9 +91,7 @@ def _launcher(engines):
             f"engines={engines!r} names no ipyparallel launcher. There are: {', '.join(known)}."
         )
     if engines.lower() == "mpi" and not (mpiexec() and find_spec("mpi4py")):
-        raise ArgumentError(
-            "engines='mpi' needs mpiexec and mpi4py. `pip install mpich mpi4py` gives both."
-        )
+        raise ArgumentError(WITHOUT_MPI)
     return engines.lower()
 
 

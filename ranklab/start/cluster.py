@@ -10,7 +10,7 @@ from traitlets import Bool, List
 from traitlets.config import Config
 
 from ranklab.errors import RankError, named
-from ranklab.start import exits, launcher
+from ranklab.start import exits, launcher, mpi_world
 from ranklab.start.arguments import ONE_MACHINE, mpiexec
 from ranklab.upstream import ipyparallel as upstream
 
@@ -53,7 +53,8 @@ def start(plan, folder, preload=()):
     """
     batch = is_batch(plan)
     # By itself, not by its name: an installation older than the name has the launcher all the same.
-    engines = launcher.engine_set_launcher if plan.engines == "ranklab" else plan.engines
+    ours = plan.engines == "ranklab" or forks(plan)
+    engines = launcher.engine_set_launcher if ours else plan.engines
     cluster = _Cluster(
         n=plan.world_size,
         engines=engines,
@@ -173,7 +174,9 @@ def _take_last(client, results):
 
 def forks(plan):
     """Are the engines forked from a process that has imported for them, the importer?"""
-    return plan.engines == "ranklab" and launcher.can_fork()
+    if not launcher.can_fork():
+        return False
+    return plan.engines == "ranklab" or (plan.under_mpi and mpi_world.is_of_mpich(mpiexec()))
 
 
 def is_batch(plan):
@@ -200,13 +203,17 @@ def _config(plan, preload=()):
     environment["TORCH_FR_BUFFER_SIZE"] = os.environ.get("TORCH_FR_BUFFER_SIZE", "64")
     environment["KINETO_LOG_LEVEL"] = os.environ.get("KINETO_LOG_LEVEL", "99")
     environment[SAFE_PATH] = os.environ.get(SAFE_PATH) or "ranklab"
+    if plan.under_mpi:
+        environment[mpi_world.RESTING] = os.environ.get(mpi_world.RESTING, "1")
     if plan.debug:
         environment["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
+    mpi_cmd = [mpiexec()] if plan.under_mpi else []
+    forked = {"preload": [*PRELOAD, *preload], "keep_importer": True, "mpi_cmd": mpi_cmd}
     return Config(
         BaseLauncher={"environment": environment},
-        RankEngineSetLauncher={"preload": [*PRELOAD, *preload], "keep_importer": True},
+        RankEngineSetLauncher=forked,
         LocalEngineSetLauncher={"delay": 0.0},
-        MPILauncher={"mpi_cmd": [mpiexec() or "mpiexec"]},
+        MPILauncher={"mpi_cmd": mpi_cmd},
     )
 
 

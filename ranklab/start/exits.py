@@ -5,9 +5,11 @@ import signal as signals
 from dataclasses import dataclass
 
 import psutil
+from ipyparallel.cluster.launcher import MPIEngineSetLauncher
 
 from ranklab.start.guardian import has_ended
 from ranklab.upstream import ipyparallel as upstream
+from ranklab.upstream import mpi_says
 from ranklab.upstream.torch_says import words_of_cpp
 
 
@@ -15,11 +17,13 @@ from ranklab.upstream.torch_says import words_of_cpp
 class Exit:
     """How a process ended. code: its exit code; negative where a signal killed it.
 
-    said: what C++ said of an error that nobody caught.
+    said: what C++ said of an error that nobody caught, or MPI. by_mpiexec: did mpiexec end it, as
+    it does when another one has ended?
     """
 
     code: int
     said: str = ""
+    by_mpiexec: bool = False
 
     @property
     def signal(self):
@@ -32,19 +36,25 @@ def of_engine(cluster, pid):
 
     None where it ran elsewhere, is not quite gone yet, or nobody was told how it ended.
     """
-    code, output = _end_of(cluster.engine_set, pid)
-    return None if code is None else Exit(code, words_of_cpp(output))
+    code, output, by_mpiexec = _end_of(cluster.engine_set, pid)
+    of_mpi = mpi_says.words(output)  # who aborts MPI is the first that mpiexec ends
+    by_mpiexec = by_mpiexec and not of_mpi
+    return None if code is None else Exit(code, words_of_cpp(output) or of_mpi, by_mpiexec)
 
 
 def _end_of(engines, pid):
-    """Return (exit code or None, output) of an engine that has ended."""
+    """Return (exit code or None, output, did mpiexec end it?) of an engine that has ended."""
     if hasattr(engines, "end_of"):  # ranklab's own launcher
         return engines.end_of(pid)
+    if isinstance(engines, MPIEngineSetLauncher):
+        output = engines.get_output()
+        code, by_mpiexec = mpi_says.end_of(pid, output)
+        return code, output, by_mpiexec
     for engine in getattr(engines, "all_launchers", ()):
         if engine.pid == pid:
             with contextlib.suppress(AttributeError, psutil.Error):
-                return upstream.exit_code(engine), engine.get_output()
-    return None, ""
+                return upstream.exit_code(engine), engine.get_output(), False
+    return None, "", False
 
 
 def controller_runs(cluster):

@@ -18,9 +18,12 @@ import sys
 import time
 from dataclasses import dataclass
 
+from ranklab.start import mpi_world
+
 PATIENCE = 60.0  # seconds that the controller has to write its connection files
 TO_LISTEN = 10.0  # seconds that it then has to take its ports, where it runs on this machine
 LISTENING = "0A"  # in Linux's tables of connections
+TO_END = 0.05  # seconds from when the files of an engine close to when its end is known
 PR_SET_PDEATHSIG = 1  # Linux: the signal that a process gets when its parent ends
 
 
@@ -153,6 +156,8 @@ class Child:
     channel: socket.socket  # to the engine; in the engine itself, to the fork server
     nanny: object = None  # once it is registered
     exit_code: int | None = None  # once it has ended
+    place: mpi_world.Place | None = None  # in the world of MPI, where they have one
+    ended_by: str = ""  # "mpiexec" where that ended it, as it does when another one has ended
 
 
 class ForkServer:
@@ -163,11 +168,14 @@ class ForkServer:
         self.addresses = order["nannies"]  # where the nanny of each engine listens
         self.report = os.open(order["report"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self.children = {}  # by process id
+        self.places = [None] * self.n
+        if mpiexec := order.get("mpiexec"):
+            self.places = mpi_world.places(mpiexec, self.n, os.path.dirname(order["report"]))
 
     def fork(self):
         """Fork the engines; return the Child that this process is, or None in the fork server."""
         server = os.getpid()
-        for i in range(self.n):
+        for i, place in enumerate(self.places):
             # One that keeps messages apart.
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             sys.stdout.flush()
@@ -176,10 +184,12 @@ class ForkServer:
             if pid == 0:
                 ours.close()
                 self._let_go(server)
+                mpi_world.take(place, self.places)
                 return Child(i, theirs)
             theirs.close()
-            self.children[pid] = Child(i, ours)
+            self.children[pid] = Child(i, ours, place=place)
             self._say(engine=i, pid=pid)
+        mpi_world.hand_over(self.places)
         return None
 
     def _let_go(self, server):
@@ -211,6 +221,8 @@ class ForkServer:
         self.all_ended = asyncio.Event()
         for pid, child in self.children.items():
             self.loop.add_reader(child.channel, self._meet, pid, child)
+            if child.place:
+                self.loop.add_reader(child.place.channel, self._lose_place, pid, child)
         self.loop.add_signal_handler(signal.SIGCHLD, self._reap)
         self.loop.add_signal_handler(signal.SIGTERM, self._end_all)
         self._reap()  # those that ended before
@@ -226,6 +238,19 @@ class ForkServer:
             self._say(engine=child.number, id=child.nanny.engine_id)
             child.channel.sendall(child.nanny.listen(self.addresses[child.number]).encode())
 
+    def _lose_place(self, pid, child):
+        """mpiexec has ended the stand-in of an engine: end that, too.
+
+        Or the engine has ended, of which mpiexec heard first, as its files close before that.
+        """
+        self.loop.remove_reader(child.place.channel)
+        self.loop.call_later(TO_END, self._end_for_mpiexec, pid, child)
+
+    def _end_for_mpiexec(self, pid, child):
+        if child.exit_code is None:
+            child.ended_by = "mpiexec"
+            os.kill(pid, signal.SIGKILL)
+
     def _alive(self):
         return [pid for pid, child in self.children.items() if child.exit_code is None]
 
@@ -235,11 +260,17 @@ class ForkServer:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
-            child = self.children[pid]
+            child = self.children.get(pid)
+            if child is None:  # mpiexec
+                continue
             child.exit_code = os.waitstatus_to_exitcode(status)
-            self._say(engine=child.number, pid=pid, exit_code=child.exit_code)
+            killed = child.exit_code == -signal.SIGKILL
+            by = {"ended_by": child.ended_by} if killed and child.ended_by else {}
+            self._say(engine=child.number, pid=pid, exit_code=child.exit_code, **by)
             if child.nanny:
                 child.nanny.notify_exit()
+            if child.place:
+                child.place.end(child.exit_code)
         self.all_ended.set()
 
     def _end_all(self):

@@ -62,6 +62,11 @@ class RankEngineSetLauncher(OneProcessLauncher):
         in the same folder is faster. Whoever wants that also ends it, in the end, with
         ranklab.start.importer_process.forget(profile_dir).""",
     )
+    mpi_cmd = List(
+        Unicode(),
+        config=True,
+        help="The mpiexec, of MPICH, that makes the engines the ranks of one MPI world.",
+    )
     stop_data = Dict()
     _importer = None  # where the engines were started by this process
 
@@ -75,11 +80,12 @@ class RankEngineSetLauncher(OneProcessLauncher):
             "n": self.n,
             "environment": {name: self.get_env()[name] for name in OF_ONE_START},
             "connection_files": self.connection_files,
-            "engine_args": self.cluster_args + self.engine_args,
+            "engine_args": self.cluster_args + self.engine_args + ["--mpi"] * bool(self.mpi_cmd),
             "report": str(self.report_file),
             "output": self.output_file,
             "outputs": [str(self._output_of(i)) for i in range(self.n)],
             "nannies": [self._nanny_address(i) for i in range(self.n)],
+            "mpiexec": self.mpi_cmd,
         }
 
     def _nanny_address(self, i):
@@ -153,7 +159,10 @@ class RankEngineSetLauncher(OneProcessLauncher):
         return []
 
     def end_of(self, pid, patience=1.0):
-        """Return (exit code, output) of the engine `pid`; the code is None while it is alive."""
+        """Return (exit code, output, did mpiexec end it?) of the engine `pid`.
+
+        The code is None while it is alive.
+        """
         deadline = time.monotonic() + patience
         while True:
             engines = self.report()
@@ -162,7 +171,8 @@ class RankEngineSetLauncher(OneProcessLauncher):
             if code is not None or not self.process.is_running() or time.monotonic() > deadline:
                 break
             time.sleep(0.02)
-        return code, "" if i is None else _read(self._output_of(i))
+        output = "" if i is None else _read(self._output_of(i))
+        return code, output, "ended_by" in engines.get(i, {})
 
     # The end
 

@@ -103,6 +103,20 @@ def raise_in(thread, error):
     set_error(ctypes.c_ulong(thread), ctypes.py_object(error))
 
 
+def when_it_goes_on(act):
+    """Return a function that has `act()` called in the main thread when that next runs Python.
+
+    Without it: a rank that makes many calls of MPI in a loop is taken for stuck in the first.
+    """
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+    def call(_):
+        act()
+        return 0
+
+    return functools.partial(ctypes.pythonapi.Py_AddPendingCall, call, None)
+
+
 def when_aborted(act):
     """Have `act()` called as this process aborts; return what must be kept for as long.
 

@@ -518,28 +518,21 @@ def test_close_cleans_up_without_the_guardian():
     assert not os.path.exists(folder)
 
 
-@pytest.mark.skipif(not arguments.mpiexec(), reason="no mpiexec: pip install mpich mpi4py")
-def test_ranks_started_by_mpiexec_have_the_ranks_of_mpi():
-    with Ranks(2, engines="mpi") as ranks:
-        assert ranks["mpi_rank"] == ranks["rank"] == [0, 1]
-        everybody = belonging_to(ranks._guardian.folder)
-    assert all_ended(everybody)
-
-
-def test_mpi_needs_an_mpiexec(monkeypatch):
-    monkeypatch.setattr(arguments, "mpiexec", lambda: None)
-    with pytest.raises(ValueError, match="needs mpiexec"):
+@pytest.mark.parametrize("lacking", ["mpiexec", "find_spec"])
+def test_without_mpi_the_extra_is_named(monkeypatch, lacking):
+    monkeypatch.setattr(arguments, lacking, lambda *_: None)
+    with pytest.raises(ValueError, match=r"needs mpiexec and mpi4py, .* extra ranklab\[mpi\]"):
         arguments.plan(2, None, None, 20, False, "mpi")
 
 
 def test_ranks_that_do_not_answer_while_they_get_ready_are_waited_for(monkeypatch):
-    def prepare(folder):
+    def prepare(folder, under_mpi):
         import ctypes
 
         from ranklab.ranks import process_group
 
         ctypes.PyDLL(None).sleep(2)  # nothing else of Python runs, as in an import of C code
-        return process_group.prepare(folder)
+        return process_group.prepare(folder, under_mpi)
 
     prepare.__module__ = "__main__"
     monkeypatch.setattr(process_group, "prepare", prepare)

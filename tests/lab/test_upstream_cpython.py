@@ -24,6 +24,18 @@ def test_what_is_borrowed_is_there(borrowed, ranks):
     HERE.is_there(borrowed, ranks)
 
 
+@HERE.tries(cpython.when_it_goes_on)
+def _(ranks):
+    laps = []
+    ask = cpython.when_it_goes_on(lambda: laps.append(threading.current_thread()))
+    asked_by = threading.Thread(target=ask)
+    asked_by.start()
+    asked_by.join()
+    for _ in range(100):
+        pass
+    assert laps == [threading.main_thread()]
+
+
 @HERE.tries(cpython.missing_name)
 def _(ranks):
     said = failure_of(ranks, "not_there")

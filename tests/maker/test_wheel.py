@@ -101,7 +101,9 @@ def loaded(installed, *modules):
 
 def test_the_lab_brings_all_that_it_imports(installed):
     assert loaded(installed, "ranklab.ranks", "ranklab.exercises", "ranklab.gpu")
-    brought_by(needed(installed), imported((installed / "ranklab").rglob("*.py")))
+    with_mpi = needed(installed, "mpi")  # for ranks under MPI, and by functions that they call
+    assert with_mpi - needed(installed) == {"mpi4py", "mpich"}
+    brought_by(with_mpi, imported((installed / "ranklab").rglob("*.py")))
 
 
 def test_the_exporter_brings_all_that_it_imports(installed):
