@@ -43,7 +43,8 @@ MESSAGES = {
     "sendrecv_replace": "buf dest sendtag source recvtag",
 }
 PARAMETERS = {**MESSAGES, **COLLECTIVES}  # by name; else by name in lower case
-PAYLOADS = ("buf", "obj", "sendbuf", "sendobj")  # what the first parameter may be called
+# What the first parameter may be called; and where there is MPI.IN_PLACE, the second one.
+PAYLOADS = ("buf", "obj", "sendbuf", "sendobj", "recvbuf")
 OPERATIONS = ("SUM", "MAX", "MIN", "PROD", "LAND", "LOR", "BAND", "BOR", "MAXLOC", "MINLOC")
 
 
@@ -68,6 +69,8 @@ class _Look:
 
     def at(self, call, handle=False):
         """Return what `current` does of it, or None where it is none of MPI."""
+        if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Call):
+            return self.at(call.func.value, handle=True)  # comm.irecv(...).wait()
         owner, name = self._method(call)
         if name.lower() in REQUESTS:
             return self._of_request(call, name)
@@ -76,8 +79,8 @@ class _Look:
             return None
         parameters = parameters.split()
         given = expressions.arguments(call, parameters, self.names)
-        payload = next((given[name] for name in PAYLOADS if name in given), None)
-        about = {"name": name, "mpi": True, "handle": handle, "payload": described(payload)}
+        payload = next(filter(None, (described(given.get(one)) for one in PAYLOADS)), "")
+        about = {"name": name, "mpi": True, "handle": handle, "payload": payload}
         about |= {"tag": 0, "peer": None, "op": "", "root": None, **self._communicator(owner)}
         if name.lower() in MESSAGES:
             return {**about, **self._message(name.lower(), given, about["ranks"])}
@@ -142,27 +145,13 @@ class _Look:
 
     def _of_request(self, call, name):
         """Return what a wait for requests waits for; of one request, that may be known."""
-        match call.func:
-            case ast.Attribute(value=ast.Name(id=request)):
-                made = expressions.given_once(self.frame, request)
-            case ast.Attribute(value=made):
-                pass
-        known = self.at(made, handle=True) if isinstance(made, ast.Call) else None
-        about = {
-            "name": name,
-            "mpi": True,
-            "handle": False,
-            "payload": "",
-            **self._communicator(None),
-        }
-        return known or {
-            **about,
-            "kind": "collective",
-            "peer": None,
-            "tag": 0,
-            "op": "",
-            "root": None,
-        }
+        request = call.func.value if isinstance(call.func, ast.Attribute) else None
+        named = isinstance(request, ast.Name)
+        made = expressions.given_once(self.frame, request.id) if named else None
+        if isinstance(made, ast.Call) and (known := self.at(made, handle=True)):
+            return known
+        about = {"name": name, "mpi": True, "kind": "collective", "handle": False, "payload": ""}
+        return about | {"peer": None, "tag": 0, "op": "", "root": None, "ranks": [], "group": ""}
 
 
 def _translated(rank, ranks):

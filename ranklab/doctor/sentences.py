@@ -187,7 +187,7 @@ def _circle(circle):
         f"rank {report.rank} {wait(report.call, after.rank)} ({report.line})"
         for report, after in zip(circle, [*circle[1:], circle[0]])
     ]
-    kinds = {report.call["kind"] for report in circle}
+    kinds = {"both" if "also" in report.call else report.call["kind"] for report in circle}
     nobody = {"recv": ": nobody sends.", "send": ": nobody receives."}
     end = nobody.get(kinds.pop(), ".") if len(kinds) == 1 else "."
     who = named(report.rank for report in circle).capitalize()

@@ -10,14 +10,20 @@ from ranklab.upstream import torch_says
 
 SAYS = {  # causes before consequences
     "died": "died",
-    "ended": "went with it: mpiexec ends all ranks as soon as one dies",
     "mismatch": "was told so",
     "error": "failed",
+    "ended": "went with it: mpiexec ends all ranks as soon as one dies",
     "interrupted": "got the interrupt",
     "waited": "waited for another rank in vain",
     "busy": "did not answer: still busy, or stuck",
     "unreadable": "sent something that cannot be rebuilt here",
     "aborted": "did not start on this, because an earlier cell failed there",
+}
+LOST = {  # how ranks are lost that wait in MPI, what comes first in the error
+    "timeout": "No progress: after {:g} s the cell was given up.",
+    "failure": "",
+    "before": "This cell has not begun, as an earlier one has not ended.",
+    "interrupt": "Interrupted.",
 }
 FIRST_CONSEQUENCE = "waited"
 TOLD_BY_PLACE = ("waited", "mismatch")  # each rank has words of its own for the same thing
@@ -108,8 +114,7 @@ def _ending(account):
     if account.freed:
         return "", "The others could not go on, and were freed. Until then:"
     if account.lost:
-        over = f"No progress: after {account.timeout:g} s the cell was given up."
-        return over if account.timed_out else "", "This is where the ranks are:"
+        return LOST[account.lost].format(account.timeout), "This is where the ranks are:"
     if account.gave_up:
         return "No answer came.", "This is where the ranks are:"
     seconds = f"{account.timeout:g} s"

@@ -62,7 +62,7 @@ class Vigil:
     def __init__(self, ranks, result):
         self.freed = False  # were waiting ranks freed?
         self.interrupted = self.gave_up = False
-        self.lost = self.timed_out = False  # is a rank in MPI for good? for as long as it may wait?
+        self.lost = ""  # where a rank is in MPI for good: a key of telling.LOST
         self._ranks, self._result = ranks, result
         self._began = time.monotonic()
         self._diagnosis, self._notice = None, notice.Notice()
@@ -146,8 +146,8 @@ class Vigil:
             self._free()
             return
         diagnosis = self._ask(rounds.where)
-        if self._loses(diagnosis, ended):
-            self._diagnosis, self.lost, self.gave_up = diagnosis, True, True
+        if lost := self._loses(diagnosis, ended):
+            self._diagnosis, self.lost, self.gave_up = diagnosis, lost, True
         elif diagnosis.stuck and "failed" in ended.values():
             self._free(seen=self._diagnosis if self._gives_up(diagnosis) else None)
         elif diagnosis.stuck or (self._waits_for_long(diagnosis) and not self._gives_up(diagnosis)):
@@ -166,13 +166,16 @@ class Vigil:
                 self._take_back()
 
     def _loses(self, diagnosis, ended):
-        """Does a rank wait in MPI, and in vain? Nothing but its end gets it out of there."""
-        asked = replies.asked(self._result)
-        inside = [rank for rank in diagnosis.in_mpi if rank in asked and rank not in ended]
+        """Say how a rank is lost that waits in MPI, where only its end gets it out; "" for none."""
+        inside = [r for r in diagnosis.in_mpi if r in replies.asked(self._result)]
         waited = max((diagnosis.reports[r].seconds for r in inside), default=0)
-        self.timed_out = waited >= self._ranks.timeout
-        in_vain = diagnosis.stuck and "failed" in ended.values()
-        return bool(inside) and (self.timed_out or in_vain or self._ranks.lost)
+        if not inside:
+            return ""
+        if self._ranks.lost:
+            return "before"
+        if diagnosis.stuck and "failed" in ended.values():
+            return "failure"
+        return "timeout" if waited >= self._ranks.timeout else ""
 
     def _waits_for_long(self, diagnosis):
         """Does a rank wait for one that does something else, and may run out of time?"""
@@ -212,7 +215,7 @@ class Vigil:
         if self._diagnosis.waiting or not self._all_end(TO_END / 2, but=silent):
             self._free(seen=self._diagnosis, but=silent)
             if not self._all_end(TO_END / 2, but=silent):
-                self.lost = bool(self._ask(rounds.where).in_mpi)
+                self.lost = "interrupt" if self._ask(rounds.where).in_mpi else ""
         wait([sent], TO_STOP)  # a signal that is still under way would end what comes next
 
     def _all_end(self, seconds, but):
@@ -240,7 +243,7 @@ class Vigil:
         """Return the Account of the last look, if ranks were stuck then; else None."""
         if self._diagnosis is None or self._is_old():
             return None
-        ended = self.interrupted, self.freed, self.gave_up, self.lost, self.timed_out
+        ended = self.interrupted, self.freed, self.gave_up, self.lost
         return Account(self._diagnosis, self._ranks.timeout, *ended)
 
     def _is_old(self):
@@ -265,15 +268,17 @@ class Vigil:
 
 @dataclass(frozen=True)
 class Account:
-    """What was seen of ranks that waited, and what ended that: if none of these, their timeout."""
+    """What was seen of ranks that waited, and what ended that: if none of these, their timeout.
+
+    lost: "", or how a rank was lost that waits in MPI for good, a key of telling.LOST.
+    """
 
     diagnosis: Diagnosis
     timeout: float  # seconds
     interrupted: bool
     freed: bool
     gave_up: bool
-    lost: bool
-    timed_out: bool
+    lost: str
 
     @property
     def tells_of(self):

@@ -53,7 +53,7 @@ def _broke(failed):
 def _error(ranks, watched, broken_before):
     failed, account = watched.failures, watched.account
     ranks.broken |= watched.freed or _broke(failed)
-    ranks.lost |= account is not None and account.lost
+    ranks.lost |= account is not None and bool(account.lost)
     # Who is seen in a circle is not there for an old reason.
     return _told(ranks, failed, account, broken_before and not account)
 

@@ -182,13 +182,13 @@ class Ranks:
         self._join(size)
 
     def _busy(self, patience):
-        """Return what is known of ranks that still run something after `patience` seconds."""
+        """Return the Diagnosis of ranks of which some run after `patience` seconds, or None."""
         began = time.monotonic()
-        while True:
-            diagnosis = rounds.where(self)
-            if not diagnosis.unfinished or diagnosis.is_over(began, patience):
-                return diagnosis.paragraphs(diagnosis.unfinished)
+        while (diagnosis := rounds.where(self)).unfinished:
+            if diagnosis.is_over(began, patience) or (diagnosis.in_mpi and diagnosis.stuck):
+                return diagnosis
             time.sleep(0.02)
+        return None
 
     def _still_runs(self, where):
         began = "There is no new process group yet, as not every rank is free for it:"
@@ -196,7 +196,8 @@ class Ranks:
             f"Wait until it is, or call {self.name}.restart(): it starts fresh processes, without "
             "the variables of these."
         )
-        return "\n\n".join([began, *where, advice])
+        advice = what_next({"lost"}, self.name) if where.in_mpi else advice
+        return "\n\n".join([began, *where.paragraphs(where.unfinished), advice])
 
     def restart(self):
         """Start fresh processes in place of these. Variables are gone; `%%px` stays valid."""

@@ -37,8 +37,9 @@ def of_engine(cluster, pid):
     None where it ran elsewhere, is not quite gone yet, or nobody was told how it ended.
     """
     code, output, by_mpiexec = _end_of(cluster.engine_set, pid)
-    said = words_of_cpp(output) or mpi_says.words(output)
-    return None if code is None else Exit(code, said, by_mpiexec)
+    of_mpi = mpi_says.words(output)  # who aborts MPI is the first that mpiexec ends
+    by_mpiexec = by_mpiexec and not of_mpi
+    return None if code is None else Exit(code, words_of_cpp(output) or of_mpi, by_mpiexec)
 
 
 def _end_of(engines, pid):

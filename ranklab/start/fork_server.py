@@ -23,7 +23,7 @@ from ranklab.start import mpi_world
 PATIENCE = 60.0  # seconds that the controller has to write its connection files
 TO_LISTEN = 10.0  # seconds that it then has to take its ports, where it runs on this machine
 LISTENING = "0A"  # in Linux's tables of connections
-TO_ABORT = 0.3  # seconds in which an engine that has called for the end of all ends by itself
+TO_END = 0.05  # seconds from when the files of an engine close to when its end is known
 PR_SET_PDEATHSIG = 1  # Linux: the signal that a process gets when its parent ends
 
 
@@ -239,9 +239,12 @@ class ForkServer:
             child.channel.sendall(child.nanny.listen(self.addresses[child.number]).encode())
 
     def _lose_place(self, pid, child):
-        """mpiexec has ended the stand-in of an engine: end that, too."""
+        """mpiexec has ended the stand-in of an engine: end that, too.
+
+        Or the engine has ended, of which mpiexec heard first, as its files close before that.
+        """
         self.loop.remove_reader(child.place.channel)
-        self.loop.call_later(TO_ABORT, self._end_for_mpiexec, pid, child)
+        self.loop.call_later(TO_END, self._end_for_mpiexec, pid, child)
 
     def _end_for_mpiexec(self, pid, child):
         if child.exit_code is None:
@@ -261,7 +264,8 @@ class ForkServer:
             if child is None:  # mpiexec
                 continue
             child.exit_code = os.waitstatus_to_exitcode(status)
-            by = {"ended_by": child.ended_by} if child.ended_by else {}
+            killed = child.exit_code == -signal.SIGKILL
+            by = {"ended_by": child.ended_by} if killed and child.ended_by else {}
             self._say(engine=child.number, pid=pid, exit_code=child.exit_code, **by)
             if child.nanny:
                 child.nanny.notify_exit()

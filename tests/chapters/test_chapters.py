@@ -29,8 +29,8 @@ def usual(chapter):
     """How the script of a chapter is started in `make test`: (launcher, ranks)."""
     said, number = HEADERS[chapter], int(chapter.stem[:2])
     turns = [launcher for launcher in TURNS if launcher in said.launchers]
-    forked = number > IN_TURN and "torchrun" in turns
-    return "forked" if forked else turns[number % len(turns)], said.ranks[0]
+    forked = "forked" if "torchrun" in turns else "forked-mpi"
+    return forked if number > IN_TURN else turns[number % len(turns)], said.ranks[0]
 
 
 def ways(chapter):

@@ -14,6 +14,10 @@ pytestmark = [
     pytest.mark.skipif(not arguments.mpiexec(), reason="no mpiexec: pip install ranklab[mpi]"),
 ]
 
+RESTART = (
+    "A call of MPI that waits hears no interrupt, and nothing else ends it. Call ranks.restart(): "
+    "it starts fresh processes, without the variables of these."
+)
 START = 'from ranklab import Ranks\nranks = Ranks(3, engines="mpi", timeout=2)'
 BOTH = """%%px
 import numpy
@@ -27,8 +31,7 @@ same = x.tolist() == y.tolist() == [3.0] * 3"""
 
 @pytest.fixture(scope="module")
 def notebook():
-    # Who waits in MPI computes all the time, unless it is told to rest.
-    notebook = Notebook(IPP_NONINTERACTIVE="1", MPIR_CVAR_CH4_PROGRESS_THROTTLE="1")
+    notebook = Notebook(IPP_NONINTERACTIVE="1")
     try:
         shown, error = notebook.run(START, 120)
         assert error is None, error
@@ -77,8 +80,9 @@ def test_reset_gives_a_new_group_whatever_messages_of_mpi_are_left_over(notebook
     assert notebook.run(f"%%px\n{left}\nkept = 7")[1] is None
     before = notebook.value("ranks.pids")
     assert notebook.run("ranks.reset()") == ("", None)
-    assert notebook.run("%%px\nx = torch.ones(1)\ndist.all_reduce(x)")[1] is None
-    assert notebook.value("[x.item() for x in ranks['x']] + ranks['kept']") == [3.0] * 3 + [7] * 3
+    summed = "x = torch.ones(1)\ndist.all_reduce(x)\nx = x.item()"
+    assert notebook.run(f"%%px\n{summed}")[1] is None
+    assert notebook.value("ranks['x'] + ranks['kept']") == [3.0] * 3 + [7] * 3
     assert (
         notebook.run("%%px\nfrom mpi4py import MPI\nif rank:\n    MPI.COMM_WORLD.bcast(None)")[1]
         is None
@@ -86,10 +90,114 @@ def test_reset_gives_a_new_group_whatever_messages_of_mpi_are_left_over(notebook
     assert notebook.value("ranks.run(lambda: __import__('os').getpid())") == before
 
 
+# Told of as others
+
+
+FACTS = """{
+    rank: (call["name"], call["kind"], call["peer"], call["root"], call["tag"], call["payload"])
+    for rank, report in ranks.where().reports.items() if (call := report.call)
+}"""
+IN_MPI = {
+    "%%px --noblock\nif rank == 1:\n    comm.Ssend(y, dest=rank - 1, tag=3)\n"
+    "if rank == 2:\n    request = comm.Irecv([y, MPI.DOUBLE], 0)\n    request.Wait()": (
+        {1: ("Ssend", "send", 0, None, 3, "float64[3]")}
+        | {2: ("Irecv", "recv", 0, None, None, "float64[3]")},
+        "%%px --targets 0\ncomm.Recv(y, source=1)\ncomm.Send(y, 2)",
+    ),
+    "%%px --noblock\npair = comm.Split(rank == 0)\nif rank:\n"
+    "    pair.bcast('x', root=1) if rank == 1 else comm.sendrecv(rank, 0, source=MPI.ANY_SOURCE)": (
+        {1: ("bcast", "collective", None, 2, 0, "")}
+        | {2: ("sendrecv", "recv", None, None, None, "")},
+        "%%px --targets 0\ncomm.send(comm.recv(source=2), dest=2)",
+    ),
+    "%%px --noblock\ndef gather(c, many):\n    return c.Gather(y, many, root=world_size - 1)\n"
+    "if rank == 2:\n    gather(comm, numpy.empty((3, 3)))": (
+        {2: ("Gather", "collective", None, 2, 0, "float64[3]")},
+        "%%px --targets 0,1\ngather(comm, None)",
+    ),
+}
+
+
+@pytest.mark.parametrize("cell", IN_MPI)
+def test_where_names_the_calls_that_ranks_wait_in(notebook, cell):
+    facts, frees_them = IN_MPI[cell]
+    assert works(notebook)
+    assert notebook.run(cell)[1] is None
+    wait_until(lambda: notebook.value(FACTS) == facts, 10)
+    shown, _ = notebook.run("ranks.where()")
+    assert "line " in shown
+    notebook.run(frees_them)
+    if "bcast" in cell:
+        notebook.run("%%px --targets 2\npair.bcast('x', root=1)")
+    wait_until(lambda: notebook.value("ranks.last_result.ready()"), 10)
+    assert works(notebook)
+
+
+BACK_AND_FORTH = """%%px
+import time
+end = time.time() + 3
+if rank == 0:
+    while time.time() < end:
+        comm.Send(y, 1); comm.Recv(y, 1)
+    comm.Send(numpy.zeros(3), 1)
+elif rank == 1:
+    while comm.Recv(y, 0) or y.any():
+        comm.Send(y, 0)"""
+
+
+def test_many_calls_are_not_taken_for_one_that_is_stuck(notebook):
+    """For longer than a rank may wait."""
+    assert works(notebook)
+    assert notebook.run(BACK_AND_FORTH, 30) == ("", None)
+
+
+def test_who_is_stuck_in_mpi_is_given_up_after_the_timeout_and_restart_goes_on(notebook):
+    cell = "%%px\nif rank:\n    comm.Barrier()\nelse:\n    comm.Bcast(numpy.ones(2**20), root=0)"
+    assert works(notebook)
+    message = notebook.start(cell)
+    shown, _ = notebook.outputs(message, 20, until="The collectives do not match")
+    assert shown.startswith("No progress. A rank that waits gives up after 2 s")
+    _, error = notebook.outputs(message, 20)
+    assert error.startswith(
+        "RankError: No progress: after 2 s the cell was given up.\n\nThe collectives do not match: "
+        "rank 0 calls Bcast (root 0), and rank 1 calls Barrier. "
+    )
+    for rest in ("    line 5: comm.Bcast(", "ranks 1 and 2 wait in Barrier\n    line 3: comm.Barr"):
+        assert rest in error
+    assert error.endswith(RESTART)
+    _, error = notebook.run("ranks['same']")
+    assert error.startswith("RankError: This cell has not begun, as an earlier one has not ended.")
+    assert error.endswith(RESTART)
+    _, error = notebook.run("ranks.reset()")
+    assert error.startswith("RankError: There is no new process group yet") and RESTART in error
+    assert notebook.run("ranks.restart()", 120)[1] is None
+    assert works(notebook)
+
+
+def test_an_interrupt_says_where_they_were_and_an_error_of_one_frees_the_cell_at_once(notebook):
+    message = notebook.start("%%px\ncomm.recv(source=(rank + 1) % world_size, tag=7)")
+    notebook.outputs(message, 20, until="in a circle")
+    notebook.manager.interrupt_kernel()
+    _, error = notebook.outputs(message, 20)
+    assert error.startswith(
+        "RankError: Interrupted.\n\nRanks 0, 1 and 2 wait in a circle: rank 0 waits in recv, to "
+        "receive from rank 1 with tag 7 (line 2), rank 1 "
+    )
+    assert error.endswith(RESTART)
+    assert notebook.run("ranks.restart()", 120)[1] is None
+    assert works(notebook)
+    _, error = notebook.run("%%px\nif rank == 1:\n    1 / 0\ncomm.Barrier()")
+    assert error.startswith("RankError: rank 1 failed:\n    line 3: 1 / 0\nZeroDivisionError: ")
+    assert "Ranks 0 and 2 wait in Barrier, but rank 1 has failed: nothing more comes" in error
+    assert error.endswith(RESTART)
+    assert notebook.run("ranks.restart()", 120)[1] is None
+
+
 # The end
 
 
 def test_a_rank_that_dies_is_named_and_mpiexec_ends_the_others(notebook):
+    assert works(notebook)
     before = ended_by_a_restart(notebook.value("ranks.folder"))
     _, error = notebook.run(
         "%%px\nimport os, signal\nif rank == 1:\n    os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -13,6 +13,13 @@ from ranklab.upstream import mpi_says
 pytestmark = pytest.mark.skipif(not arguments.mpiexec(), reason="no mpiexec: ranklab[mpi]")
 HERE = Borrowed(mpi_says)
 WORLD = "import os, time\nfrom mpi4py import MPI\ncomm = MPI.COMM_WORLD\n"
+RECEIVES_TOO_MUCH = """else:
+    try:
+        comm.Recv(bytearray(4), 1)
+    except MPI.Exception as error:
+        print(error, flush=True)
+        comm.Abort()
+"""
 
 
 def ended(rank_1_does):
@@ -33,8 +40,18 @@ def test_what_is_borrowed_is_there(borrowed):
 @HERE.tries(mpi_says.words)
 def _(ranks):
     _, text = ended("comm.Abort(3)")
-    assert mpi_says.words(text) == "application called MPI_Abort(MPI_COMM_WORLD, 3) - process 1"
+    assert mpi_says.words(text) == (
+        "MPI: application called MPI_Abort(MPI_COMM_WORLD, 3) - process 1"
+    )
     assert mpi_says.words("nothing of MPI") == ""
+
+
+@HERE.tries(mpi_says.without_stack)
+def _(ranks):
+    _, text = ended(f"comm.Send(b'12345678', 0)\n{RECEIVES_TOO_MUCH}")
+    told = mpi_says.without_stack(text)
+    assert "\nMessage truncated: Message from rank 1 and tag 0 truncated; 4 bytes received" in told
+    assert "error stack" in text and "error stack" not in told
 
 
 @HERE.tries(mpi_says.end_of)
