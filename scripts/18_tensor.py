@@ -110,6 +110,8 @@ if not os.environ.keys() & {"RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK"}:
     start_ranks()
 if "RANK" not in os.environ:
     ask_mpi()
+
+
 if os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"] and sys.platform != "win32":
     # All ranks are on this machine: no message needs to leave it.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")

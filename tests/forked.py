@@ -1,11 +1,12 @@
 """Start a script on ranks that are forked from this process, which has imported what they import.
 
-    forked.py CODE RANKS SCRIPT
+    forked.py CODE RANKS SCRIPT [MPIEXEC]
 
 launch.py has it run in a process that is itself forked from one that has imported torch: not to
 import it in each rank is a third of what most scripts cost on two cores. Each rank finds in its
-environment what torchrun would have noted there. CODE is the file for the exit code, that of the
-first rank that fails; the others are killed then.
+environment what torchrun would have noted there; or, where MPIEXEC is named, what that has noted:
+the ranks take places in a world of MPI, as those of `Ranks(engines="mpi")` do. CODE is the file for
+the exit code, that of the first rank that fails; the others are killed then.
 """
 
 import contextlib
@@ -17,24 +18,28 @@ import socket
 import sys
 from pathlib import Path
 
+from ranklab.start import mpi_world
+
 MODULES = ["numpy", "matplotlib.pyplot"]  # what most scripts import, beside torch
 
 
-def main(code, ranks, script):
+def main(code, ranks, script, mpiexec=None):
     """Import, fork, wait, note the exit code. In a rank, which is forked: run the script."""
     as_if_just_started()
     for module in MODULES:
         with contextlib.suppress(ImportError):  # the script says so itself, if it needs it
             importlib.import_module(module)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    started = []
-    for rank in range(ranks):
+    folder = os.path.dirname(code)
+    places = mpi_world.places([mpiexec], ranks, folder) if mpiexec else [None] * ranks
+    told = [{} for _ in places] if mpiexec else by_torchrun(ranks)
+    started = {}
+    for rank, place in enumerate(places):
         if child := os.fork():
-            started.append(child)
+            started[child] = place
         else:
-            return be_rank(rank, ranks, port, script)
+            mpi_world.take(place, places)
+            return be_rank(script, told[rank])
+    mpi_world.hand_over(places)
     Path(code).write_text(str(wait_for(started)))
 
 
@@ -45,28 +50,33 @@ def as_if_just_started():
         runpy.run_path(os.path.join(folder, "sitecustomize.py"))
 
 
-def be_rank(rank, ranks, port, script):
+def by_torchrun(ranks):
+    """What torchrun would have noted in the environment of each rank."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    size = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    return [{"RANK": str(r), "LOCAL_RANK": str(r), **size, **meeting} for r in range(ranks)]
+
+
+def be_rank(script, told):
     """Run the script in this process, as the rank that it is told to be."""
-    os.environ.update(
-        RANK=str(rank),
-        WORLD_SIZE=str(ranks),
-        LOCAL_RANK=str(rank),
-        LOCAL_WORLD_SIZE=str(ranks),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(port),
-    )
+    os.environ.update(told)
     sys.argv = [script]
     sys.path.insert(0, os.getcwd())  # as Python does for a script
     runpy.run_path(script, run_name="__main__")
 
 
 def wait_for(started):
-    """Return 0 when all have ended well, or the code of the first that has not."""
-    left = set(started)
+    """Return 0 when all have ended well, or the code of the first that has not. started: process
+    id -> its place in the world of MPI, or None."""
+    left = dict(started)
     while left:
         child, status = os.wait()
-        left.discard(child)
-        if code := os.waitstatus_to_exitcode(status):
+        place, code = left.pop(child, None), os.waitstatus_to_exitcode(status)
+        if place:
+            place.end(code)
+        if code:
             for other in left:
                 os.kill(other, signal.SIGKILL)
             return code
@@ -74,4 +84,4 @@ def wait_for(started):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])

@@ -30,6 +30,9 @@ LAUNCHERS = {
     "mpiexec": lambda script, n: [str(BIN / "mpiexec"), "-n", str(n), sys.executable, script],
 }
 
+# Ranks that are forked here -> how they are started where one cannot fork.
+UNFORKED = {"forked": "torchrun", "forked-mpi": "mpiexec"}
+
 # Python runs a `sitecustomize` when it starts. This one makes ranklab, which is installed
 # beside the packages that a script may use, as absent as it is on a reader's cluster.
 BLOCK = """
@@ -47,8 +50,9 @@ sys.meta_path.insert(0, Blocked())
 def run_script(script, launcher, ranks, folder, limit=180, with_ranklab=False):
     """Run a copy of `script` in the empty `folder`; return what it printed.
 
-    launcher: one of LAUNCHERS; or `forked`, ranks that are forked from a process which has imported
-    torch, which costs a third less (forked.py). Where one cannot fork, that is torchrun.
+    launcher: one of LAUNCHERS; or `forked` or `forked-mpi`, ranks that are forked from a process
+    which has imported torch, which costs a third less (forked.py). Where one cannot fork, that is
+    torchrun or mpiexec.
     with_ranklab: as where it is installed, for what a script leaves out without it.
     Fails, with the place of each rank, if it takes more than `limit` seconds, and with its
     output if it exits other than by 0.
@@ -60,10 +64,11 @@ def run_script(script, launcher, ranks, folder, limit=180, with_ranklab=False):
     empty.mkdir()
     shutil.copy(script, empty)
     environment = {**os.environ, "PYTHONPATH": str(block), "RANKLAB_RANKS": str(ranks)}
+    environment.setdefault("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1")  # MPICH's ranks sleep as they wait
     environment["PATH"] = f"{BIN}{os.pathsep}{environment['PATH']}"
     log = folder / "output.txt"
-    if launcher == "forked" and can_fork():
-        process = _Forked(script, ranks, empty, environment, log)
+    if launcher in UNFORKED and can_fork():
+        process = _Forked(script, launcher, ranks, empty, environment, log)
     else:
         process = _launched(script, launcher, ranks, empty, environment, log)
     try:
@@ -83,7 +88,7 @@ def run_script(script, launcher, ranks, folder, limit=180, with_ranklab=False):
 
 
 def _launched(script, launcher, ranks, cwd, environment, log):
-    command = LAUNCHERS["torchrun" if launcher == "forked" else launcher](Path(script).name, ranks)
+    command = LAUNCHERS[UNFORKED.get(launcher, launcher)](Path(script).name, ranks)
     with log.open("w") as output:
         return subprocess.Popen(
             command,
@@ -98,10 +103,11 @@ def _launched(script, launcher, ranks, cwd, environment, log):
 class _Forked(forked_kernel.Forked):
     """A script on ranks that are forked from the process which the kernels are forked from."""
 
-    def __init__(self, script, ranks, cwd, environment, log):
+    def __init__(self, script, launcher, ranks, cwd, environment, log):
         self._code = log.with_name("code.txt")
+        mpi = [str(BIN / "mpiexec")] if launcher == "forked-mpi" else []
         order = {
-            "argv": [str(FORKED), str(self._code), str(ranks), Path(script).name],
+            "argv": [str(FORKED), str(self._code), str(ranks), Path(script).name, *mpi],
             "environment": environment,
             "cwd": str(cwd),
             "output": str(log),

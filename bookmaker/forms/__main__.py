@@ -17,7 +17,7 @@ from bookmaker.folders import HERE, Folders
 from bookmaker.forms import exercise_files, solutions, teacher
 from bookmaker.manuscript import exercises, header, lengths, manuscript
 from bookmaker.notebook import notebook, readers_answers
-from bookmaker.script import to_script
+from bookmaker.script import program, to_script
 from bookmaker.taught import taught
 
 
@@ -34,19 +34,20 @@ class Forms:
         self.lines: list[str] = []
         self.failed = False
         self._made: set[Path] = set()
+        self._given: dict[str, str] = {}  # taught modules and programs -> their chapters
 
     def run(self) -> None:
         chapters = Folders(self.root).chapters()
         notebooks = [nb for path in chapters if (nb := self._read(path)) is not None]
         # Scripts take over what earlier chapters teach, so that comes first.
         for nb in notebooks:
-            name = taught.module_name(manuscript.name_of(nb))
-            self._make(nb, f"ranklab/taught/{name}.py", taught.to_module)
+            self._make_files(nb, taught.files)
         importlib.invalidate_caches()
         for nb in notebooks:
             name = manuscript.name_of(nb)
             self._make(nb, f"notebooks/{name}.ipynb", self._notebook)
             self._make(nb, f"scripts/{name}.py", to_script)
+            self._make_files(nb, program.files)
             self._make(nb, solutions.path_of(name), solutions.to_solutions)
             self._make_files_to_work_in(nb)
         self._check_labels(notebooks)
@@ -86,13 +87,7 @@ class Forms:
         return None if self.check else notebook.write(form)
 
     def _make_files_to_work_in(self, nb) -> None:
-        try:
-            texts = exercise_files.files(nb)
-        except FormError as error:
-            self._fail(str(error))
-            self._keep_files_of(manuscript.name_of(nb))
-            return
-        for name, text in texts.items():
+        for name, text in self._texts(nb, exercise_files.files).items():
             path = self.root / name
             if not self.stubs and self._is_worked_on(path):
                 self._made.add(path)
@@ -142,6 +137,25 @@ class Forms:
         if text is not None:
             self._write(path, text)
 
+    def _make_files(self, nb, forms) -> None:
+        """Write the files that ``forms(nb)`` gives, path -> text."""
+        chapter = manuscript.name_of(nb)
+        for name, text in self._texts(nb, forms).items():
+            other = self._given.setdefault(name, chapter)
+            if other != chapter:
+                self._fail(f"{chapter}: {name} is what {other} gives, too. Take another name.")
+            else:
+                self._write(self.root / name, text)
+
+    def _texts(self, nb, forms) -> dict[str, str]:
+        """What ``forms(nb)`` gives, path -> text; nothing if it fails: then all stays as it is."""
+        try:
+            return forms(nb)
+        except FormError as error:
+            self._fail(str(error))
+            self._keep_forms_of(manuscript.name_of(nb))
+            return {}
+
     def _write(self, path: Path, text: str) -> None:
         self._made.add(path)
         if self.check:
@@ -180,11 +194,10 @@ class Forms:
 
     def _keep_forms_of(self, chapter: str) -> None:
         # A manuscript that cannot be read has forms all the same: those of yesterday.
-        module = taught.module_name(chapter)
-        for name in (f"notebooks/{chapter}.ipynb", f"scripts/{chapter}.py"):
-            self._made.add(self.root / name)
-        self._made.add(self.root / f"ranklab/taught/{module}.py")
-        self._made.add(self.root / solutions.path_of(chapter))
+        source = f"book/{chapter}.md"
+        for path in _generated(self.root):
+            if source == _named_manuscript(path) or _says_generated(path, source):
+                self._made.add(path)
         self._keep_files_of(chapter)
 
     def _keep_files_of(self, chapter: str) -> None:
@@ -258,7 +271,7 @@ def _generated(root: Path) -> Iterator[Path]:
         if _named_manuscript(path) == f"book/{path.stem}.md":
             yield path
     for path in sorted((root / "scripts").glob("*.py")):
-        if _says_generated(path, f"book/{path.stem}.md"):
+        if _says_generated(path, f"book/{path.stem}.md") or _says_generated(path, path.name):
             yield path
     for path in sorted((root / exercise_files.FOLDER).glob("*.py")):
         if _says_generated(path, "book/"):

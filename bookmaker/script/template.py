@@ -11,10 +11,14 @@ import os
 import pickle
 import random
 import re
+import shutil
+import signal
 import socket
 import sys
+import time
 from contextlib import contextmanager
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -28,11 +32,6 @@ TIMEOUT, BACKEND, DEVICE, STYLE, NAMES = 20.0, None, None, {}, ()
 #: one_process
 if any(os.environ.get(name, "0") != "0" for name in ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")):
     sys.exit()  # one process is enough: of several, all but the first end here
-
-
-#: only_mpi
-if not os.environ.keys() & {"PMI_RANK", "OMPI_COMM_WORLD_RANK"}:
-    sys.exit(f"The ranks talk through MPI. Start them with: mpiexec -n N python {sys.argv[0]}")
 
 
 #: never_mpi
@@ -56,6 +55,29 @@ def start_ranks():
     except ChildFailedError:  # the rank itself has said why
         sys.exit(1)
     sys.exit()
+
+
+#: start_by_mpi
+def start_ranks():
+    """Started by hand: become mpiexec, which starts this file once for each rank."""
+    beside = os.path.dirname(sys.executable)
+    mpiexec = shutil.which("mpiexec", path=beside) or shutil.which("mpiexec")
+    if not mpiexec or not find_spec("mpi4py"):
+        missing = "mpi4py" if mpiexec else "mpiexec"
+        sys.exit(f"The ranks talk through MPI, and {missing} is missing: pip install mpich mpi4py")
+    if "RANK" in os.environ:  # torchrun has started some, of which one says so
+        words = f"The ranks talk through MPI. Start them with: mpiexec -n N python {sys.argv[0]}"
+        sys.exit(words if os.environ["RANK"] == "0" else 0)
+    n = os.environ.get("RANKLAB_RANKS", "N")
+    # The ranks share the processor: one thread each, and who waits gives it away (in MPICH).
+    for name in ("OMP_NUM_THREADS", "MPIR_CVAR_ENABLE_HEAVY_YIELD"):
+        os.environ.setdefault(name, "1")
+    sys.stdout.flush()
+    os.execv(mpiexec, [mpiexec, "-n", n, sys.executable, *sys.argv])
+
+
+if not os.environ.keys() & {"PMI_RANK", "OMPI_COMM_WORLD_RANK"} or not find_spec("mpi4py"):
+    start_ranks()
 
 
 #: ask_mpi
@@ -110,11 +132,33 @@ def form_groups():
     driver = dist.new_group(backend="gloo", timeout=timedelta(hours=1))
 
 
+#: end_all
+def end_all(*error):
+    """An error that nobody catches ends all ranks: they would wait for this one for ever."""
+    from mpi4py import MPI
+
+    sys.stderr = sys.__stderr__  # torch would keep the text until this function returns
+    sys.__excepthook__(*error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    time.sleep(0.2)  # mpiexec, which ends now, is to show it first
+    MPI.COMM_WORLD.Abort(1)
+
+
+#: launch_by_mpi
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a rank also while it waits
+sys.excepthook = end_all
+ask_mpi()
+
+
 #: launch
 if not os.environ.keys() & {"RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK"}:
     start_ranks()
 if "RANK" not in os.environ:
     ask_mpi()
+
+
+#: join
 if os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"] and sys.platform != "win32":
     # All ranks are on this machine: no message needs to leave it.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")

@@ -17,6 +17,7 @@ from pygments.token import Name
 from sphinx.util import logging
 
 from bookmaker.folders import CHAPTER
+from bookmaker.manuscript import programs
 
 log = logging.getLogger(__name__)
 EXTRA = "For those who want to know more. Nothing later depends on it."
@@ -25,16 +26,16 @@ CODE = re.compile("`(.+?)`")  # in a cell's `fold`
 RANK = re.compile(r"^(\[(?:stdout|stderr|output):(\d+)\])", re.MULTILINE)
 
 
-class CellOnRanks(RegexLexer):
-    """Highlights a `%%px` cell: a magic, then Python. (IPython's lexer leaves it all plain.)"""
+class MagicCell(RegexLexer):
+    """Highlights a magic, then Python: a `%%px` cell, or a program. (IPython's leaves it plain.)"""
 
-    name = "px"
-    tokens = {"root": [(r"(%%px.*\n?)([\s\S]*)", bygroups(Name.Decorator, using(PythonLexer)))]}  # noqa: RUF012 (pygments wants it so)
+    name = "magic"
+    tokens = {"root": [(r"(%%.*\n?)([\s\S]*)", bygroups(Name.Decorator, using(PythonLexer)))]}  # noqa: RUF012 (pygments wants it so)
 
 
 def setup(app):
     """Register with Sphinx."""
-    app.add_lexer("px", CellOnRanks)
+    app.add_lexer("magic", MagicCell)
     app.add_config_value("ranklab_launch", {}, "env")
     app.add_config_value("ranklab_code", "", "env")
     app.connect("config-inited", _keep_launch_urls)
@@ -71,7 +72,9 @@ def _complete(app, doctree):
         return
     section = next(doctree.findall(nodes.section))
     position = section.index(next(section.findall(nodes.title))) + 1
-    links = take_away(name, app.config.ranklab_launch)
+    blocks = [block.astext() for block in doctree.findall(nodes.literal_block)]
+    files = list(filter(None, map(programs.begun_by, blocks)))
+    links = take_away(name, app.config.ranklab_launch, files)
     section.insert(position, nodes.raw("", links, format="html"))
     for cell in list(doctree.findall(_is_folded_cell)):
         line = CODE.sub(r"<code>\1</code>", html.escape(cell["cell_metadata"]["fold"]))
@@ -103,8 +106,8 @@ def _folded(*children, kind, line):
 
 def _complete_block(block, text):
     """Highlight a piece of code, or of what came out, as what it is."""
-    if text.startswith("%%px"):
-        block["language"] = "px"
+    if text.startswith(("%%px", "%%writefile")):
+        block["language"] = "magic"
     elif "stream" in block["classes"] and RANK.search(text):
         lines = color_ranks(text, " ".join(block["classes"]))
         block.replace_self(nodes.raw("", lines, format="html"))
@@ -150,11 +153,12 @@ def _definitions(app) -> dict[str, str]:
     return app.ranklab_definitions
 
 
-def take_away(name: str, launch: dict[str, str]) -> str:
-    """The links under the title of the chapter called `name`, as HTML."""
+def take_away(name: str, launch: dict[str, str], files: list[str] = ()) -> str:
+    """The links under the title of the chapter called `name`, as HTML. files: of its programs."""
     items = [
         (f"notebooks/{name}.ipynb", "take-file", "Download notebook", " download"),
         (f"scripts/{name}.py", "take-file", "Download script", " download"),
+        *((programs.path_of(name, f), "take-file", f"Download {f}", " download") for f in files),
         (launch["Colab"].format(name), "take-open", "Open in Colab", ""),
         (launch["Binder"].format(name), "take-open", "Open in Binder", ""),
     ]

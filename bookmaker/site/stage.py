@@ -14,7 +14,7 @@ from bookmaker.errors import BookError
 from bookmaker.files import replace
 from bookmaker.folders import Folders
 from bookmaker.forms import exercise_files
-from bookmaker.manuscript import manuscript
+from bookmaker.manuscript import manuscript, programs
 from bookmaker.site import exercises
 from bookmaker.site.cache import code_cells
 
@@ -35,7 +35,8 @@ def stage(folders: Folders) -> None:
         for form in (f"notebooks/{name}.ipynb", f"scripts/{name}.py"):
             files[Path("extra", form)] = _form(folders, form)
     for path in folders.chapters():
-        for form in exercise_files.files(manuscript.read(path)):
+        nb = manuscript.read(path)
+        for form in [*programs.paths(nb, path.stem), *exercise_files.files(nb)]:
             files[Path("extra", form)] = _form(folders, form)
     for path in [*folders.prose(), *folders.book.glob("*.bib")]:
         files[Path(path.name)] = path.read_bytes()

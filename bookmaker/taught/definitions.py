@@ -170,4 +170,4 @@ def _comments_above(lines: list[str], first: int) -> str:
 
 def _is_mark(line: str) -> bool:
     """Whether a comment speaks to the forms, not to the reader."""
-    return line.strip() == "#@save" or line.startswith("# Generated from ")
+    return line.startswith(("#@save", "# Generated from "))

@@ -1,7 +1,7 @@
-"""The taught code of a chapter: its ``#@save`` cells as a module of ``ranklab.taught``."""
+"""The taught code of a chapter: its ``#@save`` cells as modules of ``ranklab.taught``."""
 
 import ast
-import re
+import itertools
 import subprocess
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from bookmaker.errors import FormError
 from bookmaker.folders import HERE
 from bookmaker.manuscript import exercises, manuscript
 from bookmaker.taught import definitions
+from bookmaker.taught.saved import module_of
 
 # What a rank has without importing it, and what to write instead of the rest.
 _RANK_IMPORTS = {"torch": "import torch", "dist": "import torch.distributed as dist"}
@@ -25,32 +26,59 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class _Saved(NamedTuple):
-    """A ``#@save`` cell: where it is, its Python, and the names that it gives to the module."""
+    """A ``#@save`` cell: where it is, its Python, its module, and the names that it gives to it."""
 
     place: str
     source: str
+    module: str
     names: list[str]
 
 
-def module_name(chapter: str) -> str:
-    """The taught module's name: "messages" for the chapter "06_messages"."""
-    return re.sub(r"^\d+_", "", chapter)
+def path_of(module: str) -> str:
+    """Where a module of taught code is, below the repository's root."""
+    return f"ranklab/taught/{module}.py"
 
 
-def to_module(nb: NotebookNode) -> str | None:
-    """The source of the chapter's module of taught code; None if it saves nothing.
+def files(nb: NotebookNode) -> dict[str, str]:
+    """path -> source of the modules of a chapter's taught code: of one, as a rule.
+
+    It has the chapter's name; ``#@save name`` puts what a cell defines into another module.
 
     Raises FormError for a saved definition that reads a name which the module would not have.
     """
     saved = [_saved(nb, i) for i, cell in enumerate(nb.cells) if is_saved(cell)]
-    if not saved:
-        return None
     _check_unique(saved)
-    source = "\n\n\n".join([*_imports(nb), *(cell.source for cell in saved)])
-    taken = definitions.take(source, [name for cell in saved for name in cell.names])
+    taken = {module: _taken(nb, module, saved) for module in {cell.module: 0 for cell in saved}}
+    _check_circles(nb, taken)
+    texts = {module: _assembled(nb, found) for module, found in taken.items()}
+    return {path_of(module): _formatted(nb, module, text) for module, text in texts.items()}
+
+
+def _taken(nb: NotebookNode, module: str, saved: list[_Saved]) -> definitions.Taken:
+    """What is in one module: what its cells define, with all that this needs."""
+    mine = [cell for cell in saved if cell.module == module]
+    own = {f"from ranklab.taught.{c.module} import {n}": c.module for c in saved for n in c.names}
+    others = [statement for statement, home in own.items() if home != module]
+    imports = [statement for statement in _imports(nb) if statement not in own]
+    source = "\n\n\n".join([*imports, *others, *(cell.source for cell in mine)])
+    taken = definitions.take(source, [name for cell in mine for name in cell.names])
     _check_imports(nb, taken.imports)
-    _check_names(nb, saved, taken)
-    return _formatted(nb, _assembled(nb, taken))
+    _check_names(mine, taken)
+    return taken
+
+
+def _check_circles(nb: NotebookNode, taken: dict[str, definitions.Taken]) -> None:
+    """FormError for two modules that import each other."""
+    for one, other in itertools.permutations(taken, 2):
+        if _needs(taken[one], other) and _needs(taken[other], one):
+            raise FormError(
+                f"{manuscript.name_of(nb)}: the taught modules `{one}` and `{other}` need each "
+                "other. Save what both need in one of them."
+            )
+
+
+def _needs(taken: definitions.Taken, module: str) -> bool:
+    return any(line.startswith(f"from ranklab.taught.{module} ") for line in taken.imports)
 
 
 def is_saved(cell: NotebookNode) -> bool:
@@ -73,13 +101,21 @@ def _saved(nb: NotebookNode, index: int) -> _Saved:
             f"{place}: a saved cell must be plain Python, and its line {error.lineno} is not "
             f"({error.msg}). Move magics to a cell of their own."
         ) from error
+    module = module_of(source, manuscript.name_of(nb))
+    if not module:
+        raise FormError(
+            f"{place}: `#@save` stands alone, or before the name of a module: `#@save own_ddp`."
+        )
     names = [node.name for node in body if isinstance(node, _DEFINITIONS)]
+    if not names:  # a cell of nothing but constants
+        targets = [target for node in body for target in getattr(node, "targets", ())]
+        names = [target.id for target in targets if isinstance(target, ast.Name)]
     if not names:
         raise FormError(
-            f"{place}: `#@save` keeps functions and classes, and there is none in this cell. "
-            "Remove the mark, or put a definition there."
+            f"{place}: `#@save` keeps functions, classes or constants, and there is none in this "
+            "cell. Remove the mark, or put a definition there."
         )
-    return _Saved(place, source, names)
+    return _Saved(place, source, module, names)
 
 
 def _check_unique(saved: list[_Saved]) -> None:
@@ -136,17 +172,17 @@ def _check_imports(nb: NotebookNode, statements: list[str]) -> None:
             )
 
 
-def _check_names(nb: NotebookNode, saved: list[_Saved], taken: definitions.Taken) -> None:
+def _check_names(saved: list[_Saved], taken: definitions.Taken) -> None:
     has = {"__name__", "__file__", "__doc__"}
     for statement in [*taken.imports, *taken.code]:
         has.update(*(definitions.bound_names(node) for node in ast.parse(statement).body))
     for code in taken.code:
         missing = sorted(definitions.free_names(code) - has)
         if missing:
-            raise FormError(_missing_message(nb, saved, code, missing[0]))
+            raise FormError(_missing_message(saved, code, missing[0]))
 
 
-def _missing_message(nb: NotebookNode, saved: list[_Saved], code: str, name: str) -> str:
+def _missing_message(saved: list[_Saved], code: str, name: str) -> str:
     definition = min(definitions.bound_names(ast.parse(code).body[0]))
     cell = next(c for c in saved if definition in _bound(c.source))
     advice = _INSTEAD.get(name)
@@ -155,10 +191,9 @@ def _missing_message(nb: NotebookNode, saved: list[_Saved], code: str, name: str
             f"Take it as an argument, import it, or define it in a cell with `#@save`, "
             f"beside `{definition}`."
         )
-    module = f"ranklab/taught/{module_name(manuscript.name_of(nb))}.py"
     return (
         f"{cell.place}: the saved `{definition}` reads `{name}`, "
-        f"which {module} will not have. {advice}"
+        f"which {path_of(cell.module)} will not have. {advice}"
     )
 
 
@@ -175,9 +210,9 @@ def _assembled(nb: NotebookNode, taken: definitions.Taken) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _formatted(nb: NotebookNode, source: str) -> str:
+def _formatted(nb: NotebookNode, module: str, source: str) -> str:
     """The module as ruff writes it; FormError with ruff's words if it finds fault with it."""
-    name = f"ranklab/taught/{module_name(manuscript.name_of(nb))}.py"
+    name = path_of(module)
     command = [find_ruff_bin(), "check", "--quiet", "--select", "I", "--fix", "--stdin-filename"]
     ordered = _ruff([*command, name, "-"], source)
     formatted = _ruff([find_ruff_bin(), "format", "--stdin-filename", name, "-"], ordered.stdout)

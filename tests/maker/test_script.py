@@ -14,7 +14,7 @@ from small_notebooks import IMPORTS, RANKS, body, notebook, same, whole, with_ra
 from tiers import few
 
 from bookmaker.folders import HERE
-from bookmaker.manuscript import manuscript
+from bookmaker.manuscript import manuscript, programs
 from bookmaker.notebook import notebook as notebook_form
 from bookmaker.script import ScriptExporter, to_script
 
@@ -296,7 +296,9 @@ SCRIPTS = [HERE.root / "scripts" / f"{path.stem}.py" for path in MANUSCRIPTS]
 
 def test_ruff_finds_nothing_in_the_chapters_scripts():
     ruff = [Path(sys.executable).with_name("ruff"), "check", "--isolated", "--select", "E9,F"]
-    checked = subprocess.run([*ruff, *SCRIPTS], capture_output=True, text=True, timeout=60)
+    chapters = {path.stem: manuscript.read(path) for path in MANUSCRIPTS}
+    more = [HERE.root / p for name, nb in chapters.items() for p in programs.paths(nb, name)]
+    checked = subprocess.run([*ruff, *SCRIPTS, *more], capture_output=True, text=True, timeout=60)
     assert checked.returncode == 0, checked.stdout
 
 

@@ -161,6 +161,11 @@ def test_settings_for_a_while_are_no_settings():
     assert "set_grad" in body("import torch", "with torch.set_grad_enabled(False):\n    y = 1")
 
 
+def test_what_happens_to_an_error_may_be_set():
+    """IPython never asks: it matters in the script alone."""
+    assert "excepthook = print" in body("%%px\nimport sys\nsys.excepthook = print")
+
+
 def test_without_ranks_there_is_one_process():
     assert whole(TORCH, *SETTINGS).count("os.environ") == 6
 
@@ -187,28 +192,6 @@ def test_a_class_that_changes_itself_does_not_go_to_the_ranks(own):
     model = f"class Model:\n    built = 0\n    def __init__(self):\n        {own}.built += 1"
     words = "a value is worked out when it is defined, or changed later"
     assert words in refused(model, "Model(); Model();", 'ranks["Model"] = Model')
-
-
-# ---- MPI ---------------------------------------------------------------------------------
-
-MPI = "%%px\nfrom mpi4py import MPI\nn = MPI.COMM_WORLD.size"
-
-
-def test_a_script_that_talks_mpi_says_its_launcher():
-    text = whole(IMPORTS, 'ranks = Ranks(2, engines="mpi")', MPI)
-    assert "in this way:\n#     mpiexec -n 2 python x.py\n" in text and "# torchrun" not in text
-    assert text.index("The ranks talk through MPI") < text.index("\n    start_ranks()\n")
-    text = whole(IMPORTS, RANKS, MPI)
-    assert "\n#     mpiexec" not in text and "\n#     torchrun" in text
-    assert text.index("Each rank is an MPI world") < text.index("\n    start_ranks()\n")
-    assert "MPI world" not in with_ranks("x = 1")
-
-
-def test_a_wrong_launcher_stops_with_a_sentence(tmp_path):
-    script = tmp_path / "x.py"
-    script.write_text(whole(IMPORTS, 'ranks = Ranks(2, engines="mpi")', MPI))
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1 and "Start them with: mpiexec -n N python" in done.stderr
 
 
 # ---- who am I ----------------------------------------------------------------------------

@@ -62,6 +62,20 @@ def test_a_page_without_its_forms_is_an_error(book, form):
         stage(book)
 
 
+def test_a_program_can_be_taken_away(book):
+    cell = "%%writefile count.py\n#@script\nx = 1"
+    path = book.root / "book" / "01_one.md"
+    path.write_text(path.read_text() + f"\n```{{code-cell}} ipython3\n{cell}\n```\n")
+    save_executed(book, executed(cell))
+    with pytest.raises(BookError, match=r"scripts/01_count\.py is missing.*make forms"):
+        stage(book)
+    (book.root / "scripts" / "01_count.py").write_text("x = 1\n")
+    stage(book)
+    assert (book.source / "extra" / "scripts" / "01_count.py").read_text() == "x = 1\n"
+    links = take_away("01_one", {"Colab": "", "Binder": ""}, ["count.py"])
+    assert 'href="scripts/01_count.py" download>Download count.py</a>' in links
+
+
 def test_staging_numbers_the_title_and_marks_the_ranks_cells(book):
     drawing = {"image/svg+xml": '<svg role="img" aria-label="A &amp; B"></svg>'}
     output = nbformat.v4.new_output("execute_result", data=drawing)

@@ -125,8 +125,14 @@ def chapter(*cells: str):
     return manuscript.parse(f"{HEADER}\n# A title\n\n{body}", "book/06_messages.md")
 
 
+def module(nb):
+    """The source of the one module of a chapter."""
+    (source,) = taught.files(nb).values()
+    return source
+
+
 def test_the_sample_chapter_gives_a_module(tmp_path):
-    source = taught.to_module(manuscript.read(SAMPLES / "92_saved.md"))
+    source = module(manuscript.read(SAMPLES / "92_saved.md"))
     lines = source.splitlines()
     assert lines[0].startswith("# Generated from manuscripts/92_saved.md by `make forms`")
     assert lines[2] == '"""Functions that are saved: what chapter 92_saved teaches."""'
@@ -148,7 +154,7 @@ def test_the_sample_chapter_gives_a_module(tmp_path):
 
 
 def test_a_chapter_that_saves_nothing_has_no_module():
-    assert taught.to_module(chapter("x = 1  #@save", '"#@save"')) is None
+    assert taught.files(chapter("x = 1  #@save", '"#@save"')) == {}
 
 
 REFUSED = {
@@ -185,7 +191,19 @@ REFUSED = {
         ["#@save\ndef f():\n    pass", "#@save\ndef f():\n    return 1"],
         r"cell 2 .*: `f` is saved already, in 06_messages, cell 1",
     ),
-    "nothing to save": (["#@save\nx = 1"], r"there is none in this cell"),
+    "a module of two words": (
+        ["#@save my ddp\ndef f():\n    pass"],
+        r"cell 1 .*before the name of a module: `#@save own_ddp`",
+    ),
+    "modules in a circle": (
+        ["#@save\ndef f():\n    return g()", "#@save other\ndef g():\n    return f()"],
+        r"^06_messages: the taught modules `messages` and `other` need each other",
+    ),
+    "another module's constant": (
+        ["#@save\nN = 3\n\n\ndef f(n=N):\n    return n", "#@save other\ndef g():\n    return N"],
+        r"cell 2 .* reads `N`, which ranklab/taught/other.py will not have",
+    ),
+    "nothing to save": (["#@save\nprint(1)"], r"there is none in this cell"),
     "a magic": (["#@save\n%time\ndef f():\n    pass"], r"must be plain Python, and its line 2"),
     "a star import": (
         ["from math import *", "#@save\ndef f():\n    pass"],
@@ -199,11 +217,31 @@ REFUSED = {
 def test_what_a_module_cannot_have_is_refused(case):
     cells, message = REFUSED[case]
     with pytest.raises(FormError, match=message):
-        taught.to_module(chapter(*cells))
+        taught.files(chapter(*cells))
+
+
+def test_a_chapter_may_save_a_second_module():
+    """What it needs of the first one it imports from there."""
+    nb = chapter(
+        "import math\nfrom types import SimpleNamespace",
+        "#@save\ndef area(r):\n    return math.pi * r**2",
+        "#@save solids\ndef cylinder(r, h):\n    return area(r) * h",
+        "%%px\n#@save solids\nsolid = SimpleNamespace(cylinder=cylinder)",
+        "%%px\nfrom ranklab.taught.messages import area",  # on the ranks, which need it, too
+    )
+    first, second = taught.files(nb).items()
+    assert first[0] == "ranklab/taught/messages.py"
+    assert "\nimport math\n" in first[1] and "cylinder" not in first[1]
+    assert "ranklab.taught" not in first[1]
+    assert second[0] == "ranklab/taught/solids.py"
+    assert "\nfrom ranklab.taught.messages import area\n" in second[1]
+    assert "import math" not in second[1] and "def area" not in second[1]
+    assert "\nsolid = SimpleNamespace(cylinder=cylinder)\n" in second[1]
+    assert "#@save" not in first[1] + second[1]
 
 
 def test_imports_of_submodules_may_be_many():
-    source = taught.to_module(
+    source = module(
         chapter("import os.path\nimport os", "#@save\ndef f():\n    return os.path.sep")
     )
     assert "import os\nimport os.path\n" in source
@@ -211,12 +249,12 @@ def test_imports_of_submodules_may_be_many():
 
 def test_saved_code_may_use_what_earlier_chapters_teach():
     cells = ["from ranklab.taught.messages import ping", "#@save\ndef f():\n    return ping(4)"]
-    assert "from ranklab.taught.messages import ping" in taught.to_module(chapter(*cells))
+    assert "from ranklab.taught.messages import ping" in module(chapter(*cells))
 
 
 def test_a_magic_elsewhere_does_not_matter():
     cells = ["!ls", "raise (", "#@save\ndef f():\n    return torch.ones(1)"]
-    assert "import torch\n" in taught.to_module(chapter(*cells))
+    assert "import torch\n" in module(chapter(*cells))
 
 
 # Comprehensions: Python 3.12 took their scopes out of the symbol table.

@@ -14,12 +14,16 @@ DRAWING = ("matplotlib.pyplot", "matplotlib.figure", "pylab", "seaborn")
 class Imports:
     """statements: import statements, one name each, in the order of the notebook.
     inlined: blocks of ranklab's own code that the script takes over, in an order that runs, each
-    with its module."""
+    with its module. homes: the names in them -> the module that each is from."""
 
     statements: list[str] = field(default_factory=list)
     inlined: list[tuple[str, str]] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
-    inlined_names: set[str] = field(default_factory=set)
+    homes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def inlined_names(self) -> set[str]:
+        return set(self.homes)
 
     def add(self, statement: str, cell: Cell | None = None) -> None:
         """Remember a statement to hoist; refuse a name that two different imports bind."""
@@ -49,3 +53,14 @@ def starts_processes(names: dict[str, str]) -> bool:
         "multiprocessing" in source or source.endswith(("ProcessPoolExecutor", "DataLoader"))
         for source in found
     ) or bool(found & {"concurrent.futures", "concurrent", "torch.utils.data"})
+
+
+def imported_inside(code: str) -> list[str]:
+    """The modules that some code imports below its top level, as functions do."""
+    tree, modules = ast.parse(code), []
+    for node in set(ast.walk(tree)) - set(tree.body):
+        if isinstance(node, ast.Import):
+            modules += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            modules.append(node.module)
+    return modules

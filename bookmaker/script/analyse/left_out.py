@@ -19,7 +19,7 @@ def check(cells: list[Cell], lab: Lab) -> None:
         side = ranks if cell.on_ranks else kernel
         for node in cell.tree.body:
             pulls, pushes = ({}, {}) if cell.on_ranks else _moved(cell, node, lab)
-            if "skip-execution" in cell.tags:
+            if "skip-execution" in cell.tags or cell.program:
                 continue
             if cell.notebook_only:
                 side.lost(cell, names_in(node).binds | changed_in(node))

@@ -20,7 +20,9 @@ def head(plan: Plan, title: Title) -> str:
     lines += _how_to_run(plan, f"{title.name}.py")
     code = [code for _, code in plan.imports.inlined] + [cell.body for cell in plan.cells]
     needed = packages(plan.imports.statements, code)
-    if plan.lab.has_ranks:
+    if plan.by_mpi or (plan.program and plan.mpi):
+        lines += ["", f"pip install {' '.join(sorted({*needed, 'mpi4py', 'mpich'}))}"]
+    elif plan.lab.has_ranks:
         lines += ["", f"pip install {' '.join(needed)}  (for mpiexec also: mpich mpi4py)"]
     elif needed:
         lines += ["", f"pip install {' '.join(needed)}"]
@@ -28,21 +30,24 @@ def head(plan: Plan, title: Title) -> str:
 
 
 def _how_to_run(plan: Plan, name: str) -> list[str]:
+    if plan.program and plan.mpi:
+        return [
+            "Run it on 4 ranks, or on another number of them:",
+            f"    mpiexec -n 4 python {name}",
+        ]
     if not plan.lab.has_ranks:
         return [f"Run it: python {name}"]
     n = plan.lab.settings["n"]
-    by_itself = [
-        f"python {name}",
-        f"torchrun --standalone --nproc-per-node {n} {name}",
-        f"torchrun --nnodes 2 --nproc-per-node {n} --rdzv-backend c10d "
-        f"--rdzv-endpoint HOST:29500 {name}",
-    ]
-    by_mpi = [f"mpiexec -n {n} python {name}"]
-    ways = by_itself + by_mpi
-    if plan.mpi:  # a launcher of the other kind makes other MPI worlds
-        ways = by_mpi if plan.lab.settings["engines"] == "mpi" else by_itself
-    one = "this way" if len(ways) == 1 else "one of these ways"
+    ways = [f"python {name}"]
+    if not plan.by_mpi:
+        ways += [
+            f"torchrun --standalone --nproc-per-node {n} {name}",
+            f"torchrun --nnodes 2 --nproc-per-node {n} --rdzv-backend c10d "
+            f"--rdzv-endpoint HOST:29500 {name}",
+        ]
+    if plan.by_mpi or not plan.mpi:  # else each rank is to be an MPI world of its own
+        ways.append(f"mpiexec -n {n} python {name}")
     return [
-        f"Run it on {n} ranks, or on another number of them, in {one}:",
+        f"Run it on {n} ranks, or on another number of them, in one of these ways:",
         *(f"    {way}" for way in ways),
     ]

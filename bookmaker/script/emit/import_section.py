@@ -4,6 +4,8 @@ import ast
 import re
 import sys
 
+from bookmaker.script.analyse.imports import imported_inside
+
 # Modules whose package has another name.
 _PACKAGES = {
     "PIL": "pillow",
@@ -18,8 +20,11 @@ _PACKAGES = {
 }
 
 
-def grouped(statements: list[str]) -> str:
-    """The import section of the script: future, standard library, packages; merged, sorted."""
+def grouped(statements: list[str], before_packages: str = "") -> str:
+    """The import section of the script: future, standard library, packages; merged, sorted.
+
+    before_packages: code that stands between the last two.
+    """
     plain, from_ = set(), {}
     for statement in statements:
         node = ast.parse(statement).body[0]
@@ -34,7 +39,8 @@ def grouped(statements: list[str]) -> str:
         groups[_group(_module_of(statement))].append(statement)
     for module, names in sorted(from_.items(), key=lambda item: item[0].lower()):
         groups[_group(module)].append(_from_line(module, sorted(names, key=_isort_key)))
-    return "\n\n".join("\n".join(group) for group in groups.values() if group)
+    sections = ["\n".join(groups[number]) for number in sorted(groups)]
+    return "\n\n".join(filter(None, [*sections[:2], before_packages, sections[2]]))
 
 
 def _isort_key(name: str):
@@ -59,23 +65,14 @@ def _group(module: str) -> int:
     return 1 if module.split(".")[0] in sys.stdlib_module_names else 2
 
 
-def _imported_inside(code: str) -> list[str]:
-    """The modules that some code imports below its top level, as functions do."""
-    tree, modules = ast.parse(code), []
-    for node in set(ast.walk(tree)) - set(tree.body):
-        if isinstance(node, ast.Import):
-            modules += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            modules.append(node.module)
-    return modules
-
-
 def packages(statements: list[str], code: list[str] = ()) -> list[str]:
     """The names, on the package index, of what the statements and functions in `code` import."""
     # Some code is the text of another program.
-    hidden = re.findall(r"^ *import .*?\b(pygraphviz|pynvml)\b", "\n".join(code), re.MULTILINE)
+    text = "\n".join(code)
+    hidden = re.findall(r"^ *import .*?\b(pygraphviz|pynvml)\b", text, re.MULTILINE)
+    hidden += re.findall(r'\bfind_spec\("(\w+)"\)', text)  # of which only files are read
     modules = [_module_of(statement) for statement in statements]
-    modules += [module for text in code for module in _imported_inside(text)]
+    modules += [module for each in code for module in imported_inside(each)]
     names = {module.split(".")[0] for module in [*modules, *hidden]}
     names -= set(sys.stdlib_module_names) | {"", "__future__", "ranklab"}
     return sorted({_PACKAGES.get(name, name) for name in names}, key=str.lower)

@@ -48,7 +48,7 @@ def _parts(step: Step, mentions: dict[int, set[str]]) -> list[str]:
     parts = preamble.needed(step.used, step.plan, plots=bool(step.draws))
     for statement in preamble.imports(parts, step.plan):
         imports.add(statement)
-    return parts
+    return [part for part in parts if part != preamble.BEFORE_PACKAGES]
 
 
 def _blocks(parts: list[str], step: Step, first: int) -> list[Block]:

@@ -9,8 +9,10 @@ from bookmaker.script.analyse.plan import Plan
 from bookmaker.script.parts import HELPERS, IMPORTS, NAMES, PARTS
 
 # These do something when they run; all others are definitions, and stand where they are needed.
-AT_THE_TOP = {"one_process", "only_mpi", "never_mpi", "launch", "hide_file"}
+AT_THE_TOP = {"one_process", "never_mpi", "launch_by_mpi", "launch", "join", "hide_file"}
 AT_THE_TOP |= {"play_streams", "play_apart", "play_both"}
+# This one starts the ranks before a package is imported, for to import mpi4py is to start MPI.
+BEFORE_PACKAGES = "start_by_mpi"
 # Of some parts there are several: what a translation asks for is one of them.
 _AS_KERNEL = {"from_rank_0": "from_rank_0_as_kernel", "in_step": "in_step_as_kernel"}
 _GENERAL = {"may_fail_alone": "may_fail", "show_figure": "show"}
@@ -22,9 +24,7 @@ _GENERAL |= dict.fromkeys(("play_streams", "play_apart", "play_both"), "play")
 def needed(used: set[str], plan: Plan, plots: bool) -> list[str]:
     """The parts that a script needs, in the order in which they stand in it."""
     lab = plan.lab
-    parts = {"launch"} if lab.has_ranks else {"one_process"}
-    if plan.mpi and lab.has_ranks:
-        parts.add("only_mpi" if lab.settings["engines"] == "mpi" else "never_mpi")
+    parts = _launch(plan)
     parts |= used - {"play"} | ({"play_streams"} if plan.two_streams or plan.apart else set())
     parts |= {"look" if lab.used else "agg"} if plots else set()
     todo = list(parts)
@@ -37,6 +37,15 @@ def needed(used: set[str], plan: Plan, plots: bool) -> list[str]:
         todo += more - parts
         parts |= more
     return [name for name in PARTS if name in {_variant(part, plan, plots) for part in parts}]
+
+
+def _launch(plan: Plan) -> set[str]:
+    """The parts that make ranks of the processes, or one of many."""
+    if not plan.lab.has_ranks:
+        return set() if plan.program else {"one_process"}
+    if plan.by_mpi:
+        return {BEFORE_PACKAGES, "launch_by_mpi", "join"}
+    return {"launch", "join"} | ({"never_mpi"} if plan.mpi else set())
 
 
 def _variant(part: str, plan: Plan, plots: bool) -> str:

@@ -5,7 +5,7 @@ import re
 
 from bookmaker.errors import FormError
 from bookmaker.script.analyse.plan import Plan
-from bookmaker.script.emit import layout, prose, px_cells
+from bookmaker.script.emit import layout, preamble, prose, px_cells
 from bookmaker.script.emit.display import names_that_draw
 from bookmaker.script.emit.head import Title, head
 from bookmaker.script.emit.import_section import grouped
@@ -26,7 +26,8 @@ def script(cells: list[Cell | Prose], plan: Plan, title: Title) -> str:
     lines = _cells(cells, step)
     end = ["", f"{step.use('leave_group')}()"] if plan.lab.has_ranks and not step.closed else []
     top, above = helpers(lines, step)
-    sections = [head(plan, title), grouped(plan.imports.statements), "\n\n\n".join(top)]
+    start = preamble.text(preamble.BEFORE_PACKAGES, plan) if plan.by_mpi else ""
+    sections = [head(plan, title), grouped(plan.imports.statements, start), "\n\n\n".join(top)]
     text = "\n\n".join(section for section in sections if section)
     return _verified(spaced([*text.split("\n"), "", "", *_body(cells, lines, above), *end]), step)
 

@@ -2,6 +2,7 @@
 
 import ast
 import io
+import re
 import tokenize
 from dataclasses import dataclass, field
 
@@ -47,7 +48,10 @@ class Prose:
 
 @dataclass
 class Cell:
-    """A code cell. ``body`` is Python: without the ``%%px`` line, if there was one."""
+    """A code cell. ``body`` is Python: without the ``%%px`` line, if there was one.
+
+    program: the file that it writes, or goes on with (goes_on), which is a script by itself.
+    """
 
     place: Place
     body: str
@@ -56,6 +60,8 @@ class Cell:
     on_ranks: bool = False
     targets: Targets = field(default_factory=Targets)
     silent: bool = False
+    program: str = ""
+    goes_on: bool = False
 
     def refuse(self, why: str) -> FormError:
         return self.place.refuse(why)
@@ -72,7 +78,7 @@ class Cell:
 
     @property
     def notebook_only(self) -> bool:
-        return bool(self.tags & LEFT_OUT)
+        return bool(self.tags & LEFT_OUT or self.program)
 
 
 def read(nb, name: str) -> list[Cell | Prose]:
@@ -99,6 +105,8 @@ def _code_cell(place: Place, source: str, tags: frozenset[str]) -> Cell:
         if first[0].isspace() and not left_out:
             raise place.refuse("spaces stand before `%%`; IPython wants it at the left margin.")
         magic, line, body = _cell_magic(place, source)
+        if magic == "writefile" and body.startswith("#@script"):
+            return _part_of_program(place, line, body)
         if magic == "px":
             on_ranks, targets = True, Targets() if left_out else px_options(place, line)
         elif not left_out:
@@ -112,6 +120,18 @@ def _code_cell(place: Place, source: str, tags: frozenset[str]) -> Cell:
     cell = Cell(place, body, _parsed(place, body), tags, on_ranks, targets, _is_silent(body))
     _refuse_top_level_await(cell)
     return cell
+
+
+def _part_of_program(place: Place, line: str, body: str) -> Cell:
+    """A cell that writes a program into a file, or goes on with one: nothing runs here."""
+    words = line.split()
+    goes_on = words[:1] in (["-a"], ["--append"])
+    name = " ".join(words[goes_on:])
+    if not re.fullmatch(r"[a-z]\w*\.py", name):
+        raise place.refuse("a program is a file beside the notebook: `%%writefile name.py`.")
+    body = _plain_python(place, body.partition("\n")[2])
+    tree = _parsed(place, body)
+    return Cell(place, body, tree, silent=True, program=name, goes_on=goes_on)
 
 
 def _refuse_odd_characters(place: Place, source: str) -> None:

@@ -1,0 +1,1558 @@
+# Chapter 9 of Many Ranks, One Model, as one script. Generated from book/09_mpi.md.
+#
+# Run it on 4 ranks, or on another number of them, in one of these ways:
+#     python 09_mpi.py
+#     mpiexec -n 4 python 09_mpi.py
+#
+# pip install matplotlib mpi4py mpich numpy torch
+
+import html
+import io
+import json
+import mmap
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from datetime import timedelta
+from importlib.util import find_spec
+from pathlib import Path
+
+
+def start_ranks():
+    """Started by hand: become mpiexec, which starts this file once for each rank."""
+    beside = os.path.dirname(sys.executable)
+    mpiexec = shutil.which("mpiexec", path=beside) or shutil.which("mpiexec")
+    if not mpiexec or not find_spec("mpi4py"):
+        missing = "mpi4py" if mpiexec else "mpiexec"
+        sys.exit(f"The ranks talk through MPI, and {missing} is missing: pip install mpich mpi4py")
+    if "RANK" in os.environ:  # torchrun has started some, of which one says so
+        words = f"The ranks talk through MPI. Start them with: mpiexec -n N python {sys.argv[0]}"
+        sys.exit(words if os.environ["RANK"] == "0" else 0)
+    n = os.environ.get("RANKLAB_RANKS", "4")
+    # The ranks share the processor: one thread each, and who waits gives it away (in MPICH).
+    for name in ("OMP_NUM_THREADS", "MPIR_CVAR_ENABLE_HEAVY_YIELD"):
+        os.environ.setdefault(name, "1")
+    sys.stdout.flush()
+    os.execv(mpiexec, [mpiexec, "-n", n, sys.executable, *sys.argv])
+
+
+if not os.environ.keys() & {"PMI_RANK", "OMPI_COMM_WORLD_RANK"} or not find_spec("mpi4py"):
+    start_ranks()
+
+import matplotlib
+import matplotlib.colors
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+import torch.distributed as dist
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from mpi4py import MPI
+
+
+def ask_mpi():
+    """Started by mpiexec: note in the environment what torchrun would have noted there."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    host = world.Split_type(MPI.COMM_TYPE_SHARED)
+    with socket.socket() as free:
+        free.bind(("", 0))
+        name = "127.0.0.1" if host.size == world.size else socket.gethostname()
+        address, port = world.bcast((name, free.getsockname()[1]))
+    os.environ.update(
+        RANK=str(world.rank),
+        WORLD_SIZE=str(world.size),
+        LOCAL_RANK=str(host.rank),
+        LOCAL_WORLD_SIZE=str(host.size),
+        MASTER_ADDR=address,
+        MASTER_PORT=str(port),
+    )
+
+
+def choose_device(device=None, backend=None):
+    """A GPU for each rank, and NCCL, if there are enough; else Gloo. Or what is asked for."""
+    local_rank, here = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    gpus = torch.cuda.device_count()
+    device = torch.device(device or (f"cuda:{local_rank % gpus}" if gpus else "cpu"))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device, backend or ("nccl" if device.type == "cuda" and gpus >= here else "gloo")
+
+
+def form_groups():
+    """Form the process group, and a second one that moves values to and from rank 0.
+
+    The second one is patient: rank 0 may compute alone for long.
+    """
+    global driver
+    number = store_.add(f"groups of rank {rank}", 1)
+    own = dist.PrefixStore(f"group {number}", store_)
+    own.set(f"rank {rank}", "here")  # no clock runs before all ranks are here
+    own.wait([f"rank {r}" for r in range(world_size)], timedelta(minutes=30))
+    limit = timedelta(seconds=10)
+    defaults = dist.distributed_c10d  # what dist.new_group() goes by, if not told otherwise
+    defaults.default_pg_timeout = limit
+    if defaults.default_pg_nccl_timeout is not None:  # there is NCCL in this build of torch
+        defaults.default_pg_nccl_timeout = limit
+    dist.init_process_group(backend, store=own, rank=rank, world_size=world_size, timeout=limit)
+    driver = dist.new_group(backend="gloo", timeout=timedelta(hours=1))
+
+
+def end_all(*error):
+    """An error that nobody catches ends all ranks: they would wait for this one for ever."""
+    from mpi4py import MPI
+
+    sys.stderr = sys.__stderr__  # torch would keep the text until this function returns
+    sys.__excepthook__(*error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    time.sleep(0.2)  # mpiexec, which ends now, is to show it first
+    MPI.COMM_WORLD.Abort(1)
+
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a rank also while it waits
+sys.excepthook = end_all
+ask_mpi()
+
+
+if os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"] and sys.platform != "win32":
+    # All ranks are on this machine: no message needs to leave it.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+if "OMP_NUM_THREADS" not in os.environ:
+    torch.set_num_threads(1)
+sys.stdout.reconfigure(line_buffering=True, write_through=False)  # whole lines
+
+rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+device, backend = choose_device(device='cpu', backend='gloo')
+store_ = next(dist.rendezvous("env://"))[0]
+form_groups()
+
+
+APART = ["differ", "eager", "found", "kind", "kinds", "library", "name", "names", "refused", "seconds"]  # the kernel and the ranks have one each
+playing, held_by = "kernel", {"ranks": {}}
+
+
+def play(part):
+    """Rank 0 is also the kernel; give each part its own of the names that are apart."""
+    global playing
+    before, playing = playing, part
+    if rank == 0 and part != before:
+        names = globals()
+        held_by[before] = {name: names.pop(name) for name in APART if name in names}
+        names.update(held_by.pop(part))
+    return before
+
+
+# === MPI: the same ideas under an older name ==========================================
+
+# The cluster's manual says `mpiexec`. My code says `torch.distributed`. What is the
+# same in both, what is different, and which do I use for what?
+#
+# 25 minutes to read · 40 seconds to run · stands on chapter 6, chapter 7 and chapter 8
+#
+# MPI, the message-passing interface, is a standard of 1994 [mpi], with several
+# implementations. Rank, communicator, broadcast, reduce: its words are those of the
+# field. At the end you can
+# - read a program in one of the two libraries, and write it in the other;
+# - start ranks with `mpiexec`, and form a group of PyTorch among them;
+# - say what only one of them has, and what each costs, a waiting rank included;
+# - recognize five faults, and say what becomes of each.
+
+if rank == 0:
+    n = world_size
+
+
+def everyone():
+    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
+    dist.barrier(group=driver)
+
+
+# --- Two libraries in one process -----------------------------------------------------
+
+# The ranks of this notebook belong to an MPI program, which `mpiexec` has started, the
+# launcher that comes with MPI. And they have a Gloo group, as in all chapters. Here is
+# chapter 7's all-gather, by MPI. A communicator is what PyTorch calls a process group.
+#
+# Predict: The cell calls nothing of `dist`. Will the picture be that of chapter 7?
+
+everyone()
+if rank == 0:
+    print("\n## Two libraries in one process\n")
+
+play("ranks")
+
+
+comm = MPI.COMM_WORLD  # all ranks: MPI's default group
+before = torch.tensor([2.0**rank], dtype=torch.float64)
+after = torch.zeros(comm.size, dtype=torch.float64)
+comm.Allgather(before, after)
+same_numbers = comm.rank == rank and comm.size == world_size
+library = MPI.Get_library_version()
+
+
+def to_rank_0(value):
+    """Every rank's value in rank order, on rank 0; None on the others."""
+    values = [None] * world_size if rank == 0 else None
+    dist.gather_object(value, values, group=driver)
+    return values
+
+
+SCRIPT = Path(__file__)
+pictures = []
+
+
+def file_beside(name):
+    """The path of an SVG file beside this script, for a picture of this name."""
+    name = first = re.sub(r"[^\w.-]+", "-", str(name))
+    number = 1
+    while name in pictures:
+        number += 1
+        name = f"{first}-{number}"
+    pictures.append(name)
+    path = SCRIPT.with_name(f"{SCRIPT.stem}-{name}.svg")
+    print(f"saved beside this script: {path.name}")
+    return path
+
+
+# From ranklab.plots:
+
+# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
+# for color-blind readers, with its yellow and black replaced by colors seen on white.
+RANK_COLORS = [
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#8C510A",
+    "#595959",
+]
+
+# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
+# pixels leave 11 point type readable.
+STYLE = {
+    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "white",
+    "figure.figsize": (5.2, 3.2),
+    "font.size": 11,
+    "grid.alpha": 0.25,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 2,
+    "savefig.facecolor": "white",
+    "svg.hashsalt": "ranklab",
+}
+
+
+def pale(color, share=0.25):
+    """Return `color` mixed with white, as an opaque color: `share` of it is the color.
+
+    Transparent colors and hatching do not go together in an SVG.
+    """
+    rgb = matplotlib.colors.to_rgb(color)
+    return tuple(1 - share * (1 - part) for part in rgb)
+
+
+class Drawing:
+    """An SVG picture that a notebook shows below a cell."""
+
+    def __init__(self, svg, name):
+        self.svg = svg
+        self.name = name
+
+    def _repr_svg_(self):
+        return self.svg
+
+    def __repr__(self):
+        return f"<drawing {self.name}>"
+
+
+def as_drawing(figure, name, alt):
+    """Return a figure of matplotlib's as a picture, the same bytes for the same figure.
+
+    name, alt: as for `drawing`.
+    """
+    file = io.StringIO()
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    return Drawing(_labeled(file.getvalue(), alt), name)
+
+
+def _labeled(svg, alt):
+    """The <svg> element alone, with a description for those who cannot see it."""
+    svg = svg[svg.index("<svg") :]
+    return svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(alt)}"', 1)
+
+
+def marks_in(number):
+    """Say whose parts a mark, or a sum of marks, is made of: a list of (rank, part).
+
+    The mark of rank r's part j is 2 ** (r + 8 * j): one bit that tells who and which.
+    """
+    bits = int(number)
+    return [(bit % 8, bit // 8) for bit in range(bits.bit_length()) if bits >> bit & 1]
+
+
+def holdings(before, after, name):
+    """Draw who holds what before and after a collective: a row for a rank, a cell for a number.
+
+    before, after: for each rank a tensor of marks (see `marks_in`), or a list of such tensors. A
+        cell shows the ranks that its number came from by their colors, and says which rank's
+        part it is, "2c" or, of a sum, "Σc". A zero is an empty box.
+    name: the picture's name, from which a script makes its file name.
+    """
+    states = [
+        [[marks_in(n) for n in _numbers(held)] for held in held_by] for held_by in (before, after)
+    ]
+    parted = any(part for state in states for held in state for cell in held for _, part in cell)
+    widths = [max(1, *map(len, state)) for state in states]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(5.2, 0.36 * len(before) + 0.5))
+        axes = figure.subplots(1, 2, width_ratios=[width + 1 for width in widths])
+        for ax, state, width, title in zip(axes, states, widths, ("before", "after")):
+            _draw_state(ax, state, width, parted)
+            ax.set_title(title)
+        axes[1].set_yticklabels([])
+    alt = f"{_told('Before', states[0], parted)} {_told('After', states[1], parted)}"
+    return as_drawing(figure, name, alt)
+
+
+def _draw_state(ax, state, width, parted):
+    """Draw what each rank holds: `state` has the marks of each number of each rank."""
+    for row, held in enumerate(state):
+        for column, marks in enumerate(held):
+            _draw_cell(ax, column, row, marks, _cell_name(marks, parted))
+    rows = range(len(state))
+    ax.set(xlim=(-0.05, width + 0.05), ylim=(len(state), -0.05), xticks=[])
+    ax.set_yticks([row + 0.5 for row in rows], [f"rank {row}" for row in rows])
+    ax.tick_params(length=0)
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+
+
+def _cell_name(marks, parted):
+    """Name a number by its rank and its part: "2c", and "Σc" for a sum; "2" without parts."""
+    who = "Σ" if len(marks) > 1 else "".join(str(rank) for rank, _ in marks)
+    return who + "".join(sorted({"abcdefgh"[part] for _, part in marks})) * parted
+
+
+def _told(when, state, parted):
+    """Say what each rank holds, for those who cannot see it."""
+    sums = {tuple(rank for rank, _ in cell) for held in state for cell in held if len(cell) > 1}
+    said = []
+    for row, held in enumerate(state):
+        cells = [_cell_name(marks, parted) or "an empty box" for marks in held]
+        if len(sums) > 1:  # then each says its own
+            cells = [_with_ranks(cell, marks) for cell, marks in zip(cells, held)]
+        said.append(f"rank {row} holds {', '.join(cells) or 'nothing'}")
+    of = f" Σ is the sum over ranks {_listed(*sums)}." if len(sums) == 1 else ""
+    return f"{when}, {'; '.join(said)}.{of}"
+
+
+def _with_ranks(cell, marks):
+    return f"{cell} over {_listed([rank for rank, _ in marks])}" if len(marks) > 1 else cell
+
+
+def _listed(ranks):
+    return ", ".join(map(str, ranks[:-1])) + f" and {ranks[-1]}"
+
+
+def _numbers(held):
+    """All numbers in a tensor, or in a list of tensors, in one list."""
+    if hasattr(held, "tolist"):
+        held = held.tolist()
+    if not isinstance(held, (list, tuple)):
+        return [held]
+    return [number for item in held for number in _numbers(item)]
+
+
+def _draw_cell(ax, column, row, marks, label):
+    """Draw one number: stripes in the colors of the ranks that it came from, and a label."""
+    left, top, size = column + 0.04, row + 0.08, 0.92
+    if not marks:
+        empty = {"fill": False, "edgecolor": "#808080", "linestyle": (0, (2, 2))}
+        ax.add_patch(Rectangle((left, top), size, 0.84, **empty))
+    stripe = size / max(len(marks), 1)
+    for k, (rank, _) in enumerate(marks):
+        corner = (left + k * stripe, top)
+        color = pale(RANK_COLORS[rank], 0.55)
+        ax.add_patch(Rectangle(corner, stripe, 0.84, facecolor=color, edgecolor="none"))
+    font = {"ha": "center", "va": "center", "fontsize": 9, "color": "black"}
+    ax.text(column + 0.5, row + 0.5, label, **font)
+
+
+def show(value, on_rank=None):
+    """Print a cell's last value, as a notebook does; a picture becomes a file."""
+    if isinstance(value, plt.Figure):
+        value.savefig(file_beside(value.get_label() or "figure"))
+        plt.close(value)
+    elif hasattr(value, "_repr_svg_"):
+        path = file_beside(getattr(value, "name", None) or "drawing")
+        path.write_text(value._repr_svg_())
+    elif value is not None:
+        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
+
+
+before_by_rank = to_rank_0(before)
+after_by_rank = to_rank_0(after)
+if rank == 0:
+    play("kernel")
+    show(holdings(before_by_rank, after_by_rank, name="allgather"))
+
+same_numbers_by_rank = to_rank_0(same_numbers)
+if rank == 0:
+    assert all(same_numbers_by_rank)
+
+after_by_rank = to_rank_0(after)
+if rank == 0:
+    assert all(x.tolist() == [2.0**r for r in range(n)] for x in after_by_rank)
+
+# It is the same picture, and a rank has the same number in both libraries. The
+# implementation of MPI is MPICH here [mpich], and mpi4py [dalcin2021] makes it a Python
+# library. It takes NumPy's arrays, and PyTorch's tensors on the CPU, as they are.
+#
+# How do ranks that MPI has started get a Gloo group? Its members need an address that
+# all of them know. In chapter 5 they were told by their environment. Ranks that can
+# already talk tell each other: rank 0 makes up an address, and broadcasts it. Here it
+# is the path of a file; between hosts it is a name and a port.
+
+everyone()
+play("ranks")
+
+path = tempfile.mktemp() if rank == 0 else None
+path = comm.bcast(path)  # from rank 0 to all, by MPI
+store = dist.FileStore(path, comm.size)
+gloo = dist.ProcessGroupGloo(store, comm.rank, comm.size)
+
+x = torch.tensor([rank + 1.0])
+finished = gloo.allreduce([x]).wait()
+
+x_by_rank = to_rank_0(x)
+if rank == 0:
+    play("kernel")
+    assert [x.item() for x in x_by_rank] == [n * (n + 1) / 2] * n
+
+# From ranklab.taught.messages:
+
+
+def sendrecv(outgoing, dst, incoming, src):
+    """Send `outgoing` to rank dst, and receive `incoming` from rank src.
+
+    Both at the same time. On return, `incoming` is filled and `outgoing` may
+    be changed. If every rank makes one such call, there is no circle, whoever
+    sends to whom, as long as every send has its receive. For Gloo and MPI;
+    NCCL wants both started as one group, by `dist.batch_isend_irecv`.
+    """
+    handle = dist.isend(outgoing, dst)
+    dist.recv(incoming, src)
+    handle.wait()
+
+
+# The script of this chapter begins like that. NCCL asks for the same: rank 0 draws a
+# unique id, and some other library has to bring it to the others, such as MPI [nccl].
+# Horovod does it so, too [horovodnccl].
+
+# --- Call for call --------------------------------------------------------------------
+
+# First the names:
+#
+# | PyTorch | MPI, in mpi4py |
+# | --- | --- |
+# | `torchrun --nproc-per-node 4 x.py` | `mpiexec -n 4 python x.py` |
+# | `dist.init_process_group(...)` | `from mpi4py import MPI` |
+# | `dist.get_rank()`, `dist.get_world_size()` | `comm.rank`, `comm.size` |
+# | process group, `dist.new_group(ranks)` | communicator, `comm.Split(color)` |
+# | handle, `handle.wait()` | request, `request.Wait()` |
+# | `dist.ReduceOp.PRODUCT` | `MPI.PROD` |
+# | `timeout=`, 30 minutes for Gloo | none: it waits for ever |
+#
+# Then the calls. Each row of the next three cells is a call of PyTorch, and what to
+# write in MPI for it. They are functions, so that we can run both on the same numbers,
+# and compare. First, chapter 6:
+
+everyone()
+if rank == 0:
+    print("\n## Call for call\n")
+
+play("ranks")
+messages = {  # name: PyTorch's call, MPI's twin, who calls it
+    "send": (lambda: dist.send(x, 1), lambda: comm.Send(x, 1), 0),
+    "receive": (lambda: dist.recv(y, 0), lambda: comm.Recv(y, 0), 1),
+    "send with a tag": (
+        lambda: dist.send(x, 1, tag=7), lambda: comm.Send(x, 1, tag=7), 0
+    ),
+    "receive from anyone": (
+        lambda: dist.recv(y, tag=7), lambda: comm.Recv(y, tag=7), 1
+    ),
+    "start now, wait later": (
+        lambda: wait(dist.isend(x, right), dist.irecv(y, left)),
+        lambda: wait(comm.Isend(x, right), comm.Irecv(y, left)),
+        "all",
+    ),
+    "both at once": (
+        lambda: sendrecv(x, right, y, left),
+        lambda: comm.Sendrecv(x, right, recvbuf=y, source=left),
+        "all",
+    ),
+}
+
+# Then chapter 7, the nine collectives. `part` is one of the n parts of `x`, and `parts`
+# the list of all, which only the root has.
+
+everyone()
+collectives = {
+    "broadcast": (lambda: dist.broadcast(x, 0), lambda: comm.Bcast(x, 0)),
+    "scatter": (
+        lambda: dist.scatter(part, parts, 0), lambda: comm.Scatter(x, part, 0)
+    ),
+    "gather": (
+        lambda: dist.gather(part, parts, 0), lambda: comm.Gather(part, x, 0)
+    ),
+    "all-gather": (
+        lambda: all_gather_single(x, part), lambda: comm.Allgather(part, x)
+    ),
+    "all-to-all": (
+        lambda: dist.all_to_all_single(y, x), lambda: comm.Alltoall(x, y)
+    ),
+    "barrier": (lambda: dist.barrier(), lambda: comm.Barrier()),
+}
+
+# Those that add, multiply or compare take an operation. `y` begins as a copy of `x`, so
+# that PyTorch may overwrite it: in MPI, what goes in and what comes out are two
+# arguments. Whoever wants to overwrite says `comm.Allreduce(MPI.IN_PLACE, x)`.
+
+everyone()
+reductions = {
+    "reduce": (
+        lambda: dist.reduce(y, 0, op), lambda: comm.Reduce(x, y, op, 0)
+    ),
+    "reduce-scatter": (
+        lambda: reduce_scatter_single(part, x, op),
+        lambda: comm.Reduce_scatter_block(x, part, op),
+    ),
+    "all-reduce": (
+        lambda: dist.all_reduce(y, op), lambda: comm.Allreduce(x, y, op)
+    ),
+    "all-reduce, a handle": (
+        lambda: dist.all_reduce(y, op, async_op=True).wait(),
+        lambda: comm.Iallreduce(x, y, op).Wait(),
+    ),
+    "all-reduce, in a group": (
+        lambda: dist.all_reduce(y, op, team),
+        lambda: team_comm.Allreduce(x, y, op),
+    ),
+}
+
+# Predict: Both libraries add the same floats. Are the sums equal to the last bit? And
+# the sums of integers?
+#
+# How far apart are two floats? The unit in the last place is the distance from one
+# float to the next. Positive floats, read as integers, count up unit by unit. So a
+# subtraction will do:
+
+everyone()
+BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def units(a, b):
+    """The most units in the last place that two tensors are apart."""
+    if a.is_floating_point():
+        a, b = a.view(BITS[a.itemsize]), b.view(BITS[b.itemsize])
+    return int((a.long() - b.long()).abs().max())
+
+
+everyone()
+
+all_gather_single, reduce_scatter_single = (  # newer names, older ones
+    getattr(dist, new, None) or getattr(dist, old)
+    for new, old in (
+        ("all_gather_single", "all_gather_into_tensor"),
+        ("reduce_scatter_single", "reduce_scatter_tensor"),
+    )
+)
+left, right = (rank - 1) % world_size, (rank + 1) % world_size
+teams = [dist.new_group(range(k, world_size, 2)) for k in (0, 1)]
+team, team_comm = teams[rank % 2], comm.Split(rank % 2)
+
+
+def wait(*handles):
+    for handle in handles:
+        handle.wait()
+
+
+def numbers(dtype):
+    """Positive numbers, always the same on this rank."""
+    generator = torch.Generator().manual_seed(rank)
+    size = 64 * world_size
+    x = 1 + torch.rand(size, generator=generator, dtype=torch.float64)
+    x = (x if dtype.is_floating_point else 3 * x).to(dtype)
+    parts = list(x.chunk(world_size))
+    part = parts[rank].clone()
+    # x, y, part, parts: these only the root has
+    return x, x.clone(), part, parts if rank == 0 else None
+
+
+def apart(call, twin, dtype=torch.float32, ops=(dist.ReduceOp.SUM, MPI.SUM)):
+    """Run a call and its twin; return how many units apart the results are."""
+    global x, y, part, parts, op
+    results = []
+    for run, op in zip((call, twin), ops):
+        x, y, part, parts = numbers(dtype)
+        run()
+        results.append((x, y, part))
+    return max(map(units, *results))
+
+
+plt.switch_backend("Agg")  # figures go to files
+plt.rcParams.update(STYLE)
+
+everyone()
+R = dist.ReduceOp
+sums = [(R.SUM, MPI.SUM)]
+numeric = sums + [(R.PRODUCT, MPI.PROD), (R.MIN, MPI.MIN), (R.MAX, MPI.MAX)]
+bitwise = [(R.BAND, MPI.BAND), (R.BOR, MPI.BOR), (R.BXOR, MPI.BXOR)]
+kinds = {
+    "integers": [torch.int32, torch.int64], "float16": [torch.float16],
+    "float32": [torch.float32], "float64": [torch.float64],
+}
+differ = {}
+for name, (call, twin, who) in messages.items():
+    takes_part = who in ("all", rank)
+    differ[name, "float32"] = apart(call, twin) if takes_part else 0
+for name, pair in (collectives | reductions).items():
+    for kind, types in kinds.items():
+        ops = numeric if name in reductions else sums
+        if name in reductions and kind == "integers":
+            ops = numeric + bitwise
+        found = [apart(*pair, of, op) for of in types for op in ops]
+        differ[name, kind] = max(found)
+
+
+def result(name, value, varies=False):
+    """Print a result that the text quotes. varies: it differs from run to run."""
+
+    def plain(value):
+        if isinstance(value, (list, tuple)):
+            return [plain(item) for item in value]
+        return value.item() if hasattr(value, "item") else value
+
+    print(f"{name} = {plain(value)}")
+
+
+differ_by_rank = to_rank_0(differ)
+kinds_by_rank = to_rank_0(kinds)
+if rank == 0:
+    play("kernel")
+    differ, kinds = differ_by_rank, list(kinds_by_rank[0])
+
+
+def worst(name, kind):
+    """The most units on any rank; of a reduce, only the root's is promised."""
+    of_ranks = differ[:1] if name == "reduce" else differ
+    return max(of_rank[name, kind] for of_rank in of_ranks)
+
+
+if rank == 0:
+    print(f"units apart{'':12}", *(f"{kind:>9}" for kind in kinds))
+    for name in dict.fromkeys(name for name, _ in differ[0]):
+        compared = [kind for kind in kinds if (name, kind) in differ[0]]
+        found = [worst(name, k) if k in compared else "" for k in kinds]
+        print(f"{name:23}", *(f"{units:>9}" for units in found))
+        for kind in compared:
+            rounds = "reduce" in name and kind != "integers"
+            assert worst(name, kind) <= 2 * (n - 1) * rounds, (name, kind)
+    assert n > 4 or worst("all-reduce, in a group", "float32") == 0
+    result("most_units", max(worst(*key) for key in differ[0]), varies=True)
+    result("unit_limit", 2 * (n - 1))
+
+# Whatever only moves numbers is equal, and so is every reduction of integers, to the
+# bit. Sums and products of floats are at most (most_units) units apart. They must be
+# equal where there is only one order to add in, as in the groups of two, and are. With
+# more ranks the libraries add in other orders, as the ways of chapter 8 did. More than
+# 2(n − 1) = (unit_limit) units it cannot be: each library rounds n − 1 times, by at
+# most one unit of the result.
+
+# --- What only one of them has --------------------------------------------------------
+
+# Predict: Gradients are often bfloat16. mpi4py has a name for that type,
+# `MPI.BFLOAT16_T`. Can MPICH move such numbers? Can it add them?
+
+everyone()
+if rank == 0:
+    print("\n## What only one of them has\n")
+
+play("ranks")
+x = torch.full((3,), rank + 1.0, dtype=torch.bfloat16)
+y = torch.empty_like(x)
+comm.Sendrecv(x, right, recvbuf=y, source=left)
+moved = (y == left + 1).all().item()
+dist.all_reduce(x)
+added_by_gloo = x[0].item()
+
+refused = []
+for attempt in (lambda: comm.Allreduce(x, y), MPI.BFLOAT16_T.Get_size):
+    try:
+        attempt()
+    except MPI.Exception as error:
+        refused.append(str(error))
+
+moved_by_rank = to_rank_0(moved)
+if rank == 0:
+    play("kernel")
+    assert all(moved_by_rank)
+
+added_by_gloo_by_rank = to_rank_0(added_by_gloo)
+if rank == 0:
+    assert added_by_gloo_by_rank == [n * (n + 1) / 2] * n
+
+play("ranks")
+refused_by_rank = to_rank_0(refused)
+if rank == 0:
+    play("kernel")
+    refused = refused_by_rank[0]
+    print(*(said.partition(",")[0] for said in refused), sep="\n")
+
+play("ranks")
+library_by_rank = to_rank_0(library)
+if rank == 0:
+    play("kernel")
+    library = library_by_rank[0]  # "MPICH Version: 5.0.2 ...", say
+    mpich = library.split()[2] if "MPICH" in library else ""
+    if mpich.startswith("5.0."):
+        assert "Invalid MPI_Op" in refused[0] and "null datatype" in refused[1]
+    result("mpich", mpich, varies=True)
+
+# They move, as bytes, which is what mpi4py makes of a type that it does not know. Bytes
+# cannot be added, and in MPICH (mpich) the name stands for no type. (float16 it can
+# add: see the table.) So widen to float32, or bring an operation of your own, as an
+# exercise does. PyTorch's mean (`ReduceOp.AVG`) and its timeout have no twin in the
+# standard [mpi].
+#
+# The other way around, MPI has more kinds of messages. A derived type describes numbers
+# that lie apart, such as a column of a matrix. And a receiver may look at a message
+# before it brings the box:
+
+everyone()
+play("ranks")
+matrix = torch.arange(6.0).reshape(3, 2)
+column = MPI.FLOAT.Create_vector(3, 1, 2).Commit()  # 3 times 1, every 2
+received = None
+if rank == 0:
+    comm.Send([matrix, 1, column], 1)  # no copy, no .contiguous()
+elif rank == 1:
+    envelope = MPI.Status()
+    comm.Probe(source=0, status=envelope)
+    received = torch.empty(envelope.Get_count(MPI.FLOAT))
+    comm.Recv(received, 0)
+
+received_by_rank = to_rank_0(received)
+if rank == 0:
+    play("kernel")
+    assert received_by_rank[1].tolist() == [0.0, 2.0, 4.0]
+
+# Prefix sums (`Scan`) and the owner of a maximum (`MAXLOC`) came up in chapter 7. In
+# one-sided communication a rank puts numbers into the memory of another (`Put`), which
+# calls nothing. Neighborhood collectives exchange with the neighbors in a grid or a
+# graph, also without waiting (`Ineighbor_alltoall`) [mpi].
+
+# --- Buffers and objects --------------------------------------------------------------
+
+# mpi4py has most calls twice. With a capital letter, the call takes a buffer and fills
+# one. In lower case, it takes any object, pickles it, and returns one.
+#
+# Predict: What is in `x` after `comm.allreduce(x)`? And how many times as long does a
+# list of 100,000 numbers take as a tensor of them?
+
+everyone()
+if rank == 0:
+    print("\n## Buffers and objects\n")
+
+play("ranks")
+x = torch.tensor([rank + 1.0])
+total = comm.allreduce(x)  # the result is returned
+kept = x.item(), total.item()
+
+note, notes = {"rank": rank}, [None] * world_size
+dist.all_gather_object(notes, note)
+same_notes = notes == comm.allgather(note)
+
+
+def in_a_row(call, repeats=5):
+    """The least and the median seconds of a call, again and again."""
+    seconds = []
+    dist.barrier()
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds[1:]), float(np.median(seconds[1:]))  # 0 warms up
+
+
+tensor = torch.rand(100_000, dtype=torch.float64)
+listed = tensor.tolist()
+three = [
+    lambda: comm.Bcast(tensor, 0), lambda: comm.bcast(tensor, 0),
+    lambda: comm.bcast(listed, 0),
+]
+bcast_times = [in_a_row(call) for call in three]
+
+# From ranklab.taught.feeding:
+
+
+def cores_are_free():
+    """Have fewer than twice as many programs as cores something to do?
+
+    Our own count, too. False with one core, and where the system does not
+    count them, as Windows does not.
+    """
+    if (os.cpu_count() or 1) < 2 or not hasattr(os, "getloadavg"):
+        return False
+    return os.getloadavg()[0] < 2 * os.cpu_count()
+
+
+kept_by_rank = to_rank_0(kept)
+if rank == 0:
+    play("kernel")
+    assert kept_by_rank == [(r + 1.0, n * (n + 1) / 2) for r in range(n)]
+
+same_notes_by_rank = to_rank_0(same_notes)
+if rank == 0:
+    assert all(same_notes_by_rank)
+
+bcast_times_by_rank = to_rank_0(bcast_times)
+if rank == 0:
+    buffer, pickled, as_list = np.max(bcast_times_by_rank, axis=0)[:, 0]
+    assert buffer < pickled < as_list or not cores_are_free()
+    result("pickled_over_buffer", pickled / buffer, varies=True)
+    result("list_over_buffer", as_list / buffer, varies=True)
+
+# `x` is what it was: the sum was returned. Chapter 7's calls for objects are the
+# lower-case ones, with a list to fill in place of a result. A pickled tensor takes
+# (pickled_over_buffer) times as long as the buffer, a list (list_over_buffer) times. So
+# again: objects for names and settings, buffers for everything in a loop.
+
+# --- What a message costs -------------------------------------------------------------
+
+# Chapter 6's ping-pong, over both. For MPI it is a program of its own, on two fresh
+# ranks:
+
+if rank == 0:
+    print("\n## What a message costs\n")
+    speed = """
+import json, time
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+
+def ping(nbytes, repeats=20):
+    ball, seconds = bytearray(nbytes), []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        if comm.rank == 0:
+            comm.Send(ball, 1)
+            comm.Recv(ball, 1)
+        else:
+            comm.Recv(ball, 0)
+            comm.Send(ball, 0)
+        seconds.append((time.perf_counter() - start) / 2)
+    return min(seconds)
+
+found = {"messages": [ping(4**k) for k in range(1, 12)]}
+used = time.process_time()
+time.sleep(0.3 * (comm.rank == 0))
+comm.Barrier()  # rank 1 waits for 0.3 seconds
+found["processor"] = time.process_time() - used
+print(json.dumps(found) * comm.rank)  # of rank 1
+"""
+
+
+def mpiexec(program, *options, n=2, seconds=20, sleeps="1"):
+    """Return what a program printed, and its exit code, or "stuck"."""
+    beside = shutil.which("mpiexec", path=os.path.dirname(sys.executable))
+    command = [beside or shutil.which("mpiexec"), "-n", str(n), sys.executable]
+    told = ("PMI", "HYD", "MPI_", "OMPI_")  # by an mpiexec that started us
+    fresh = {k: v for k, v in os.environ.items() if not k.startswith(told)}
+    fresh["MPIR_CVAR_ENABLE_HEAVY_YIELD"] = sleeps
+    running = subprocess.Popen([*command, *options, "-c", program], env=fresh,
+                               stdout=subprocess.PIPE, text=True,
+                               stderr=subprocess.STDOUT)
+    try:
+        said, ended = running.communicate(timeout=seconds)[0], running.returncode
+    except subprocess.TimeoutExpired:
+        running.terminate()
+        said, ended = running.communicate()[0], "stuck"
+    return said, ended
+
+
+# A rank that waits in MPICH looks again and again whether something has come: it spins.
+# With one variable set, `MPIR_CVAR_ENABLE_HEAVY_YIELD=1`, it sleeps between two looks.
+# The lab sets it, as the ranks of a notebook often have to share cores. The program
+# runs both ways.
+#
+# Predict: Gloo sends through TCP, and its ranks sleep while they wait. MPICH's ranks on
+# one host share memory. How much faster is MPI for 4 bytes? How much of that is due to
+# the spinning?
+
+if rank == 0:
+    spinning, sleeping = (json.loads(mpiexec(speed, sleeps=s)[0]) for s in "01")
+
+# From ranklab.taught.messages:
+
+
+def ping(nbytes, repeats=10, a=0, b=1):
+    """Seconds that one message of `nbytes` bytes takes between ranks a and b.
+
+    Half of a round trip, the fastest of `repeats`: whatever else the machine
+    does can only make a message slower. Every rank calls it; ranks other than
+    a and b get nan.
+    """
+    ball = torch.zeros(nbytes, dtype=torch.uint8)
+    me, times = dist.get_rank(), []
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        if me == a:
+            dist.send(ball, b)
+            dist.recv(ball, b)
+        elif me == b:
+            dist.recv(ball, a)
+            dist.send(ball, a)
+        times.append((time.perf_counter() - start) / 2)
+    return min(times[1:]) if me in (a, b) else float("nan")  # 0 warms up
+
+
+# Chapter 6 said that MPI sends small messages eagerly, and waits with large ones for
+# the receiver. Where is the border? A message that is gone although nobody receives it
+# was sent eagerly. So ask, and halve the distance:
+
+everyone()
+play("ranks")
+
+gloo_messages = [ping(4**k) for k in range(1, 12)]
+
+
+def leaves_at_once(nbytes):
+    """Is a message gone although rank 1 has not called Recv?"""
+    letter, gone = np.zeros(nbytes, np.uint8), None
+    if rank == 0:
+        request = comm.Isend(letter, 1)
+        gone = request.Test()
+    dist.barrier()  # now rank 1 may receive
+    if rank == 1:
+        comm.Recv(letter, 0)
+    elif rank == 0:
+        request.Wait()
+    return comm.bcast(gone)
+
+
+eager, waits = 1, 1 << 22  # bytes
+while waits - eager > 1:
+    middle = (eager + waits) // 2
+    at_once = leaves_at_once(middle)
+    eager, waits = (middle, waits) if at_once else (eager, middle)
+
+
+def save_figures():
+    """Save the open figures beside this script, and close them."""
+    for number in plt.get_fignums():
+        figure = plt.figure(number)
+        figure.savefig(file_beside(figure.get_label() or number))
+        plt.close(figure)
+
+
+everyone()
+if rank == 0:
+    play("kernel")
+    sizes = [4**k for k in range(1, 12)]
+
+gloo_messages_by_rank = to_rank_0(gloo_messages)
+play("ranks")
+eager_by_rank = to_rank_0(eager)
+if rank == 0:
+    play("kernel")
+    by_gloo, eager = gloo_messages_by_rank[0], eager_by_rank[0]
+    curves = {
+        "Gloo": (by_gloo, "C0o-"), "MPI, sleeps": (sleeping["messages"], "C1s-"),
+        "MPI, spins": (spinning["messages"], "C2v-"),
+    }
+    fig, ax = plt.subplots(num="gloo-mpi")
+    for name, (seconds, style) in curves.items():
+        ax.loglog(sizes, 1e6 * np.array(seconds), style, label=name)
+    ax.axvline(eager, color="C7", linestyle=":")
+    low = 1e6 * min(spinning["messages"])
+    for side, text in (("right", "eager "), ("left", " waits for Recv")):
+        ax.text(eager, low, text, ha=side, fontsize=9)
+    ax.set(xlabel="size of the message (bytes)", ylabel="time (µs)")
+    ax.legend()
+    save_figures()
+
+if rank == 0:
+    result("gloo_us", 1e6 * min(by_gloo[:3]), varies=True)
+    for name, one in (("sleeping", sleeping), ("spinning", spinning)):
+        result(f"{name}_us", 1e6 * min(one["messages"][:3]), varies=True)
+        result(f"{name}_processor", one["processor"], varies=True)
+    result("eager", eager, varies=True)
+    if mpich and cores_are_free():
+        assert 5 * min(spinning["messages"]) < min(sleeping["messages"])
+        assert 5 * min(spinning["messages"]) < min(by_gloo)
+        assert sleeping["processor"] < spinning["processor"]
+    save_figures()
+
+# A small message takes (gloo_us) µs over Gloo, (spinning_us) µs over MPI that spins,
+# and (sleeping_us) µs over MPI that sleeps. So the small latency is the spinning. The
+# step is at (eager) bytes: above that, MPI's sender waits for the receiver, too.
+
+# --- Ranks that spin, on busy cores ---------------------------------------------------
+
+# What does the spinning cost? While rank 1 waited for 0.3 seconds, it used
+# (spinning_processor) seconds of a core when it spun, and (sleeping_processor) when it
+# slept. Whoever has a core for each rank can afford that. In the next program two ranks
+# and a third process that computes share one core:
+#
+# Predict: The two all-reduce one number again and again. Is it still better to spin?
+
+if rank == 0:
+    print("\n## Ranks that spin, on busy cores\n")
+    crowded = """
+import os, time
+from array import array
+from mpi4py import MPI
+
+comm, over, counts = MPI.COMM_WORLD, array("i", [0]), []
+pair = comm.Split(comm.rank < 2)
+if hasattr(os, "sched_setaffinity"):  # Linux: all on one core
+    os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+for _ in range(5):
+    comm.Barrier()
+    end = time.perf_counter() + 0.1
+    over[0] = count = 0
+    while comm.rank == 2 and time.perf_counter() < end:
+        pass  # computes
+    while comm.rank < 2 and not over[0]:  # has rank 0 seen the end?
+        over[0] = comm.rank == 0 and time.perf_counter() > end
+        pair.Allreduce(MPI.IN_PLACE, over)
+        count += 1
+    counts.append(count)
+if comm.rank == 0:
+    print(counts)  # all-reduces in a tenth of a second
+"""
+
+if rank == 0:
+    spin, sleep = (json.loads(mpiexec(crowded, n=3, sleeps=s)[0]) for s in "01")
+    print("they spin: ", spin)
+    print("they sleep:", sleep)
+
+if rank == 0:
+    result("crowded_spin", int(np.median(spin)), varies=True)
+    result("crowded_sleep", int(np.median(sleep)), varies=True)
+    if mpich and hasattr(os, "sched_setaffinity"):
+        assert min(spin) < min(sleep)
+
+# No. In a tenth of a second they make (crowded_spin) all-reduces where they spin, and
+# (crowded_sleep) where they sleep, in the median of five. A rank that spins keeps the
+# core from the one that it waits for. Give every rank of MPI a core of its own, or let
+# it sleep.
+
+# --- One all-reduce, written once -----------------------------------------------------
+
+# Chapter 8's ring asks one thing of a library: to send to the right while it receives
+# from the left. Here it is told how, as an argument, and runs over both:
+
+
+def ring_all_reduce(x, me, n, sendrecv):
+    """Replace x, flat, by the sum over n ranks; me: this one's number.
+
+    sendrecv(outgoing, dst, incoming, src) is how messages are exchanged.
+    """
+    left, right = (me - 1) % n, (me + 1) % n
+    parts = x.tensor_split(n)
+    box = torch.empty_like(parts[0])
+    for step in range(2 * (n - 1)):
+        outgoing, mine = parts[(me - step) % n], parts[(me - step - 1) % n]
+        incoming = box[: len(mine)] if step < n - 1 else mine
+        sendrecv(outgoing, right, incoming, left)
+        if step < n - 1:
+            mine += incoming
+
+
+# From ranklab.taught.all_reduce:
+
+
+def this_host():
+    """Its name, and (on Linux) what tells it from others of that name."""
+    name = socket.gethostname()
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as boot:
+            # A start of the machine, and what containers differ in.
+            return name, boot.read(), os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return (name,)
+
+
+def shared_bytes(nbytes, group=None):
+    """Return `nbytes` bytes of memory that all ranks of the group see.
+
+    All must call it. The memory has no name, so it goes with the last
+    process that has it, however that one ends. Raises ValueError if the
+    ranks are not all on one host.
+    """
+    members = dist.get_process_group_ranks(group)
+    hosts = [None] * len(members)
+    dist.all_gather_object(hosts, this_host(), group=group)
+    if len(set(hosts)) > 1:
+        names = ", ".join(sorted(host[0] for host in set(hosts)))
+        raise ValueError(f"Ranks on several hosts ({names}) share no memory: it needs one host.")
+    file, where = None, [None]
+    if members[0] == dist.get_rank():
+        if hasattr(os, "memfd_create"):  # Linux: it never has a name
+            file = os.memfd_create("all-reduce")
+            where = [f"/proc/{os.getpid()}/fd/{file}"]
+        else:
+            file, where[0] = tempfile.mkstemp()
+        os.ftruncate(file, nbytes)
+    dist.broadcast_object_list(where, src=members[0], group=group)
+    file = os.open(where[0], os.O_RDWR) if file is None else file
+    memory = mmap.mmap(file, nbytes)
+    dist.barrier(group)  # rank 0 keeps its file until all have it
+    os.close(file)
+    if members[0] == dist.get_rank() and not where[0].startswith("/proc/"):
+        os.remove(where[0])
+    return memory
+
+
+class SharedBarrier:
+    """A barrier for `n` ranks that share `memory`: its first 64 n bytes."""
+
+    def __init__(self, memory, me, n, timeout=20.0):
+        # 8 numbers a rank: a cache line of its own.
+        self.counts = memoryview(memory)[: 64 * n].cast("q")
+        self.me, self.n = me, n
+        self.timeout, self.count = timeout, 0
+        self.fence = threading.Lock()
+        self.fence.acquire()  # it stays taken, but for a moment
+
+    def wait(self):
+        """Return when all ranks have called it as often as this one.
+
+        Raises TimeoutError.
+        """
+        self.count += 1
+        self._in_order()  # what was written before is seen before
+        self.counts[8 * self.me] = self.count
+        deadline, looks = time.monotonic() + self.timeout, 0
+        for r in range(self.n):
+            while self.counts[8 * r] < self.count:
+                looks += 1
+                self._let_others_work(looks)
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"Rank {r} has not come for {self.timeout} s.")
+        self._in_order()  # what is read from now on is no older
+
+    def _in_order(self):
+        """A fence: nothing from before and from after changes places."""
+        self.fence.release()  # nothing from before it comes after it,
+        self.fence.acquire()  # and nothing from after it before it
+
+    def _let_others_work(self, looks):
+        """Offer the core to others; after a while of that, sleep."""
+        if looks < 100 and hasattr(os, "sched_yield"):
+            os.sched_yield()
+        else:
+            time.sleep(2e-5)
+
+
+class SharedRows:
+    """A row for each rank and one for sums, which all ranks see, twice.
+
+    All ranks of the group make it together. Pieces of a tensor use the
+    two halves by turns.
+    """
+
+    def __init__(self, group=None, piece=1 << 21, timeout=20.0):
+        self.me, self.n = dist.get_rank(group), dist.get_world_size(group)
+        self.piece = piece
+        head = 4096 * (1 + self.n // 64)  # for the barrier's counts
+        memory = shared_bytes(head + 2 * (self.n + 1) * piece, group)
+        self.barrier = SharedBarrier(memory, self.me, self.n, timeout)
+        halves = torch.frombuffer(memory, dtype=torch.uint8, offset=head)
+        self.halves = halves.view(2, self.n + 1, piece)
+
+    def rows(self, k, piece):
+        """The n + 1 rows for piece k, of its length and type."""
+        return self.halves[k % 2].view(piece.dtype)[:, : len(piece)]
+
+    def mine(self, length):
+        """The part that this rank adds: where it begins, and ends."""
+        first = length * self.me // self.n
+        return first, length * (self.me + 1) // self.n
+
+    def copy(self, source, target):
+        """Copy all but my part, which need not travel."""
+        first, end = self.mine(len(source))
+        target[:first].copy_(source[:first])
+        target[end:].copy_(source[end:])
+
+    def add(self, piece, rows):
+        """Add the others' rows to my part of the piece; show the sum."""
+        first, end = self.mine(len(piece))
+        for r in range(self.n):
+            if r != self.me:
+                piece[first:end] += rows[r, first:end]
+        rows[self.n, first:end].copy_(piece[first:end])
+
+
+class SharedMemory(SharedRows):
+    """All-reduce for ranks of one host, through memory that all see."""
+
+    def all_reduce(self, x):
+        """Replace x by the sum of all ranks' x, of one shape and type."""
+        flat = x.contiguous().view(-1)
+        pieces = flat.split(self.piece // x.element_size())
+        for k in range(-1, len(pieces) + 1):
+            if k > 0:  # take the sums of the piece before
+                old = pieces[k - 1]
+                self.copy(self.rows(k - 1, old)[self.n], old)
+            if 0 <= k < len(pieces):
+                self.add(pieces[k], self.rows(k, pieces[k]))
+            if k + 1 < len(pieces):  # put the next piece
+                new = pieces[k + 1]
+                self.copy(new, self.rows(k + 1, new)[self.me])
+            if k < len(pieces):
+                self.barrier.wait()
+        if not x.is_contiguous():
+            x.copy_(flat.view(x.shape))
+
+
+def mpi_sendrecv(outgoing, dst, incoming, src):
+    comm.Sendrecv(outgoing.numpy(), dst, recvbuf=incoming.numpy(), source=src)
+
+
+everyone()
+if rank == 0:
+    print("\n## One all-reduce, written once\n")
+
+play("ranks")
+
+shared = SharedMemory()
+ways = {
+    "Gloo": dist.all_reduce,
+    "MPI": lambda x: comm.Allreduce(MPI.IN_PLACE, x.numpy()),
+    "ring, Gloo": lambda x: ring_all_reduce(x, rank, world_size, sendrecv),
+    "ring, MPI": lambda x: ring_all_reduce(x, rank, world_size, mpi_sendrecv),
+    "shared": shared.all_reduce,
+}
+names, sums = list(ways), {}
+for way, all_reduce in ways.items():
+    sums[way] = torch.arange(1001) % 7 + rank
+    all_reduce(sums[way])
+
+sums_by_rank = to_rank_0(sums)
+if rank == 0:
+    play("kernel")
+    for of_rank in sums_by_rank:
+        assert len({tuple(x.tolist()) for x in of_rank.values()}) == 1
+
+# shared is chapter 8's way through memory that all ranks see. MPI sleeps here, as these
+# ranks may have to share cores.
+#
+# Predict: Two libraries in C and C++, and two rings in Python over the same libraries.
+# Which way is the fastest for 4 bytes, which for 4 MB?
+
+everyone()
+play("ranks")
+seconds = []
+for nbytes in [4, 1 << 12, 1 << 17, 1 << 22]:
+    x = torch.zeros(nbytes // 4)  # sums of zeros stay zeros
+    repeats = 21 if nbytes < 1 << 20 else 5
+    seconds.append([in_a_row(lambda: way(x), repeats) for way in ways.values()])
+
+names_by_rank = to_rank_0(names)
+if rank == 0:
+    play("kernel")
+    sizes, names = [4, 1 << 12, 1 << 17, 1 << 22], names_by_rank[0]
+
+play("ranks")
+seconds_by_rank = to_rank_0(seconds)
+if rank == 0:
+    play("kernel")
+    median = np.max(seconds_by_rank, axis=0)[:, :, 1].T  # of the slowest rank
+    fig, ax = plt.subplots(num="all-reduces", figsize=(5.2, 3.6))
+    for i, (way, marker) in enumerate(zip(names, "os^vP")):
+        ax.loglog(sizes, 1e3 * median[i], f"C{i}{marker}-", label=way)
+    ax.set(xlabel="size of the tensor (bytes)", ylabel="time (ms)")
+    ax.legend()
+    save_figures()
+
+if rank == 0:
+    for i, which in ((0, "4_bytes"), (-1, "4_mb")):
+        result(f"fastest_{which}", names[np.argmin(median[:, i])], varies=True)
+        mpi_over_gloo = median[1, i] / median[0, i]
+        result(f"mpi_over_gloo_{which}", mpi_over_gloo, varies=True)
+    result("rings", median[3, -1] / median[2, -1], varies=True)
+    save_figures()
+
+# For 4 bytes (fastest_4_bytes) was the fastest, for 4 MB (fastest_4_mb). MPI's
+# all-reduce took (mpi_over_gloo_4_bytes) times as long as Gloo's for 4 bytes, and
+# (mpi_over_gloo_4_mb) times for 4 MB. Our ring for 4 MB took (rings) times as long over
+# MPI as over Gloo. These are medians of the slowest rank; take the numbers of your own
+# machine before you choose.
+
+# --- When it goes wrong ---------------------------------------------------------------
+
+# MPI has no timeout, and nobody can free a rank from outside that waits in it. What
+# hangs, hangs until the program is ended. Five faults, the silent one first.
+
+# --- Who is the root? -----------------------------------------------------------------
+
+# Predict: Somebody has written `root=rank`: every rank takes itself for the root. Is
+# there an error, a hang, or a result?
+
+everyone()
+if rank == 0:
+    print("\n## When it goes wrong\n")
+
+play("ranks")
+aside = comm.Dup()  # the same ranks; its messages meet no others
+x = np.full(3, float(rank))
+show(aside.Bcast(x, root=rank), rank)
+
+x_by_rank = to_rank_0(x)
+if rank == 0:
+    play("kernel")
+    got = [x.tolist() for x in x_by_rank]
+    print(*got, sep="\n")
+
+# And if each of two ranks takes the other one for the root? That is for a program that
+# can be ended:
+
+if rank == 0:
+    other_root = """
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+comm.Bcast(bytearray(24), root=1 - comm.rank)
+"""
+    said, ended = mpiexec(other_root, seconds=1.5)
+    print(ended)
+
+if rank == 0:
+    assert ended == "stuck"
+    if mpich.startswith("5.0."):
+        assert got == [[0.0] * 3] * n
+
+# With its own root each rank goes on, and all have rank 0's numbers. It looks right,
+# and nothing promises it: all must name one root, says the standard [mpi], and nobody
+# checks. With the other's root, both wait for ever.
+#
+# `Dup` made a communicator of the same ranks, whose messages never meet those of
+# another. Whatever this fault has left behind stays in there. Libraries that use MPI
+# duplicate their caller's communicator for the same reason.
+
+# --- One rank pickles, the others do not ----------------------------------------------
+
+# `allreduce` and `Allreduce` differ in one letter. What frees a rank that is stuck in
+# MPI is the call that is missing, and nothing else. So that this notebook can go on, a
+# second thread of each rank makes it, three seconds later.
+
+
+def later(call, *given, seconds=3):
+    """Let a second thread make a call in a while: the missing one."""
+    threading.Timer(seconds, call, given).start()
+
+
+everyone()
+play("ranks")
+
+pair = comm.Split(rank < 2)  # the next faults are of ranks 0 and 1
+pair.allreduce(0)  # from now on pair has what it needs for objects
+three = np.ones(3)
+
+# Predict: Rank 0 calls the one, rank 1 the other. Both want the sum. What does each of
+# them wait for?
+
+# MPI itself says nothing. The lab sees which call each rank is in, and that they do not
+# match. mpi4py makes `allreduce` of messages with pickled objects, in a communicator of
+# its own [mpi4pypickle]. So neither rank ever hears of the other.
+
+# --- Safe when small ------------------------------------------------------------------
+
+# Both ranks of a pair send first and then receive, which was a deadlock in chapter 6:
+
+
+def swap(mine, theirs):
+    if rank < 2:
+        pair.Send(mine, 1 - rank)
+        pair.Recv(theirs, 1 - rank)
+
+
+everyone()
+
+theirs = np.zeros(3)
+show(swap(three + rank, theirs), rank)
+
+theirs_by_rank = to_rank_0(theirs)
+if rank == 0:
+    play("kernel")
+    assert [x.tolist() for x in theirs_by_rank[:2]] == [[2.0] * 3, [1.0] * 3]
+
+# Predict: With three numbers it worked. And with a million bytes?
+
+# Here `Send` waits for its receiver, as it does above (eager) bytes, and both wait in a
+# circle. So such a program passes its tests, and hangs when the arrays grow. To find it
+# with small ones, write `Ssend`, which waits at any size [mpi]. To repair it, write
+# `Sendrecv`.
+
+everyone()
+play("ranks")
+pair.Barrier()
+total = comm.allreduce(rank)
+assert total == world_size * (world_size - 1) // 2
+
+# --- An exception on one rank ---------------------------------------------------------
+
+# In a notebook a rank that has raised an exception lives on. A program ends, or should:
+
+everyone()
+if rank == 0:
+    play("kernel")
+    failing = """
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+if comm.rank == 1:
+    raise ValueError("nothing to send")
+comm.recv(source=1)
+"""
+
+# Predict: Rank 1 raises, and prints its error. When does the program end?
+
+if rank == 0:
+    said, plain_end = mpiexec(failing, seconds=2)
+    print(plain_end, "ValueError" in said)
+    said, guarded_end = mpiexec(failing, "-m", "mpi4py")
+    print(guarded_end, "ValueError" in said)
+
+if rank == 0:
+    assert plain_end == "stuck" and guarded_end == 1
+
+# Never. Before rank 1 ends, mpi4py calls `MPI_Finalize`, which waits for the others,
+# and rank 0 waits for a message. With `python -m mpi4py` an exception that nobody
+# catches ends in `MPI_Abort`, and so do all ranks [mpi4pyrun]. Start every program by
+# `mpiexec -n 4 python -m mpi4py program.py`.
+
+# --- A rank that dies -----------------------------------------------------------------
+
+# One program, over MPI and over Gloo:
+
+if rank == 0:
+    dying = """
+import os, signal
+{join}
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    receive()
+except RuntimeError as error:
+    print("rank 0 lives, with a", type(error).__name__)
+"""
+    over_mpi = """
+from mpi4py import MPI
+rank = MPI.COMM_WORLD.rank
+receive = lambda: MPI.COMM_WORLD.recv(source=1)
+"""
+    over_gloo = f"""
+import torch
+from torch import distributed as dist
+file = "file://{tempfile.mktemp()}"
+rank = 1 if os.fork() == 0 else 0  # one process becomes two
+dist.init_process_group("gloo", file, rank=rank, world_size=2)
+receive = lambda: dist.recv(torch.zeros(1), 1)
+"""
+
+# Predict: Rank 1 is killed while rank 0 waits for it. Over which of the two does rank 0
+# live on?
+
+if rank == 0:
+    said, ended = mpiexec(dying.format(join=over_mpi))
+    print("lives" in said, ended)
+
+
+def leave_group():
+    """The end of the ranks: rank 0 may go on alone."""
+    everyone()
+    dist.destroy_process_group()
+
+
+if rank == 0:
+    assert "lives" not in said and ended != 0
+    assert not mpich or "CLEANING UP REMAINING PROCESSES" in said
+
+# Over Gloo rank 0 gets an error, as in chapter 5, and goes on. Over MPI it is not
+# asked: `mpiexec` sees that one process has died, says so, and ends the others.
+# `torchrun` does the same [torchrun].
+#
+# | fault | what becomes of it over MPI | what helps |
+# | --- | --- | --- |
+# | roots differ | a result that looks right, or a hang | one variable for the root, the same on all |
+# | `allreduce` and `Allreduce` | a hang | `where()`; one kind of call in one place |
+# | both send first | a hang, for large messages only | `Ssend` in tests, `Sendrecv` |
+# | an exception | a hang | `-m mpi4py` |
+# | a dead rank | `mpiexec` ends all | checkpoints: chapter 25 |
+
+# --- Which for what -------------------------------------------------------------------
+
+# | you want | take | because |
+# | --- | --- | --- |
+# | to train with PyTorch | `torch.distributed` | DDP and all that the next chapters build speak it |
+# | sums of bfloat16 | `torch.distributed` | MPICH (mpich) has none |
+# | an error in place of a hang | `torch.distributed` | it has a timeout |
+# | small latency, a core for each rank | MPI that spins | (spinning_us) µs against (gloo_us) |
+# | more ranks than cores | Gloo, or MPI that sleeps | who waits leaves the core to others |
+# | NumPy, prefix sums, columns, `Put` | mpi4py | PyTorch has none of them |
+# | to start on a cluster | what its manual says | ranks of `mpiexec` get a group of PyTorch by one `bcast` |
+#
+# They get on well in one process: start with `mpiexec`, broadcast an address, and train
+# with `torch.distributed`.
+
+# --- What you can do now --------------------------------------------------------------
+
+# - Read a program in MPI or in `torch.distributed`, and write its twin.
+# - Start ranks with `mpiexec`, and form a group of PyTorch among them by one `bcast`.
+# - Choose between a buffer and an object by the letter, and know which of them fills
+#   and which returns.
+# - Say what a message and an all-reduce cost in both, and what a waiting rank costs the
+#   others.
+# - Tell five faults apart, and start programs so that an exception ends all ranks.
+
+# --- Run it on a cluster --------------------------------------------------------------
+
+#     mpiexec -n 4 python scripts/09_mpi.py
+#
+# `python scripts/09_mpi.py` starts `mpiexec` itself. All ranks must be on one host, as
+# some cells share files and memory. The extra `ranklab[mpi]` installs MPICH and mpi4py.
+# A cluster has an MPI of its own as a rule, which knows its network: there, build
+# mpi4py against that one. If every rank says that it is rank 0 of 1, `mpiexec` and
+# mpi4py belong to two different MPIs.
+
+# --- Where to read on -----------------------------------------------------------------
+
+# - [dalcin2021]: mpi4py, by its authors. [mpi4pyrun]: exceptions and deadlocks, and the
+#   option against them.
+# - [mpi]: the standard. Chapter 3 for messages, 5 for derived types, 6 for collectives,
+#   12 for one-sided communication.
+# - [gropp2014]: MPI by example.
+# - [thakur2005]: how MPICH chooses its all-reduce.
+# - [nccl]: how a communicator is created from a unique id, with MPI as the carrier.
+
+leave_group()
