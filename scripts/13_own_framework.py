@@ -1,30 +1,169 @@
 # Chapter 13 of Many Ranks, One Model, as one script. Generated from book/13_own_framework.md.
 #
-# Run it: python 13_own_framework.py
+# Run it on 4 ranks, or on another number of them, in one of these ways:
+#     python 13_own_framework.py
+#     mpiexec -n 4 python 13_own_framework.py
 #
-# pip install matplotlib numpy pygraphviz threadpoolctl torch
+# pip install matplotlib mpi4py mpich numpy pillow pygraphviz scikit-image scikit-learn threadpoolctl torch
 
+import functools
 import html
 import math
 import os
+import pickle
+import random
 import re
+import shutil
+import signal
+import socket
 import subprocess
 import sys
 import time
+import traceback
 import tracemalloc
+from datetime import timedelta
+from functools import partial
+from importlib.util import find_spec
+from itertools import islice
 from math import prod
 from pathlib import Path
 from statistics import median
+from timeit import repeat
 from types import SimpleNamespace
+
+
+def start_ranks():
+    """Started by hand: become mpiexec, which starts this file once for each rank."""
+    beside = os.path.dirname(sys.executable)
+    mpiexec = shutil.which("mpiexec", path=beside) or shutil.which("mpiexec")
+    if not mpiexec or not find_spec("mpi4py"):
+        missing = "mpi4py" if mpiexec else "mpiexec"
+        sys.exit(f"The ranks talk through MPI, and {missing} is missing: pip install mpich mpi4py")
+    if "RANK" in os.environ:  # torchrun has started some, of which one says so
+        words = f"The ranks talk through MPI. Start them with: mpiexec -n N python {sys.argv[0]}"
+        sys.exit(words if os.environ["RANK"] == "0" else 0)
+    n = os.environ.get("RANKLAB_RANKS", "4")
+    # The ranks share the processor: one thread each, and who waits gives it away (in MPICH).
+    for name in ("OMP_NUM_THREADS", "MPIR_CVAR_ENABLE_HEAVY_YIELD"):
+        os.environ.setdefault(name, "1")
+    sys.stdout.flush()
+    os.execv(mpiexec, [mpiexec, "-n", n, sys.executable, *sys.argv])
+
+
+if not os.environ.keys() & {"PMI_RANK", "OMPI_COMM_WORLD_RANK"} or not find_spec("mpi4py"):
+    start_ranks()
 
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+import torch.distributed as dist
+from mpi4py import MPI
 from numpy.lib.stride_tricks import as_strided
 from threadpoolctl import threadpool_limits
 
-if any(os.environ.get(name, "0") != "0" for name in ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")):
-    sys.exit()  # one process is enough: of several, all but the first end here
+
+def ask_mpi():
+    """Started by mpiexec: note in the environment what torchrun would have noted there."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    host = world.Split_type(MPI.COMM_TYPE_SHARED)
+    with socket.socket() as free:
+        free.bind(("", 0))
+        name = "127.0.0.1" if host.size == world.size else socket.gethostname()
+        address, port = world.bcast((name, free.getsockname()[1]))
+    os.environ.update(
+        RANK=str(world.rank),
+        WORLD_SIZE=str(world.size),
+        LOCAL_RANK=str(host.rank),
+        LOCAL_WORLD_SIZE=str(host.size),
+        MASTER_ADDR=address,
+        MASTER_PORT=str(port),
+    )
+
+
+def choose_device(device=None, backend=None):
+    """A GPU for each rank, and NCCL, if there are enough; else Gloo. Or what is asked for."""
+    local_rank, here = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    gpus = torch.cuda.device_count()
+    device = torch.device(device or (f"cuda:{local_rank % gpus}" if gpus else "cpu"))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device, backend or ("nccl" if device.type == "cuda" and gpus >= here else "gloo")
+
+
+def form_groups():
+    """Form the process group, and a second one that moves values to and from rank 0.
+
+    The second one is patient: rank 0 may compute alone for long.
+    """
+    global driver
+    number = store.add(f"groups of rank {rank}", 1)
+    own = dist.PrefixStore(f"group {number}", store)
+    own.set(f"rank {rank}", "here")  # no clock runs before all ranks are here
+    own.wait([f"rank {r}" for r in range(world_size)], timedelta(minutes=30))
+    limit = timedelta(seconds=20)
+    defaults = dist.distributed_c10d  # what dist.new_group() goes by, if not told otherwise
+    defaults.default_pg_timeout = limit
+    if defaults.default_pg_nccl_timeout is not None:  # there is NCCL in this build of torch
+        defaults.default_pg_nccl_timeout = limit
+    dist.init_process_group(backend, store=own, rank=rank, world_size=world_size, timeout=limit)
+    driver = dist.new_group(backend="gloo", timeout=timedelta(hours=1))
+
+
+def end_all_(*error):
+    """An error that nobody catches ends all ranks: they would wait for this one for ever."""
+    from mpi4py import MPI
+
+    sys.stderr = sys.__stderr__  # torch would keep the text until this function returns
+    sys.__excepthook__(*error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    time.sleep(0.2)  # mpiexec, which ends now, is to show it first
+    MPI.COMM_WORLD.Abort(1)
+
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a rank also while it waits
+sys.excepthook = end_all_
+ask_mpi()
+
+
+if os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"] and sys.platform != "win32":
+    # All ranks are on this machine: no message needs to leave it.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+if "OMP_NUM_THREADS" not in os.environ:
+    torch.set_num_threads(1)
+sys.stdout.reconfigure(line_buffering=True, write_through=False)  # whole lines
+
+rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+device, backend = choose_device(device='cpu', backend='gloo')
+store = next(dist.rendezvous("env://"))[0]
+form_groups()
+
+
+APART = ["averaged", "curves", "k", "left", "part", "right"]  # the kernel and the ranks have one each
+playing, held_by = "kernel", {"ranks": {}}
+streams = {"ranks": (torch.get_rng_state(), np.random.get_state(), random.getstate())}
+torch.seed()  # the kernel's streams begin somewhere else
+np.random.seed()
+random.seed()
+
+
+def play(part):
+    """Rank 0 is also the kernel; give each part its own of the names that are apart, and a stream
+    of random numbers of its own."""
+    global playing
+    before, playing = playing, part
+    if rank == 0 and part != before:
+        names = globals()
+        held_by[before] = {name: names.pop(name) for name in APART if name in names}
+        names.update(held_by.pop(part))
+        streams[before] = torch.get_rng_state(), np.random.get_state(), random.getstate()
+        ours, numpys, pythons = streams[part]
+        torch.set_rng_state(ours)
+        np.random.set_state(numpys)
+        random.setstate(pythons)
+    return before
 
 
 # === Your own framework: a training with nothing behind it ============================
@@ -33,7 +172,7 @@ if any(os.environ.get(name, "0") != "0" for name in ("RANK", "PMI_RANK", "OMPI_C
 # few of them does it need? And do they give the same numbers when you write them
 # yourself?
 #
-# 15 minutes to read · 30 seconds to run · stands on chapter 2, chapter 10 and chapter
+# 30 minutes to read · 30 seconds to run · stands on chapter 2, chapter 10 and chapter
 # 12
 #
 # Chapter 2 ended with an autograd of a few operations. In this chapter it grows until
@@ -85,6 +224,44 @@ def unbroadcast(grad, shape):
     return grad.sum(axis=ones, keepdims=True)
 
 
+# From ranklab.plots:
+
+# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
+# for color-blind readers, with its yellow and black replaced by colors seen on white.
+RANK_COLORS = [
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#8C510A",
+    "#595959",
+]
+
+# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
+# pixels leave 11 point type readable.
+STYLE = {
+    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "white",
+    "figure.figsize": (5.2, 3.2),
+    "font.size": 11,
+    "grid.alpha": 0.25,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 2,
+    "savefig.facecolor": "white",
+    "svg.hashsalt": "ranklab",
+}
+
+plt.switch_backend("Agg")  # figures go to files
+plt.rcParams.update(STYLE)
+
 # Now the smallest example that has everything in it: $y = xw + x$, in which `x` is used
 # twice and `w` is repeated for both rows of `x`. The gradients are those of the sum of
 # all entries of $y$.
@@ -92,15 +269,16 @@ def unbroadcast(grad, shape):
 # Predict: What is the gradient of `x`, an array of four, and that of `w`, an array of
 # two?
 
-print("\n## An operation and its rules\n")
-x, w = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([10.0, 100.0])
-product, rules_of_product = mul(x, w)
-y, rules_of_y = add(product, x)
+if rank == 0:
+    print("\n## An operation and its rules\n")
+    x, w = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([10.0, 100.0])
+    product, rules_of_product = mul(x, w)
+    y, rules_of_y = add(product, x)
 
-grad_y = np.ones_like(y)
-grad_product, one_part = (rule(grad_y) for rule in rules_of_y)
-other_part, grad_w = (rule(grad_product) for rule in rules_of_product)
-grad_x = one_part + other_part
+    grad_y = np.ones_like(y)
+    grad_product, one_part = (rule(grad_y) for rule in rules_of_y)
+    other_part, grad_w = (rule(grad_product) for rule in rules_of_product)
+    grad_x = one_part + other_part
 
 SCRIPT = Path(__file__)
 pictures = []
@@ -177,34 +355,35 @@ def show(value, on_rank=None):
         print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
 
 
-def in_two_lines(array):
-    return "\\n".join(str(row) for row in np.atleast_2d(array.astype(int)))
+def lines(array, end="<br/>"):
+    rows = np.atleast_2d(array.astype(int)).tolist()
+    return end.join("  ".join(map(str, row)) for row in rows)
 
 
-def box(name, value, grad):
-    up = in_two_lines(grad)
-    text = f"{name}\\n{in_two_lines(value)}|gradient\\n{up}"
-    return f'"{name}" [label="{{{text}}}"]'
+if rank == 0:
+    nodes = {"w": (w, grad_w), "x": (x, grad_x), "x w": (product, grad_product)}
+    arrows = {("x w", "w"): grad_w, ("x w", "x"): other_part, ("y", "x"): one_part,
+              ("y", "x w"): grad_product}
+    gray, orange = 'color="gray60" fontname=Helvetica', 'color="#B34E00"'
+    dot = [f"digraph {{nodesep=0.6 ranksep=0.5; node [shape=box style=rounded {gray}]"]
+    for name, (value, grad) in (nodes | {"y": (y, grad_y)}).items():
+        inside = f"{name}<br/>{lines(value)}<br/><font {orange}>{lines(grad)}</font>"
+        dot.append(f'"{name}" [label=<{inside}>]')
+    for (later, earlier), part in arrows.items():
+        label = f'label="{lines(part, chr(92) + "n")}" font{orange} fontname=Helvetica'
+        dot.append(f'"{earlier}" -> "{later}" [color=gray60]')
+        dot.append(f'"{earlier}" -> "{later}" [dir=back style=dashed {orange} {label}]')
+    show(drawing(
+        "; ".join(dot) + "}",
+        name="values-and-gradients",
+        alt="A graph with four boxes. Gray arrows go down: w and x lead to their "
+        "product, the product and x to y. Beside each an orange arrow goes up, with "
+        "its part of the gradient. Below the values of x stands the sum of its two.",
+    ))
 
-
-boxes = [
-    box("w", w, grad_w),
-    box("x", x, grad_x),
-    box("x · w", product, grad_product),
-    box("y", y, grad_y),
-]
-arrows = ['"w" -> "x · w"', '"x" -> "x · w"', '"x" -> "y"', '"x · w" -> "y"']
-style = 'node [shape=record style="rounded" fontname=Helvetica]'
-show(drawing(
-    "digraph {ranksep=0.3 " + "; ".join([style, *boxes, *arrows]) + "}",
-    name="values-and-gradients",
-    alt="A graph with four boxes. w and x lead to their product; the product "
-    "and x lead to y. Each box holds a value, and below it the gradient: ones "
-    "at y and at the product, 11 and 101 in both rows at x, 4 and 6 at w.",
-))
-
-assert grad_x.tolist() == [[11, 101], [11, 101]]  # w + 1, in each row
-assert grad_w.tolist() == [4, 6]  # the sums of the columns of x
+if rank == 0:
+    assert grad_x.tolist() == [[11, 101], [11, 101]]  # w + 1, in each row
+    assert grad_w.tolist() == [4, 6]  # the sums of the columns of x
 
 # From top to bottom, values. From bottom to top, each rule is asked once. `x` is used
 # twice, so its gradient has two parts, $w$ and 1. `w` was repeated, so its gradient is
@@ -481,14 +660,15 @@ def in_order(output):
 #
 # Predict: A chain of 10,000 additions. Does `in_order` get through it?
 
-print("\n## A tensor that remembers\n")
-chain = Tensor(np.zeros(1), requires_grad=True)
-for _ in range(10_000):
-    chain = chain + 1.0
-try:
-    in_order(chain)
-except RecursionError as error:
-    print(type(error).__name__)
+if rank == 0:
+    print("\n## A tensor that remembers\n")
+    chain = Tensor(np.zeros(1), requires_grad=True)
+    for _ in range(10_000):
+        chain = chain + 1.0
+    try:
+        in_order(chain)
+    except RecursionError as error:
+        print(type(error).__name__)
 
 # It does not: Python lets calls nest about 1,000 deep, and one long sequence through a
 # recurrent network is deeper. A list of what is still to be done has no such limit.
@@ -582,14 +762,15 @@ def formula(x, w, b):
     return (((x @ w + b).relu() - 0.5) * x).logsumexp(-1).mean()
 
 
-arrays = [np.random.default_rng(i).normal(size=(4, 4)[i == 2 :]) for i in range(3)]
-ours = [Tensor(array, requires_grad=True) for array in arrays]
-theirs = [torch.tensor(array, requires_grad=True) for array in arrays]
-formula(*ours).backward()
-formula(*theirs).backward()
-off = max(np.abs(a.grad - b.grad.numpy()).max() for a, b in zip(ours, theirs))
-result("autograd_off", float(off), varies=True)
-assert off < 1e-14
+if rank == 0:
+    arrays = [np.random.default_rng(i).normal(size=(4, 4)[i == 2 :]) for i in range(3)]
+    ours = [Tensor(array, requires_grad=True) for array in arrays]
+    theirs = [torch.tensor(array, requires_grad=True) for array in arrays]
+    formula(*ours).backward()
+    formula(*theirs).backward()
+    off = max(np.abs(a.grad - b.grad.numpy()).max() for a, b in zip(ours, theirs))
+    result("autograd_off", float(off), varies=True)
+    assert off < 1e-14
 
 # The gradients agree to (autograd_off). In the tests each operation is compared in this
 # way.
@@ -623,15 +804,17 @@ def hasty_gradient(blocks):
     return float(leaf.grad)
 
 
-hasty_gradients = [hasty_gradient(blocks) for blocks in (1, 2, 3, 10)]
-print(hasty_gradients)
+if rank == 0:
+    hasty_gradients = [hasty_gradient(blocks) for blocks in (1, 2, 3, 10)]
+    print(hasty_gradients)
 
-assert hasty_gradients[:2] == [1, 2] and hasty_gradients[-1] > 1e14
-leaf = x = Tensor(np.ones(()), requires_grad=True)
-for _ in range(10):
-    x = x * 0.5 + x * 0.5
-x.backward()
-assert leaf.grad == 1
+if rank == 0:
+    assert hasty_gradients[:2] == [1, 2] and hasty_gradients[-1] > 1e14
+    leaf = x = Tensor(np.ones(()), requires_grad=True)
+    for _ in range(10):
+        x = x * 0.5 + x * 0.5
+    x.backward()
+    assert leaf.grad == 1
 
 # After one block it is right. After two it is doubled: the node between the blocks is
 # visited twice, and the second time it hands on both parts, of which the first had been
@@ -654,7 +837,8 @@ def of_biases(b):
     return formula(Tensor(arrays[0]), Tensor(arrays[1]), Tensor(b)).item()
 
 
-assert abs(slope(of_biases, arrays[2], at=1) - ours[2].grad[1]) < 1e-8
+if rank == 0:
+    assert abs(slope(of_biases, arrays[2], at=1) - ours[2].grad[1]) < 1e-8
 
 # It is slow, two forward passes for a single entry, and it has half of the digits. But
 # it shares no code with what it tests. Whoever writes an operation writes this test,
@@ -681,11 +865,12 @@ def windows(x, k, stride):
     return as_strided(x, shape, steps)
 
 
-print("\n## A convolution is a matrix product\n")
-image = np.arange(16.0).reshape(1, 4, 4, 1)
-view = windows(image, 3, stride=1)
-assert np.shares_memory(view, image) and view.size == 4 * 9
-assert view[0, 1, 0, :, :, 0].tolist() == image[0, 1:, :3, 0].tolist()
+if rank == 0:
+    print("\n## A convolution is a matrix product\n")
+    image = np.arange(16.0).reshape(1, 4, 4, 1)
+    view = windows(image, 3, stride=1)
+    assert np.shares_memory(view, image) and view.size == 4 * 9
+    assert view[0, 1, 0, :, :, 0].tolist() == image[0, 1:, :3, 0].tolist()
 
 # Backward is the same picture from the other side. A pixel that lies in several windows
 # was used several times, so its gradient is a sum over those windows.
@@ -741,45 +926,21 @@ def conv(x, weight, bias, stride=1, padding=0):
 # Predict: The columns are copied before they are multiplied, and every pixel up to nine
 # times. How much of the time is left for the product?
 
-
-def seconds_each(*functions, repeats=15):
-    """The median time of each function; they take turns."""
-    times = {function: [] for function in functions}
-    for _ in range(repeats):
-        for function in functions:
-            began = time.perf_counter()
-            function()
-            times[function].append(time.perf_counter() - began)
-    return [median(times[function]) for function in functions]
-
-
-draw = np.random.default_rng(0)
-some_images = draw.normal(size=(64, 32, 16, 16)).astype("float32")
-some_filters = draw.normal(size=(64, 32, 3, 3)).astype("float32")
-some_biases = np.zeros(64, "float32")
-rows_of, columns_of = np.ones((64 * 16 * 16, 288), "f"), np.ones((288, 64), "f")
-as_torch = [torch.tensor(a) for a in (some_images, some_filters, some_biases)]
-
-torch.set_num_threads(1)
-with threadpool_limits(1):
-    of_conv, of_product, of_torchs = seconds_each(
-        lambda: conv(some_images, some_filters, some_biases, padding=1),
-        lambda: rows_of @ columns_of,
+if rank == 0:
+    shapes = (64, 32, 16, 16), (64, 32, 3, 3), 64, (64 * 16 * 16, 288), (288, 64)
+    draw = np.random.default_rng(0)
+    *inputs, left, right = (draw.random(shape, "float32") for shape in shapes)
+    as_torch = [torch.tensor(a) for a in inputs]
+    products = (
+        lambda: conv(*inputs, padding=1),
+        lambda: left @ right,
         lambda: torch.conv2d(*as_torch, padding=1),
     )
-result("product_share", round(of_product / of_conv, 2), varies=True)
-result("conv_over_torchs", round(of_conv / of_torchs, 2), varies=True)
-
-doubles = [a[:3].astype("float64") for a in (some_images, some_filters)]
-inputs = [Tensor(a, requires_grad=True) for a in (*doubles, np.ones(3))]
-twins = [torch.tensor(a.array, requires_grad=True) for a in inputs]
-value = inputs[0].apply(conv, *inputs[1:], stride=2, padding=1)
-expected = torch.conv2d(*twins, stride=2, padding=1)
-(value * value).sum().backward()
-(expected * expected).sum().backward()
-assert np.allclose(value.array, expected.detach(), 1e-12, 1e-12)
-for own, twin in zip(inputs, twins):
-    assert np.allclose(own.grad, twin.grad, 1e-12, 1e-12)
+    torch.set_num_threads(1)
+    with threadpool_limits(1):
+        of_conv, of_product, of_torchs = (min(repeat(f, number=1)) for f in products)
+    result("product_share", round(of_product / of_conv, 2), varies=True)
+    result("conv_over_torchs", round(of_conv / of_torchs, 1), varies=True)
 
 # From ranklab.framework.modules:
 
@@ -995,15 +1156,17 @@ def _added(rows, times=None):
 
 
 class BatchNorm(Module):
-    """Batch norm with running statistics; which axes it takes, its subclasses say."""
+    """Batch norm with running statistics.
 
-    axes = ()
+    Its subclasses say how many axes it takes, and how a parameter is made: parameter(shape, dtype).
+    """
 
-    def __init__(self, weight, bias, eps, momentum):
-        self.weight, self.bias, self.eps, self.momentum = weight, bias, eps, momentum
-        self.running_mean = np.zeros_like(weight.array)
-        self.running_var = np.ones_like(weight.array)
-        self.synchronize = None
+    def __init__(self, num_features, eps=1e-5, momentum=0.1, device=None, dtype="float32"):
+        self.weight, self.bias = (self.parameter(num_features, dtype) for _ in range(2))
+        self.weight.array[...] = 1
+        self.eps, self.momentum, self.synchronize = eps, momentum, None
+        self.running_mean = np.zeros_like(self.weight.array)
+        self.running_var = np.ones_like(self.weight.array)
 
     def forward(self, x):
         if x.ndim not in self.axes:
@@ -1054,22 +1217,13 @@ class Conv(Module):
 class BatchNorm1d(BatchNorm):
     """Batch norm of (n, channels) or (n, channels, length)."""
 
-    axes = 2, 3
-
-    def __init__(self, num_features, eps=1e-5, momentum=0.1, device=None,
-                 dtype="float32"):
-        weight, bias = (parameter(num_features, dtype) for _ in range(2))
-        weight.array[...] = 1
-        super().__init__(weight, bias, eps, momentum)
+    parameter, axes = staticmethod(parameter), (2, 3)
 
 
-print("\n## Layers, and ResNet-9\n")
-
-
-class BatchNorm2d(BatchNorm1d):
+class BatchNorm2d(BatchNorm):
     """Batch norm of images (n, channels, h, w)."""
 
-    axes = (4,)
+    parameter, axes = staticmethod(parameter), (4,)
 
 
 # From ranklab.framework.modules:
@@ -1138,9 +1292,11 @@ def ResNet9(device=None, dtype="float32"):
         Linear(128, 10, dtype=dtype))
 
 
-model = ResNet9()
-result("n_parameters", sum(p.size for p in model.parameters()))
-result("n_tensors", len(model.parameters()))
+if rank == 0:
+    print("\n## Layers, and ResNet-9\n")
+    model = ResNet9()
+    result("n_parameters", sum(p.size for p in model.parameters()))
+    result("n_tensors", len(model.parameters()))
 
 # From ranklab.framework.optimizers:
 
@@ -1230,6 +1386,18 @@ class Adam(Optimizer):
         p.array -= self.lr / (1 - beta_1 ** self.t[i]) * m / (root + self.eps)
 
 
+# From ranklab.framework.modules:
+
+
+class SoftmaxLoss(Module):
+    """The mean over the rows of logits (n, classes) of -log softmax at the class in y (n,)."""
+
+    def forward(self, logits, y):
+        rows = np.arange(len(logits))
+        classes = np.asarray(getattr(y, "array", y)).astype(int)
+        return (logits.logsumexp(axis=1) - logits[rows, classes]).mean()
+
+
 # From ranklab.framework.over_torch:
 
 
@@ -1269,56 +1437,45 @@ def torch_kit():
 #
 # Is it all right together? Here is a whole training step in float64, ours and
 # PyTorch's, from the same weights: forward, loss, backward, Adam. Layers have PyTorch's
-# names, so its weights fit.
+# names, so their weights fit.
 
 
-def arrays_of(module):
-    """The state of a module of PyTorch's, but its counts of batches."""
-    state = module.state_dict().items()
-    return {name: x.numpy() for name, x in state if "num_batches" not in name}
+def steps_of_both(batches, dtype):
+    """Train ours and PyTorch's twin, side by side, from equal weights.
+
+    Returns both, and of each step: two losses, and seconds that each took.
+    """
+    np.random.seed(0)
+    model, twin = ResNet9(dtype=dtype), torch_kit().ResNet9(dtype=dtype)
+    start = {name: torch.tensor(a) for name, a in model.state_dict().items()}
+    twin.load_state_dict(start, strict=False)
+    ours = Adam(model.parameters(), weight_decay=0.001)
+    theirs = torch.optim.Adam(twin.parameters(), weight_decay=0.001)
+    steps, loss_of, their_loss_of = [], SoftmaxLoss(), torch.nn.CrossEntropyLoss()
+    for X, y in batches:
+        moments = [time.perf_counter()]
+        ours.reset_grad()
+        loss = loss_of(model(Tensor(X)), Tensor(y))
+        loss.backward()
+        ours.step()
+        moments.append(time.perf_counter())
+        theirs.zero_grad()
+        their_loss = their_loss_of(twin(torch.tensor(X)), torch.tensor(y))
+        their_loss.backward()
+        theirs.step()
+        moments.append(time.perf_counter())
+        steps.append([loss.item(), their_loss.item(), *np.diff(moments)])
+    return model, twin, np.array(steps).T
 
 
-print("\n## Adam\n")
-torch.manual_seed(0)
-twin = torch_kit().ResNet9(dtype="float64")
-X, y = draw.normal(size=(32, 3, 32, 32)), draw.integers(10, size=32)
-model = ResNet9(dtype="float64")
-show(model.load_state_dict(arrays_of(twin)))
-
-# From ranklab.framework.modules:
-
-
-class SoftmaxLoss(Module):
-    """The mean over the rows of logits (n, classes) of -log softmax at the class in y (n,)."""
-
-    def forward(self, logits, y):
-        rows = np.arange(len(logits))
-        classes = np.asarray(getattr(y, "array", y)).astype(int)
-        return (logits.logsumexp(axis=1) - logits[rows, classes]).mean()
-
-
-def save_figures():
-    """Save the open figures beside this script, and close them."""
-    for number in plt.get_fignums():
-        figure = plt.figure(number)
-        figure.savefig(file_beside(figure.get_label() or number))
-        plt.close(figure)
-
-
-loss = SoftmaxLoss()(model(Tensor(X)), Tensor(y))
-loss.backward()
-Adam(model.parameters(), weight_decay=0.001).step()
-
-logits, labels = twin(torch.tensor(X)), torch.tensor(y)
-their_loss = torch.nn.functional.cross_entropy(logits, labels)
-their_loss.backward()
-show(torch.optim.Adam(twin.parameters(), weight_decay=0.001).step())
-save_figures()
-
-theirs, state = arrays_of(twin), model.state_dict()
-off = max(np.abs(state[name] - theirs[name]).max() for name in state)
-result("step_off", float(off), varies=True)
-assert off < 1e-12 and state.keys() == theirs.keys()
+if rank == 0:
+    print("\n## Adam\n")
+    noise = draw.normal(size=(32, 3, 32, 32)), draw.integers(10, size=32)
+    model, twin, _ = steps_of_both([noise], "float64")
+    state = twin.state_dict()
+    off = [np.abs(a - state[k].numpy()).max() for k, a in model.state_dict().items()]
+    result("step_off", float(max(off)), varies=True)
+    assert max(off) < 1e-12
 
 # After the step all weights and all running statistics agree: the largest difference is
 # (step_off).
@@ -1377,58 +1534,31 @@ class SGD(Optimizer):
         p.array -= self.lr * u
 
 
-on_tensors, weights, u = memory_of(TensorSGD)
-on_arrays, same_weights, _ = memory_of(SGD)
-result("remembered", len(topological(u)))
+if rank == 0:
+    on_tensors, weights, u = memory_of(TensorSGD)
+    on_arrays, same_weights, _ = memory_of(SGD)
+    result("remembered", len(topological(u)))
 
-# From ranklab.plots:
 
-# Rank r has the same color in every figure. Okabe and Ito's palette, which stays distinct
-# for color-blind readers, with its yellow and black replaced by colors seen on white.
-RANK_COLORS = [
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#8C510A",
-    "#595959",
-]
+def save_figures():
+    """Save the open figures beside this script, and close them."""
+    for number in plt.get_fignums():
+        figure = plt.figure(number)
+        figure.savefig(file_beside(figure.get_label() or number))
+        plt.close(figure)
 
-# For matplotlib.rcParams. The size is chosen for a phone: 5.2 inches of figure on 350
-# pixels leave 11 point type readable.
-STYLE = {
-    "axes.prop_cycle": f"cycler('color', {RANK_COLORS})",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "figure.constrained_layout.use": True,
-    "figure.facecolor": "white",
-    "figure.figsize": (5.2, 3.2),
-    "font.size": 11,
-    "grid.alpha": 0.25,
-    "hatch.linewidth": 0.6,
-    "legend.frameon": False,
-    "lines.linewidth": 2,
-    "savefig.facecolor": "white",
-    "svg.hashsalt": "ranklab",
-}
 
-plt.switch_backend("Agg")  # figures go to files
-plt.rcParams.update(STYLE)
-
-fig, ax = plt.subplots(num="memory", figsize=(5.2, 2.4))
-for used, label in (on_tensors, "on tensors"), (on_arrays, "on arrays"):
-    ax.plot(range(1, 11), np.array(used) / 1e6, "o-", label=label)
-ax.set(xlabel="step", ylabel="memory (MB)", ylim=0)
-ax.legend()
-assert np.allclose(weights, same_weights, 1e-13)
-growth = np.diff(on_tensors)[2:] / weights.nbytes
-assert growth.min() > 1.5 and growth.max() < 1.2 * growth.min()
-assert abs(on_arrays[-1] - on_arrays[3]) < 0.1 * weights.nbytes
-save_figures()
+if rank == 0:
+    fig, ax = plt.subplots(num="memory", figsize=(5.2, 2.4))
+    for used, label in (on_tensors, "on tensors"), (on_arrays, "on arrays"):
+        ax.plot(range(1, 11), np.array(used) / 1e6, "o-", label=label)
+    ax.set(xlabel="step", ylabel="memory (MB)", ylim=0)
+    ax.legend()
+    assert np.allclose(weights, same_weights, 1e-13)
+    growth = np.diff(on_tensors)[2:] / weights.nbytes
+    assert growth.min() > 1.5 and growth.max() < 1.2 * growth.min()
+    assert abs(on_arrays[-1] - on_arrays[3]) < 0.1 * weights.nbytes
+    save_figures()
 
 # From ranklab.framework.loading:
 
@@ -1501,8 +1631,8 @@ class Batches:
 # --- ResNet-9 trains on one process ---------------------------------------------------
 
 # What is missing is data. A data set is anything that has a length and gives example
-# number i; a sampler says in which order they come, another one in each epoch; the
-# loader puts examples together to batches.
+# number i. A sampler says in which order they come, another one in each epoch. The
+# loader makes batches of them.
 
 
 class DataLoader(Batches):
@@ -1510,6 +1640,171 @@ class DataLoader(Batches):
 
     tensor = Tensor
 
+
+# From ranklab.images:
+
+SIDE = 32  # pixels
+
+CIFAR10_CLASSES = ["airplane", "automobile", "bird", "cat", "deer"]
+
+CIFAR10_CLASSES += ["dog", "frog", "horse", "ship", "truck"]
+
+# Of the stereo pair, one. file -> whose it is, as the package says that brings it.
+OF_SKLEARN = {
+    "china.jpg": "CC BY 2.0, danielbuechele",
+    "flower.jpg": "CC BY 2.0, vultilion",
+}
+
+OF_SKIMAGE = {
+    "astronaut.png": "public domain, NASA",
+    "chelsea.png": "CC0, Stefan van der Walt",
+    "coffee.png": "CC0, Rachel Michetti",
+    "hubble_deep_field.jpg": "public domain, NASA",
+    "ihc.png": "no known restrictions, Center for Microscopy and Molecular Imaging",
+    "motorcycle_left.png": "Middlebury 2014 stereo benchmark, Scharstein et al.",
+    "retina.jpg": "CC0, Mikael Häggström",
+    "rocket.jpg": "public domain, SpaceX",
+}
+
+
+class CIFAR10Dataset:
+    """Color images of 32 x 32 pixels, and the class of each: pairs (3 x 32 x 32 float32, int).
+
+    path: the folder of CIFAR-10's files for Python (`cifar-10-batches-py`); the one that
+    RANKLAB_CIFAR10 names, if left out. Where there is neither, the images are patches of
+    photographs: of their left halves to train with, of their right halves (train=False) to test.
+
+    images, labels: all of them, as bytes. classes: their names. source, license: where the images
+    are from, and whose they are.
+    """
+
+    def __init__(self, path=None, train=True):
+        folder = path or os.environ.get("RANKLAB_CIFAR10")
+        if folder:
+            self.images, self.labels = read_cifar10(Path(folder), train)
+            self.classes, self.source = CIFAR10_CLASSES, "CIFAR-10 (Krizhevsky, 2009)"
+            self.license = "none stated; its author asks to be cited"
+            return
+        found = photographs()
+        self.images, self.labels = patches([image for image, _ in found.values()], train)
+        self.classes = list(found)
+        self.source = f"patches of {len(found)} photographs: {', '.join(found)}"
+        self.license = "; ".join(f"{name}: {whose}" for name, (_, whose) in found.items())
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __getitem__(self, index):
+        """An image, its pixels from -1 to 1, and its class."""
+        return self.images[index].astype(np.float32) / 127.5 - 1, int(self.labels[index])
+
+
+def read_cifar10(folder, train):
+    """Images (n x 3 x 32 x 32) and labels, as bytes, of CIFAR-10's published files."""
+    names = [f"data_batch_{n}" for n in range(1, 6)] if train else ["test_batch"]
+    batches = [read_batch(folder / name) for name in names]
+    data, labels = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    return data.reshape(-1, 3, SIDE, SIDE), labels  # red, green, blue; row by row
+
+
+class NumbersOnly(pickle.Unpickler):
+    """Reads arrays, numbers and text: whatever else a file may ask for is not looked up."""
+
+    def find_class(self, module, name):
+        known = {"ndarray": np.ndarray, "dtype": np.dtype}
+        known["_reconstruct"] = np.empty(0).__reduce__()[0]
+        if module.partition(".")[0] == "numpy" and name in known:
+            return known[name]
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+
+
+def read_batch(path):
+    """data (n x 3072) and labels (n) of one file."""
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path} is not there. CIFAR-10's folder, `cifar-10-batches-py` as it is published for "
+            "Python, is named by `path` or RANKLAB_CIFAR10; without them there are photographs."
+        )
+    try:
+        with path.open("rb") as file:
+            batch = NumbersOnly(file, encoding="bytes").load()
+        data, labels = np.asarray(batch[b"data"]), np.array(batch[b"labels"], dtype=np.uint8)
+    except Exception as error:  # bytes that are no pickle raise errors of all kinds
+        raise ValueError(f"{path} is no file of CIFAR-10: {error}") from None
+    if data.dtype != np.uint8 or data.shape != (len(labels), 3 * SIDE**2) or labels.max() > 9:
+        raise ValueError(f"{path} is no file of CIFAR-10: it has other numbers in it.")
+    return data, labels
+
+
+def photographs():
+    """name -> (height x width x 3, whose it is) of the photographs that are installed here."""
+    from PIL import Image
+
+    found = {}
+    packages = (
+        (find_spec("sklearn"), "datasets/images", OF_SKLEARN),
+        (find_spec("skimage"), "data", OF_SKIMAGE),
+    )
+    for package, folder, files in packages:
+        for file, whose in files.items() if package else ():
+            path = Path(package.origin).parent / folder / file
+            found[path.stem] = np.asarray(Image.open(path)), whose
+    if not found:
+        raise ModuleNotFoundError("Photographs come with: pip install scikit-learn scikit-image")
+    return found
+
+
+def patches(photos, train):
+    """As many patches of each photograph (bytes, n x 3 x 32 x 32), in turn, and their labels.
+
+    Those of the left halves overlap, as they are to be many; those of the right halves do not.
+    """
+    step = 8 if train else SIDE
+    grids = []  # rows x columns x 3 x 32 x 32
+    for photo in photos:
+        middle = photo.shape[1] // 2
+        half = photo[:, :middle] if train else photo[:, middle:]
+        windows = np.lib.stride_tricks.sliding_window_view(half, (SIDE, SIDE), axis=(0, 1))
+        grids.append(windows[::step, ::step])
+    count = min(grid.shape[0] * grid.shape[1] for grid in grids)
+    images = np.empty((count, len(grids), 3, SIDE, SIDE), dtype=np.uint8)
+    for label, grid in enumerate(grids):
+        spread = np.linspace(0, grid.shape[0] * grid.shape[1] - 1, count).astype(int)
+        images[:, label] = grid[np.divmod(spread, grid.shape[1])]
+    labels = np.tile(np.arange(len(grids), dtype=np.uint8), count)
+    return images.reshape(-1, 3, SIDE, SIDE), labels
+
+
+nn = SimpleNamespace(
+    Module=Module, Linear=Linear, Conv=Conv, BatchNorm1d=BatchNorm1d,
+    BatchNorm2d=BatchNorm2d, ReLU=ReLU, Residual=Residual,
+    Sequential=Sequential, Flatten=Flatten, SoftmaxLoss=SoftmaxLoss)
+if rank == 0:
+    print("\n## ResNet-9 trains on one process\n")
+    optim = SimpleNamespace(SGD=SGD, Adam=Adam)
+    data = SimpleNamespace(CIFAR10Dataset=CIFAR10Dataset, DataLoader=DataLoader,
+                           RandomSampler=RandomSampler)
+
+# `CIFAR10Dataset` reads CIFAR-10 [krizhevsky2009] where `RANKLAB_CIFAR10` names its
+# folder. Without it, as here, the images are patches of photographs of the same size,
+# 32 by 32 in three colors, and the question is which photograph a patch is from. One
+# half of each photograph is for training, the other one for the test.
+#
+# One epoch:
+
+if rank == 0:
+    train, test = (CIFAR10Dataset(train=which) for which in (True, False))
+    np.random.seed(0)
+    model, loss_of, losses = ResNet9(), SoftmaxLoss(), []
+    optimizer = Adam(model.parameters(), lr=0.001, weight_decay=0.001)
+    model.train()
+    for X, y in DataLoader(train, batch_size=128, shuffle=True):
+        optimizer.reset_grad()
+        loss = loss_of(model(X), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    save_figures()
 
 # From ranklab.framework.recording:
 
@@ -1524,12 +1819,973 @@ class no_grad:
         _nested.pop()
 
 
-print("\n## ResNet-9 trains on one process\n")
-nn = SimpleNamespace(
-    Module=Module, Linear=Linear, Conv=Conv, BatchNorm1d=BatchNorm1d,
-    BatchNorm2d=BatchNorm2d, ReLU=ReLU, Residual=Residual,
-    Sequential=Sequential, Flatten=Flatten, SoftmaxLoss=SoftmaxLoss)
-optim = SimpleNamespace(SGD=SGD, Adam=Adam)
-data = SimpleNamespace(DataLoader=DataLoader, RandomSampler=RandomSampler)
+def accuracy(model, dataset):
+    """The share of images whose class has the largest logit."""
+    model.eval()  # batch norm with its running statistics
+    with no_grad():
+        right = [model(X).array.argmax(1) == y.array
+                 for X, y in DataLoader(dataset, batch_size=128)]
+    return np.concatenate(right).mean()
+
+
+if rank == 0:
+    print(f"{train.source}\n\n{train.license}")
+    of_test = float(accuracy(model, test))
+    result("accuracy", round(of_test, 2), varies=True)
+    assert of_test > (1 + 1 / len(train.classes)) / 2
+
+# Of images from halves that it has not seen, it names the right photograph for a share
+# of (accuracy).
+#
+# Predict: Now PyTorch's twin beside it, from the same weights and on the same batches,
+# in float32 and in float64. After 12 steps, do the losses still agree? And how much
+# faster is PyTorch, on one thread?
+
+if rank == 0:
+    loader = DataLoader(train, batch_size=128, shuffle=True)
+    batches = [(X.array, y.array) for (X, y), _ in zip(loader, range(12))]
+    doubles = [(X.astype("float64"), y) for X, y in batches]
+    fig, ax = plt.subplots(num="apart", figsize=(5.2, 2.6))
+    with threadpool_limits(1):
+        _, _, (*both, of_ours, of_theirs) = steps_of_both(batches, "float32")
+        _, _, (*exact, _, _) = steps_of_both(doubles, "float64")
+    for (own, theirs), label in (both, "float32"), (exact, "float64"):
+        ax.semilogy(range(1, 13), np.abs(own - theirs) + 1e-17, "o-", label=label)
+    ax.set(xlabel="step", ylabel="difference of the losses")
+    ax.legend()
+    result("step_over_torchs", round(median(of_ours) / median(of_theirs), 1), varies=True)
+    save_figures()
+
+if rank == 0:
+    assert np.abs(exact[0] - exact[1]).max() < 1e-11
+    assert np.abs(both[0] - both[1])[:2].max() < 1e-5
+
+# In float32 both round, in another order, and every step builds on the last one: the
+# curves drift apart, as those of two PyTorch runs on different machines do. Is it only
+# rounding? In float64 the same code agrees in every step. That is the test to do when
+# two trainings differ: give them more digits. If the difference shrinks with the
+# rounding, it was rounding; if it stays, it is a mistake.
+#
+# A step takes (step_over_torchs) times as long as PyTorch's. Most of both is matrix
+# products in BLAS; ours copies more.
+#
+# Every line of that is yours. What it lacks is what this book is about: a second
+# process.
+
+# --- From one process to many ranks ---------------------------------------------------
+
+# A program trains on one process, and shall train on many. How many of its lines have
+# to change? Horovod's answer [sergeev2018] is four, whatever the model:
+#
+# ```python
+# rank, device = ddp.init()
+# train_set, bsz = ddp.partition_dataset(dataset, 128, device=device, dtype="float32")
+# ddp.broadcast_parameters(model)
+# opt = ddp.DistributedOptimizer(opt)
+# ```
+#
+# Now you write these four, over the MPI of chapter 9. This time the ranks are processes
+# that `mpiexec` has started.
+
+if rank == 0:
+    print("\n## From one process to many ranks\n")
+    n_ranks = world_size
+    result("n_ranks", n_ranks)
+
+# From ranklab.framework.over_torch:
+
+
+class OverTorch:
+    """How ranks talk: torch's tensors, over NCCL with a GPU for each rank, else over Gloo."""
+
+    def __init__(self, comm=None):
+        import torch
+        from mpi4py import MPI
+
+        self.comm, self.torch = comm or MPI.COMM_WORLD, torch
+        self.rank, self.size = self.comm.rank, self.comm.size
+        host = self.comm.Split_type(MPI.COMM_TYPE_SHARED)  # the ranks of this machine
+        gpus = torch.cuda.device_count() >= host.size
+        self.device = torch.device("cuda", host.rank) if gpus else torch.device("cpu")
+        if gpus:
+            torch.cuda.set_device(self.device)
+        if not torch.distributed.is_initialized():
+            here = "127.0.0.1" if host.size == self.size else socket.gethostname()
+            self.meet(here, "nccl" if gpus else "gloo")
+
+    def meet(self, name, backend):
+        """Rank 0 opens a port; where it is, and so NCCL's id, the others learn by MPI."""
+        dist, store = self.torch.distributed, None
+        if self.rank == 0:
+            store = dist.TCPStore(name, 0, is_master=True, wait_for_workers=False)
+        name, port = self.comm.bcast((name, store and store.port))
+        store = store or dist.TCPStore(name, port)
+        dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size)
+
+    def add_up(self, tensor):
+        self.torch.distributed.all_reduce(tensor)
+
+    def begin(self, tensor):
+        return self.torch.distributed.all_reduce(tensor, async_op=True).wait
+
+    def copy(self, tensor, root):
+        self.torch.distributed.broadcast(tensor, root)
+
+    def zeros(self, n, dtype):
+        return self.torch.zeros(n, dtype=dtype, device=self.device)
+
+    def tensor(self, array):
+        tensor = self.torch.from_numpy(array).to(self.device)
+        return tensor if tensor.is_floating_point() else tensor.long()  # as losses want labels
+
+    def numbers(self, tensor):
+        return tensor.detach().cpu().numpy()
+
+    def parameters(self, opt):
+        return [Leaf(p) for group in opt.param_groups for p in group["params"]]
+
+
+class Leaf:
+    """One of torch's parameters, with the names of chapter 13's framework."""
+
+    into = None  # torch makes gradients where it likes: they are copied
+
+    def __init__(self, p):
+        self.p, self.hooks, self.shape, self.dtype = p, Hooks(self), p.shape, p.dtype
+
+    array = property(lambda self: self.p.data)
+    size = property(lambda self: self.p.numel())
+    grad = property(lambda self: self.p.grad, lambda self, grad: setattr(self.p, "grad", grad))
+
+
+class Hooks:
+    """What shall be called when the gradient of a leaf is complete."""
+
+    def __init__(self, leaf):
+        self.leaf = leaf
+
+    def append(self, function):
+        self.leaf.p.register_post_accumulate_grad_hook(lambda _: function(self.leaf))
+
+
+# From ranklab.framework.world:
+
+
+class World:
+    """What a rank knows: how to talk to the others, and how large its share of the batch is."""
+
+    talk = None
+    share = 1, 1  # m_k and n: the examples in its batch, and in all ranks'
+
+    @staticmethod
+    def weight():
+        """What this rank's gradient counts in that of all."""
+        mine, everybodys = World.share
+        return mine / everybodys
+
+
+class Arrays:
+    """What those who talk over MPI have in common: NumPy's arrays, and sums that are under way."""
+
+    device = "cpu"
+
+    @functools.cached_property
+    def aside(self):
+        """A communicator for sums that are under way: no other call comes in between."""
+        return self.comm.Dup()
+
+    def begin(self, array):
+        """Begin to add up, and return at once, with a function that waits for the sum."""
+        return self.aside.Iallreduce(self.in_place, array).Wait
+
+    def numbers(self, tensor):
+        return tensor.array
+
+    def zeros(self, n, dtype):
+        return np.zeros(n, dtype)
+
+    def parameters(self, opt):
+        return opt.params
+
+
+def end_all(kind, error, trace):
+    """Show an exception that nobody has caught, and end all ranks: they would wait for this one."""
+    traceback.print_exception(kind, error, trace, file=sys.__stderr__)
+    sys.stdout.flush()
+    sys.__stderr__.flush()
+    time.sleep(0.2)  # until mpiexec has shown it
+    World.talk.comm.Abort(1)
+
+
+# All that a rank asks of MPI is to add up an array over all ranks, and to copy one:
+
+
+class OverMPI(Arrays):
+    """How ranks talk: NumPy's arrays, over MPI."""
+
+    tensor = Tensor
+
+    def __init__(self, comm=None):
+        from mpi4py import MPI  # importing it starts MPI
+
+        self.comm, self.in_place = comm or MPI.COMM_WORLD, MPI.IN_PLACE
+        self.rank, self.size = self.comm.rank, self.comm.size
+
+    def add_up(self, array):
+        """Replace an array by the sum of all ranks' arrays."""
+        self.comm.Allreduce(self.in_place, array)
+
+    def copy(self, array, root):
+        """Replace an array by that of rank `root`."""
+        self.comm.Bcast(array, root)
+
+
+def init(comm=None, framework="numpy"):
+    """Find the other ranks. Returns this one's number, and its device."""
+    World.talk = {"numpy": OverMPI, "torch": OverTorch}[framework](comm)
+    World.share = 1, World.talk.size
+    sys.excepthook = end_all
+    return World.talk.rank, World.talk.device
+
+
+# `World` holds what a rank knows of the others. An exception on one rank would leave
+# the others waiting (chapter 9): `end_all` shows it, and ends them all. `OverTorch`
+# does the same for PyTorch's tensors, over NCCL or Gloo, where MPI only says where the
+# ranks meet. What the page does not show is in `ranklab/framework/`, as before.
+
+# --- A share of every batch -----------------------------------------------------------
+
+# The program that this chapter follows cut the data set into equal parts, one for each
+# rank, for the whole training. From its part a rank took batches of $\lfloor 128 / K
+# \rfloor$.
+#
+# Predict:
+#
+# 50,000 images, three ranks, batches of 128. How many images does nobody ever see? How
+# many steps has an epoch for one process, and for the three?
+
+if rank == 0:
+    of_rank, rest = divmod(50_000, 3)
+    result("never_seen", rest)
+    result("together", 128 // 3 * 3)
+    result("steps_of_one", -(-50_000 // 128))
+    result("steps_of_three", -(-of_rank // (128 // 3)))
+
+# From ranklab.framework.world:
+
+
+class Shares:
+    """What a loader of shares has beside them: tensors of any framework; how many examples."""
+
+    def tensor(self, array):
+        return World.talk.tensor(array)
+
+    def examples(self):
+        """How many examples of an epoch are this rank's."""
+        whole, rest = divmod(len(self.dataset), self.batch_size)
+        return whole * len(self.share(range(self.batch_size))) + len(self.share(range(rest)))
+
+
+# (never_seen) are never seen. A batch of all has (together) images, and an epoch
+# (steps_of_three) steps in place of (steps_of_one): another training than the one it
+# was to equal. And a rank sees the same third in every epoch.
+#
+# So do not cut the data set, cut each batch. All ranks go through the data in one
+# order, which follows from a seed and the number of the epoch; nobody has to send it.
+# Of each batch a rank takes every $K$-th example.
+
+
+class ShardedLoader(Shares, DataLoader):
+    """Of each batch of the whole data, this rank's share."""
+
+    def share(self, indices):
+        return indices[World.talk.rank :: World.talk.size]
+
+    def batch(self, indices):
+        mine = self.share(indices)
+        World.share = len(mine), len(indices)
+        return super().batch(mine or indices[:1])
+
+
+def partition_dataset(dataset, batch_size, device=None, dtype="float32",
+                      shuffle=True, seed=0):
+    """Share out every batch of a data set: (loader, size of a share)."""
+    loader = ShardedLoader(dataset, batch_size, shuffle=shuffle, seed=seed,
+                           device=device, dtype=dtype)
+    print(f"partitioned dataset length: {loader.examples()}")
+    return loader, len(loader.share(range(batch_size)))
+
+
+# The loader notes $m_k$ and $n$, for whoever weights gradients. Where a batch has fewer
+# examples than there are ranks, some ranks have none. They are lent one, whose gradient
+# will get the weight 0. So they take part in everything, and count nothing.
+
+# --- The same start, and one gradient -------------------------------------------------
+
+# All ranks start from the weights of one. Then each computes the gradient of the mean
+# loss of its share, $\partial L_k / \partial w$. That of the whole batch is $\sum_k
+# \frac{m_k}{n}\,\partial L_k / \partial w$: chapter 10 has derived it. The first way to
+# add it up is a message for each tensor.
+
+
+def broadcast_parameters(model, root=0):
+    """Give all ranks, in place, the parameters and buffers of one."""
+    for array in model.state_dict().values():
+        World.talk.copy(array, root)
+
+
+class EachTensor:
+    """One all-reduce for each gradient."""
+
+    def __init__(self, parameters):
+        self.parameters = parameters
+
+    def average(self):
+        for p in self.parameters:
+            if p.grad is None:  # other ranks may have one
+                p.grad = 0 * p.array
+            p.grad *= World.weight()
+            World.talk.add_up(p.grad)
+
+
+# From ranklab.framework.world:
+
+
+class Wrapped:
+    """An optimizer around another one, `self.opt`, to which it hands on all else."""
+
+    own = ("opt", "params", "exchange", "averaged")
+
+    def reset_grad(self):
+        """Forget the gradients, averaged or not."""
+        self.averaged = False
+        self.opt.zero_grad()
+
+    zero_grad = reset_grad
+
+    def __getattr__(self, name):
+        if name in self.own:  # not yet there
+            raise AttributeError(name)
+        return getattr(self.opt, name)
+
+    def __setattr__(self, name, value):  # such as another lr
+        object.__setattr__(self if name in self.own else self.opt, name, value)
+
+
+def broadcast_optimizer_state(opt, root=0):
+    """Give all ranks the state of rank root's optimizer."""
+    opt.load_state_dict(World.talk.comm.bcast(opt.state_dict(), root))
+
+
+# The optimizer is wrapped: before it steps, gradients are averaged.
+
+
+class DistributedOptimizer(Wrapped):
+    """An optimizer that steps by the gradient of all ranks' examples."""
+
+    def __init__(self, opt, how=None):
+        self.opt, self.averaged = opt, False
+        self.params = World.talk.parameters(opt)
+        self.exchange = (how or Flat)(self.params)
+        broadcast_optimizer_state(opt)
+
+    def synchronize(self):
+        """Average the gradients, if that has not been done."""
+        if not self.averaged:
+            self.exchange.average()
+        self.averaged = True
+
+    def step(self):
+        self.synchronize()
+        self.opt.step()
+        self.averaged = False
+
+
+def everyone():
+    """Wait until all ranks are here: a notebook starts a cell on all of them together."""
+    dist.barrier(group=driver)
+
+
+# From ranklab.framework.modules:
+
+
+class Tanh(Module):
+    """The hyperbolic tangent, entry by entry."""
+
+    def forward(self, x):
+        return x.tanh()
+
+
+# `Flat`, the default, comes below. `Wrapped` hands on all else: a schedule that sets
+# `opt.lr` reaches the optimizer inside. And who clips gradients calls `synchronize`
+# first, as only then all ranks have the same norm to clip by.
+
+# --- Any number of ranks, one training ------------------------------------------------
+
+# Now the test, in float64. 37 images, in batches of 10 and, at the end of an epoch, of
+# 7, so that shares differ. 20 steps of Adam, for the first rank alone, the first two,
+# and so on: MPI's `Split` makes a communicator of some ranks. The network is the
+# beginning of a ResNet-9. (The tests take the whole.) Batch norm is no mean over
+# examples, so here its sums go over all ranks.
+#
+# Predict: How far from one process are the weights of two, three and four? And how far,
+# if the gradients of all ranks count the same, whatever their shares are?
+
+
+def small(seed, dtype="float32", norm=True):
+    """The beginning of a ResNet-9, with other weights for another seed."""
+    np.random.seed(seed)
+    parts = []
+    for n, m, k in ((3, 16, 7), (16, 32, 3)):
+        parts += [nn.Conv(n, m, k, (k + 1) // 2, k // 2, dtype=dtype)]
+        after = [nn.BatchNorm2d(m, dtype=dtype), nn.ReLU()]
+        parts += after if norm else [Tanh()]
+    return nn.Sequential(*parts, nn.Flatten(),
+                         nn.Linear(512, 10, dtype=dtype))
+
+
+everyone()
+play("ranks")
+
+images, world, found = CIFAR10Dataset(), MPI.COMM_WORLD, {}
+few = [images[i * len(images) // 37] for i in range(37)]
+
+# From ranklab.framework.world:
+
+
+def sums_of_all(sums, gradients=False):
+    """The sums over all ranks, for batch norm.
+
+    A rank's loss is a mean over its share. So its gradients count m_k / n here, and what it gets
+    for its own will be multiplied by m_k / n later.
+    """
+    weight = World.weight()
+    total = sums * (weight if gradients else weight > 0)
+    World.talk.add_up(total)
+    return total / weight if gradients and weight else total
+
+
+def synchronize_batch_norm(model):
+    """From now on, batch norm goes by the examples of all ranks."""
+    for _, module in model.named_modules():
+        if isinstance(module, BatchNorm):
+            module.synchronize = sums_of_all
+
+
+def trained(comm, plain=False, decay=0.001):
+    """The weights by name, after 20 steps on the ranks of `comm`."""
+    init(comm)
+    net = small(seed=comm.rank, dtype="float64")
+    broadcast_parameters(net)
+    synchronize_batch_norm(net)
+    opt = Adam(net.parameters(), weight_decay=decay)
+    opt = DistributedOptimizer(opt, EachTensor)
+    loader = ShardedLoader(few, 10, shuffle=True, dtype="float64")
+    for X, y in (batch for epoch in range(5) for batch in loader):
+        opt.reset_grad()
+        nn.SoftmaxLoss()(net(X), y).backward()
+        if plain:
+            World.share = 1, comm.size
+        opt.step()
+    return {name: p.array for name, p in net.named_parameters()}
+
+
+everyone()
+
+for k in range(1, world.size + 1):
+    part = world.Split(world.rank < k)
+    if world.rank < k:
+        found[k] = trained(part)
+plain = trained(world, plain=True)
+
+
+def to_rank_0(value):
+    """Every rank's value in rank order, on rank 0; None on the others."""
+    values = [None] * world_size if rank == 0 else None
+    dist.gather_object(value, values, group=driver)
+    return values
+
+
+everyone()
+if rank == 0:
+    play("kernel")
+    def apart(some, others):
+        return {name: float(np.abs(some[name] - others[name]).max())
+                for name in some}
+
+found_by_rank = to_rank_0(found)
+plain_by_rank = to_rank_0(plain)
+if rank == 0:
+    by_ranks, off_by = found_by_rank, {"plain mean": plain_by_rank[0]}
+    for k in range(2, n_ranks + 1):
+        off_by[f"{k} ranks"], *others = (found[k] for found in by_ranks[:k])
+        assert all(not any(apart(by_ranks[0][k], other).values())
+                   for other in others)
+    for what, weights in off_by.items():
+        off_by[what] = max(apart(weights, by_ranks[0][1]).values())
+        print(f"{what:>10}: {off_by[what]:.0e} from one process")
+    result("plain_off", round(off_by.pop("plain mean"), 3))
+    result("weighted_off", max(off_by.values()), varies=True)
+    assert max(off_by.values()) < 1e-12
+
+# One training, to (weighted_off), and the same bits on all ranks. With the plain mean
+# it is another one, (plain_off) off.
+#
+# The weight decay of 0.001 has a part in that. A convolution's bias is added to a whole
+# channel, and the batch norm behind it takes the channel's mean away again. So the bias
+# has no effect, and its gradient is 0. What is computed in its place is the rounding of
+# a sum, which differs between one process and four. With SGD it would not matter. But
+# Adam divides a gradient by its own size, and so makes steps of noise that are as large
+# as any other.
+
+everyone()
+play("ranks")
+alone = world.Split(world.rank)
+noisy, noisy_alone = (trained(comm, decay=0.0) for comm in (world, alone))
+
+noisy_by_rank = to_rank_0(noisy)
+noisy_alone_by_rank = to_rank_0(noisy_alone)
+if rank == 0:
+    play("kernel")
+    off_of = apart(noisy_by_rank[0], noisy_alone_by_rank[0])
+    off_biases = max(off_of.pop(name) for name in ("0.bias", "3.bias"))
+    assert max(off_of.values()) < 1e-12 < off_biases
+    result("off_biases", off_biases, varies=True)
+    result("off_others", max(off_of.values()), varies=True)
+
+# Without decay these biases are (off_biases) off, and everything else (off_others).
+# Decay pulls a bias towards 0 by more than the noise, and Adam follows that. Better
+# still, such a convolution has no bias.
+
+# --- One buffer for all gradients -----------------------------------------------------
+
+# A step of ResNet-9 sends (n_tensors) messages, most of them small, and each pays its
+# latency. Chapter 12 copied gradients into buckets. A framework of your own can do
+# without copies: let backward write the gradients where the message is. That is what
+# `into` is for.
+
+
+class OneBuffer:
+    """A buffer with room for each gradient, where backward writes it."""
+
+    def __init__(self, parameters):
+        self.parameters, sizes = parameters, [p.size for p in parameters]
+        n = sum(sizes)
+        # Behind the gradients, a number for each: has any rank got it?
+        self.buffer = World.talk.zeros(n + len(sizes), parameters[0].dtype)
+        self.there = self.buffer[n:]
+        self.rooms = [self.buffer[end - p.size : end].reshape(p.shape)
+                      for p, end in zip(parameters, np.cumsum(sizes))]
+        for p, room in zip(parameters, self.rooms):
+            p.into = room
+
+
+class Flat(OneBuffer):
+    """One all-reduce for all gradients."""
+
+    def put(self):
+        """Zeros for a gradient that is missing; then weights for all."""
+        for i, (p, room) in enumerate(zip(self.parameters, self.rooms)):
+            self.there[i] = p.grad is not None
+            if p.grad is not room:  # it is missing, or torch's
+                room[...] = 0 if p.grad is None else p.grad
+        self.buffer *= World.weight()
+
+    def take(self):
+        """Each gradient is its sum; none, where no rank had one."""
+        there = self.there.tolist()
+        for p, room, anywhere in zip(self.parameters, self.rooms, there):
+            p.grad = room if anywhere else None
+
+    def average(self):
+        self.put()
+        World.talk.add_up(self.buffer)
+        self.take()
+
+
+# From ranklab.framework.overlapping:
+
+
+class Overlapping:
+    """Several buffers, each sent as soon as backward has filled it. `kind` makes one of them."""
+
+    kind = None
+
+    def __init__(self, parameters, nbytes=512 << 10):
+        self.buckets, filling = [], []
+        for p in reversed(parameters):  # as backward comes to them
+            filling.append(p)
+            full = sum(q.array.nbytes for q in filling) >= nbytes
+            if full or p is parameters[0]:
+                self.buckets.append(self.kind(filling))
+                filling = []
+        for bucket in self.buckets:
+            for p in bucket.parameters:
+                p.hooks.append(functools.partial(self.arrived, bucket))
+        self.reset()
+
+    def reset(self):
+        self.waits = []  # a function for each buffer that is under way
+        for bucket in self.buckets:
+            bucket.missing = len(bucket.parameters)
+
+    def arrived(self, bucket, p):
+        """Called in the midst of backward: p's gradient is complete."""
+        if not bucket.missing:
+            raise RuntimeError(
+                "A second backward before `step`: the gradients of the first are under way. "
+                "`Flat` adds up those of several."
+            )
+        bucket.missing -= 1
+        self.send(even_if_missing=False)
+
+    def send(self, even_if_missing):
+        """Send buffers, on all ranks in this order."""
+        for bucket in self.buckets[len(self.waits) :]:
+            if bucket.missing and not even_if_missing:
+                break
+            bucket.put()
+            self.waits.append(World.talk.begin(bucket.buffer))
+
+    def average(self):
+        self.send(even_if_missing=True)
+        for bucket, wait in zip(self.buckets, self.waits):
+            wait()
+            bucket.take()
+        self.reset()
+
+
+# A parameter that one rank has not used counts as zeros there. One that nobody has used
+# must have no gradient anywhere, for Adam would move it by its weight decay. So a
+# number for each travels along, as `present` did in chapter 12.
+
+
+class Overlapped(Overlapping):
+    """Several buffers, each sent as soon as backward has filled it."""
+
+    kind = Flat
+
+
+# `Overlapped` is chapter 12's: several such buffers, and a tensor's `hooks`, which are
+# called when its gradient is complete, send each as soon as it is full, by
+# `Iallreduce`.
+#
+# Predict: The same bytes in (n_tensors) messages, in a few, and in one. Which share of
+# the time does the one take? Chapter 8 has a model for it. What do you have to measure?
+
+
+def least(*calls):
+    """The least seconds of each of these calls, on all ranks at once."""
+    return [min(repeat(call, world.Barrier, number=1, repeat=20))
+            for call in calls]
+
+
+def pass_on(nbytes):
+    x, y = np.zeros(nbytes, "b"), np.zeros(nbytes, "b")
+    left, right = (world.rank - 1) % world.size, (world.rank + 1) % world.size
+    return lambda: world.Sendrecv(x, right, recvbuf=y, source=left)
+
+
+def exchange(how):
+    """What averages gradients of ResNet-9 so; the bytes of its messages."""
+    parameters = ResNet9().parameters()
+    way = how(parameters)
+    for p in parameters:
+        p.grad = np.zeros_like(p.array) if p.into is None else p.into
+    sent = [p.grad for p in parameters] if how is EachTensor else [
+        one.buffer for one in getattr(way, "buckets", [way])]
+    return way.average, [array.nbytes for array in sent]
+
+
+everyone()
+if rank == 0:
+    print("\n## One buffer for all gradients\n")
+
+play("ranks")
+
+init()
+message_sizes = [64 << 2 * i for i in range(8)]  # 64 bytes to 1 MB
+passing = least(*map(pass_on, message_sizes))
+averages, sent = zip(*map(exchange, (EachTensor, Overlapped, Flat)))
+exchange_seconds = least(*averages)
+
+# From ranklab.taught.all_reduce:
+
+
+def cost_models(n, message, add):
+    """Return {way: function from bytes to seconds} for n ranks.
+
+    message(nbytes, m): the seconds of m messages at the same time;
+    add(nbytes): those of an addition.
+    """
+    core = 1 << (n.bit_length() - 1)
+    beyond = [n - core] * (n > core)
+    # Round k of the tree: ranks 2^k, 3 * 2^k, 5 * 2^k, ... send.
+    levels = range((n - 1).bit_length())
+    senders = [len(range(1 << k, n, 2 << k)) for k in levels]
+    return {
+        "gather": lambda s: 2 * (n - 1) * message(s, 1) + (n - 1) * add(s),
+        "tree": lambda s: sum(2 * message(s, m) + add(s) for m in senders),
+        "doubling": lambda s: (
+            (core.bit_length() - 1) * (message(s, core) + add(s))
+            + sum(2 * message(s, m) + add(s) for m in beyond)
+        ),
+        "ring": lambda s: 2 * (n - 1) * message(s / n, n) + (n - 1) * add(s / n),
+    }
+
+
+# From ranklab.taught.messages:
+
+
+def latency_bandwidth(sizes, seconds):
+    """Fit T(n) = alpha + n / beta to measured times.
+
+    Return alpha (s) and beta (bytes/s). Least squares of the relative error,
+    so that every size has the same weight.
+    """
+    n, t = np.asarray(sizes, dtype=float), np.asarray(seconds, dtype=float)
+    equations = np.stack([1 / t, n / t], axis=1)
+    (alpha, per_byte), *_ = np.linalg.lstsq(equations, np.ones(len(t)))
+    return float(alpha), float(1 / per_byte)
+
+
+passing_by_rank = to_rank_0(passing)
+if rank == 0:
+    play("kernel")
+    of_slowest = np.max(passing_by_rank, axis=0)
+
+message_sizes_by_rank = to_rank_0(message_sizes)
+if rank == 0:
+    alpha, beta = latency_bandwidth(message_sizes_by_rank[0], of_slowest)
+    ways = cost_models(n_ranks, lambda nbytes, _: alpha + nbytes / beta,
+                       lambda nbytes: 0).values()  # adding takes little
+
+sent_by_rank = to_rank_0(sent)
+if rank == 0:
+    predicted_ms = [1e3 * sum(min(way(nbytes) for way in ways) for nbytes in of_way)
+                    for of_way in sent_by_rank[0]]
+
+exchange_seconds_by_rank = to_rank_0(exchange_seconds)
+if rank == 0:
+    measured_ms = 1e3 * np.max(exchange_seconds_by_rank, axis=0)
+
+sent_by_rank = to_rank_0(sent)
+if rank == 0:
+    counts = [len(of_way) for of_way in sent_by_rank[0]]
+    fig, ax = plt.subplots(num="exchange", figsize=(5.2, 2.4))
+    ax.barh(np.arange(3) - 0.2, predicted_ms, 0.36, color="C7", label="predicted")
+    ax.barh(np.arange(3) + 0.2, measured_ms, 0.36, color="C0", label="measured")
+    labels = [f"{count} message{'s' * (count > 1)}" for count in counts]
+    ax.set(yticks=range(3), yticklabels=labels, xlabel="averaging (ms)")
+    ax.invert_yaxis()
+    ax.legend()
+    assert measured_ms[2] < 0.5 * measured_ms[0]
+    result("flat_over_each", measured_ms[2] / measured_ms[0], varies=True)
+    result("predicted_ratio", predicted_ms[2] / predicted_ms[0], varies=True)
+    result("alpha_us", 1e6 * alpha, varies=True)
+    save_figures()
+
+# From ranklab.framework.world:
+
+
+def mean_over_ranks(number):
+    """Of a mean over each rank's share, that over the whole batch."""
+    return World.talk.comm.allreduce(World.weight() * float(number))
+
+
+# A message takes (alpha_us) µs of latency here. By the model one buffer takes
+# (predicted_ratio) of the time of (n_tensors) messages, and it took (flat_over_each).
+# Whether messages behind backward gain something, chapter 12 has measured: not where
+# the ranks share too few cores. And what `Iallreduce` has begun need not go on by
+# itself. MPI may move bytes only while the rank is in one of its calls.
+
+# --- The whole program ----------------------------------------------------------------
+
+# Here is the program from which this chapter took its interface, with its lines and
+# what they print. New are the options and a test, and accuracy and loss are those of
+# all ranks' examples, where it printed those of rank 0.
+
+# One epoch, as in the original. The accuracy is an honest one: the test images are from
+# halves of the photographs that it has not seen. `--data` trains on CIFAR-10, and
+# `--framework torch` trains PyTorch's ResNet-9 through the same four calls, over Gloo,
+# or NCCL where each rank has a GPU.
+
+# --- What goes wrong without a word ---------------------------------------------------
+
+# --- A sum that nobody divides --------------------------------------------------------
+
+# The most common slip is to forget the division. Here is the network without batch
+# norm, which would hide much of it, with SGD and with Adam.
+#
+# Predict: The sum is (n_ranks) times the mean. Which of the two optimizers notices, and
+# how?
+
+
+class Summed(Flat):
+    def average(self):
+        World.talk.add_up(self.buffer)
+
+
+def losses_of(net, make, how=Flat):
+    opt, those = DistributedOptimizer(make(net.parameters()), how), []
+    for X, y in islice(ShardedLoader(images, 64, shuffle=True), 30):
+        opt.reset_grad()
+        loss = nn.SoftmaxLoss()(net(X), y)
+        loss.backward()
+        opt.step()
+        those.append(mean_over_ranks(loss.item()))
+    return those
+
+
+everyone()
+if rank == 0:
+    print("\n## What goes wrong without a word\n")
+
+play("ranks")
+
+makes = {"SGD": partial(SGD, lr=0.2), "Adam": Adam}
+curves = {(name, how.__name__): losses_of(small(0, norm=False), make, how)
+          for how in (Flat, Summed) for name, make in makes.items()}
+
+curves_by_rank = to_rank_0(curves)
+if rank == 0:
+    play("kernel")
+    curves = curves_by_rank[0]
+    fig, axes = plt.subplots(1, 2, num="sum", figsize=(5.2, 2.5), sharey=True)
+    for ax, name in zip(axes, ("SGD", "Adam")):
+        by_mean, by_sum = curves[name, "Flat"], curves[name, "Summed"]
+        ax.semilogy(by_mean, "C0", linewidth=4, alpha=0.5, label="mean")
+        ax.semilogy(by_sum, "C1", label="sum")
+        ax.set(xlabel="step", title=name)
+        assert np.mean(by_mean[-5:]) < by_mean[0] - 0.2
+        far = np.mean(by_sum[-5:]) / np.mean(by_mean[-5:])
+        assert not far < 3 if name == "SGD" else 0.9 < far < 1.1
+    axes[0].set_ylabel("loss")
+    axes[1].legend()
+    save_figures()
+
+# With the sum, SGD takes steps (n_ranks) times as long, and what was a good rate is too
+# high. Adam divides a gradient by its own size, and (n_ranks) times the gradient has
+# (n_ranks) times the size. So the program trains, and nobody looks for a mistake. It is
+# there all the same: weight decay, which is added to the gradient, counts only a part
+# of what was asked for, and clipping cuts at another norm. What finds it is the
+# comparison with one process.
+
+# --- A gradient that one rank lacks ---------------------------------------------------
+
+# A rank whose examples do not use a parameter has no gradient for it. The line that
+# comes to mind is the one that the original has:
+
+
+class Skipping(EachTensor):
+    def average(self):
+        for p in self.parameters:
+            if p.grad is None:
+                continue
+            p.grad *= World.weight()
+            World.talk.add_up(p.grad)
+
+
+# Two parameters of one size: rank 0's examples use `right`, those of all others `left`.
+# The gradient of rank r is $10^r$.
+#
+# Predict: What do the ranks get for `left`, and for `right`? Does anybody wait forever?
+
+everyone()
+play("ranks")
+averaged = {}
+for how in (Skipping, Flat):
+    left, right = (Tensor(np.zeros(2), requires_grad=True) for _ in range(2))
+    way = how([left, right])
+    ((right if rank == 0 else left) * 10.0**rank).sum().backward()
+    World.share = 1, world.size
+    way.average()
+    averaged[how.__name__] = [
+        None if p.grad is None else float(p.grad[0]) for p in (left, right)]
+
+averaged_by_rank = to_rank_0(averaged)
+if rank == 0:
+    play("kernel")
+    averaged = averaged_by_rank
+    print(*averaged[:2], sep="\n")
+    everybody = sum(10**r for r in range(n_ranks)) / n_ranks
+    assert averaged[0]["Skipping"] == [None, everybody]
+    assert averaged[1]["Skipping"] == [everybody, None]
+    both = [everybody - 1 / n_ranks, 1 / n_ranks]
+    assert all(np.allclose(of_rank["Flat"], both) for of_rank in averaged)
+
+# Each rank made one call, so nobody waited, and MPI added rank 0's `right` to the
+# others' `left`. It pairs calls by their order, and knows nothing of names. With other
+# sizes it would be an error, or a sum of a part. Horovod had this very mistake
+# [horovod597]. `EachTensor` and `Flat` put zeros where a gradient is missing: all ranks
+# make the same calls.
+
+# --- Resumed without statistics -------------------------------------------------------
+
+# A checkpoint is read by rank 0 alone, and its parameters are broadcast, only they.
+#
+# Predict: All ranks have the same weights then. Do they recognize as many of the test
+# images?
+
+
+def recognized(net):
+    net.eval()
+    right = [net(X).array.argmax(axis=1) == y.array
+             for X, y in DataLoader(CIFAR10Dataset(train=False), 128)]
+    return float(np.concatenate(right).mean())
+
+
+everyone()
+play("ranks")
+
+net, resumed = small(seed=0), small(seed=rank)
+losses_of(net, Adam)
+if rank == 0:
+    resumed.load_state_dict(net.state_dict())
+
+everyone()
+for p in resumed.parameters():
+    World.talk.copy(p.array, root=0)
+shares = [recognized(resumed)]
+broadcast_parameters(resumed)
+show(shares.append(recognized(resumed)), rank)
+
+
+def leave_group():
+    """The end of the ranks: rank 0 may go on alone."""
+    everyone()
+    dist.destroy_process_group()
+
+
+def left_out(view):
+    """A stand-in for one of ranklab's views, which says that it is left out."""
+
+    def say(*args, **kwargs):
+        print(f"{view}: left out, for this view of ranklab's is not installed here")
+
+    return say
+
+
+try:
+    from ranklab.start.arguments import mpiexec
+except ImportError:
+    mpiexec = left_out("mpiexec")
+
+shares_by_rank = to_rank_0(shares)
+if rank == 0:
+    play("kernel")
+    apart, together = zip(*shares_by_rank)
+    for what, those in ("parameters", apart), ("statistics, too", together):
+        print(f"{what:>15}:", *(f"{100 * share:5.1f} %" for share in those))
+    assert set(together) == {apart[0]} and apart[0] not in apart[1:]
+
+# In training nothing is to be seen, for there the statistics are those of the batch.
+# Only an evaluation takes the running ones, and what it says depends on the rank that
+# you ask. So `broadcast_parameters` takes all that `state_dict` has. For a training
+# that goes on as if it had never stopped, the optimizer's `m`, `v` and `t` must come
+# back, too, and the number of the epoch, which decides on the order of the data. The
+# tests do that, to the last bit; chapter 25 has the rest.
 
 # --- What you can do now --------------------------------------------------------------
+
+leave_group()

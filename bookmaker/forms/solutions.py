@@ -9,7 +9,7 @@ from nbformat import NotebookNode
 
 from bookmaker.manuscript import exercises, manuscript
 from bookmaker.taught import definitions
-from bookmaker.taught.taught import module_name
+from bookmaker.taught.saved import module_name
 
 
 def path_of(chapter: str) -> str:

@@ -2,7 +2,6 @@
 
 import ast
 import itertools
-import re
 import subprocess
 from typing import NamedTuple
 
@@ -13,6 +12,7 @@ from bookmaker.errors import FormError
 from bookmaker.folders import HERE
 from bookmaker.manuscript import exercises, manuscript
 from bookmaker.taught import definitions
+from bookmaker.taught.saved import module_of
 
 # What a rank has without importing it, and what to write instead of the rest.
 _RANK_IMPORTS = {"torch": "import torch", "dist": "import torch.distributed as dist"}
@@ -23,7 +23,6 @@ _INSTEAD = {
     "ranks": "Saved code runs without the notebook's ranks: take what it needs as an argument.",
 }
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_MARK = re.compile(r"#@save(?: +([a-z]\w*))? *")
 
 
 class _Saved(NamedTuple):
@@ -33,11 +32,6 @@ class _Saved(NamedTuple):
     source: str
     module: str
     names: list[str]
-
-
-def module_name(chapter: str) -> str:
-    """The taught module's name: "messages" for the chapter "06_messages"."""
-    return re.sub(r"^\d+_", "", chapter)
 
 
 def path_of(module: str) -> str:
@@ -63,13 +57,10 @@ def files(nb: NotebookNode) -> dict[str, str]:
 def _taken(nb: NotebookNode, module: str, saved: list[_Saved]) -> definitions.Taken:
     """What is in one module: what its cells define, with all that this needs."""
     mine = [cell for cell in saved if cell.module == module]
-    others = [
-        f"from ranklab.taught.{cell.module} import {name}"
-        for cell in saved
-        for name in cell.names
-        if cell.module != module
-    ]
-    source = "\n\n\n".join([*_imports(nb), *others, *(cell.source for cell in mine)])
+    own = {f"from ranklab.taught.{c.module} import {n}": c.module for c in saved for n in c.names}
+    others = [statement for statement, home in own.items() if home != module]
+    imports = [statement for statement in _imports(nb) if statement not in own]
+    source = "\n\n\n".join([*imports, *others, *(cell.source for cell in mine)])
     taken = definitions.take(source, [name for cell in mine for name in cell.names])
     _check_imports(nb, taken.imports)
     _check_names(mine, taken)
@@ -110,8 +101,8 @@ def _saved(nb: NotebookNode, index: int) -> _Saved:
             f"{place}: a saved cell must be plain Python, and its line {error.lineno} is not "
             f"({error.msg}). Move magics to a cell of their own."
         ) from error
-    mark = _MARK.fullmatch(source.lstrip().partition("\n")[0])
-    if not mark:
+    module = module_of(source, manuscript.name_of(nb))
+    if not module:
         raise FormError(
             f"{place}: `#@save` stands alone, or before the name of a module: `#@save own_ddp`."
         )
@@ -124,7 +115,7 @@ def _saved(nb: NotebookNode, index: int) -> _Saved:
             f"{place}: `#@save` keeps functions, classes or constants, and there is none in this "
             "cell. Remove the mark, or put a definition there."
         )
-    return _Saved(place, source, mark[1] or module_name(manuscript.name_of(nb)), names)
+    return _Saved(place, source, module, names)
 
 
 def _check_unique(saved: list[_Saved]) -> None:

@@ -70,15 +70,17 @@ def _added(rows, times=None):
 
 
 class BatchNorm(Module):
-    """Batch norm with running statistics; which axes it takes, its subclasses say."""
+    """Batch norm with running statistics.
 
-    axes = ()
+    Its subclasses say how many axes it takes, and how a parameter is made: parameter(shape, dtype).
+    """
 
-    def __init__(self, weight, bias, eps, momentum):
-        self.weight, self.bias, self.eps, self.momentum = weight, bias, eps, momentum
-        self.running_mean = np.zeros_like(weight.array)
-        self.running_var = np.ones_like(weight.array)
-        self.synchronize = None
+    def __init__(self, num_features, eps=1e-5, momentum=0.1, device=None, dtype="float32"):
+        self.weight, self.bias = (self.parameter(num_features, dtype) for _ in range(2))
+        self.weight.array[...] = 1
+        self.eps, self.momentum, self.synchronize = eps, momentum, None
+        self.running_mean = np.zeros_like(self.weight.array)
+        self.running_var = np.ones_like(self.weight.array)
 
     def forward(self, x):
         if x.ndim not in self.axes:

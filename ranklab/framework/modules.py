@@ -116,6 +116,13 @@ class ReLU(Module):
         return x.relu()
 
 
+class Tanh(Module):
+    """The hyperbolic tangent, entry by entry."""
+
+    def forward(self, x):
+        return x.tanh()
+
+
 class Flatten(Module):
     """All axes but the first in one."""
 

@@ -50,6 +50,9 @@ class OverTorch:
         tensor = self.torch.from_numpy(array).to(self.device)
         return tensor if tensor.is_floating_point() else tensor.long()  # as losses want labels
 
+    def numbers(self, tensor):
+        return tensor.detach().cpu().numpy()
+
     def parameters(self, opt):
         return [Leaf(p) for group in opt.param_groups for p in group["params"]]
 

@@ -15,6 +15,7 @@ from ranklab.framework.modules import Flatten, Module, ReLU, Residual, Sequentia
 from ranklab.framework.operators import Operators
 from ranklab.framework.optimizers import SGD, Optimizer
 from ranklab.framework.recording import checked, recording
+from ranklab.images import CIFAR10Dataset
 
 
 def add(a, b):
@@ -213,18 +214,13 @@ class Conv(Module):
 class BatchNorm1d(BatchNorm):
     """Batch norm of (n, channels) or (n, channels, length)."""
 
-    axes = 2, 3
-
-    def __init__(self, num_features, eps=1e-5, momentum=0.1, device=None, dtype="float32"):
-        weight, bias = (parameter(num_features, dtype) for _ in range(2))
-        weight.array[...] = 1
-        super().__init__(weight, bias, eps, momentum)
+    parameter, axes = staticmethod(parameter), (2, 3)
 
 
-class BatchNorm2d(BatchNorm1d):
+class BatchNorm2d(BatchNorm):
     """Batch norm of images (n, channels, h, w)."""
 
-    axes = (4,)
+    parameter, axes = staticmethod(parameter), (4,)
 
 
 def ResNet9(device=None, dtype="float32"):
@@ -294,4 +290,6 @@ nn = SimpleNamespace(
 optim = SimpleNamespace(SGD=SGD, Adam=Adam)
 
 
-data = SimpleNamespace(DataLoader=DataLoader, RandomSampler=RandomSampler)
+data = SimpleNamespace(
+    CIFAR10Dataset=CIFAR10Dataset, DataLoader=DataLoader, RandomSampler=RandomSampler
+)

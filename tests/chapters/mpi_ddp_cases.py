@@ -10,11 +10,17 @@ import sys
 
 import numpy as np
 
+from ranklab.framework.world import (
+    World,
+    broadcast_optimizer_state,
+    clip_grad_norm,
+    synchronize_batch_norm,
+)
 from ranklab.taught import mpi_ddp as ddp
 from ranklab.taught import own_framework as ndl
 
 nn = ndl.nn
-EPOCHS, SEED = 5, 3
+SEED = 3
 
 
 class Examples:
@@ -45,8 +51,8 @@ def network(seed=0, norm=nn.BatchNorm2d):
     )
 
 
-def adam(model):
-    return ndl.optim.Adam(model.parameters(), lr=0.01, weight_decay=0.001)
+def adam(model, lr=0.01):
+    return ndl.optim.Adam(model.parameters(), lr=lr, weight_decay=0.001)
 
 
 def state(model):
@@ -65,12 +71,12 @@ class Training:
         )
         self.model = make(seed=comm.rank)
         ddp.broadcast_parameters(self.model)
-        ddp.synchronize_batch_norm(self.model)
+        synchronize_batch_norm(self.model)
         inner = adam(self.model)
         self.opt = ddp.DistributedOptimizer(inner, how)
         self.loss = nn.SoftmaxLoss()
 
-    def run(self, epochs=EPOCHS, before_step=None):
+    def run(self, epochs=2, before_step=None):
         """Train; before_step(self) is called when the gradients of a batch are there."""
         for _ in range(epochs):
             for X, y in self.loader:
@@ -96,8 +102,8 @@ def alone_and_on_all(comm, function, *args, **how):
     return {k: on_first(comm, k, function, *args, **how) for k in (1, comm.size)}
 
 
-def trained(comm, before_step=None, **how):
-    return Training(comm, **how).run(before_step=before_step)
+def trained(comm, before_step=None, epochs=2, **how):
+    return Training(comm, **how).run(epochs, before_step)
 
 
 # The cases
@@ -107,7 +113,7 @@ def equality(comm):
     """20 steps with batches of 10, and of 7 at the end of each epoch."""
     nets = {"off": without_norm, "synchronized": network}
     return {
-        (k, name): on_first(comm, k, trained, make=make)
+        (k, name): on_first(comm, k, trained, make=make, epochs=5)
         for k in range(1, comm.size + 1)
         for name, make in nets.items()
     }
@@ -126,16 +132,16 @@ def own_statistics(comm):
 
     training = Training(comm)
     forget(training)
-    return training.run()
+    return training.run(epochs=5)
 
 
 def plain_mean(comm):
     """Gradients of unequal shards, each with the weight 1 / ranks."""
 
     def forget(training):
-        ddp.World.share = 1, ddp.World.talk.size
+        World.share = 1, World.talk.size
 
-    return trained(comm, forget, make=without_norm)
+    return trained(comm, forget, epochs=5, make=without_norm)
 
 
 def ways(comm):
@@ -146,7 +152,6 @@ def ways(comm):
             "each": ddp.EachTensor,
             "flat": ddp.Flat,
             "overlapped": lambda params: ddp.Overlapped(params, 1000),
-            "one bucket": ddp.Overlapped,
         }.items()
     }
 
@@ -158,7 +163,7 @@ def few_examples(comm):
 
 def clipped(comm):
     def clip(training):
-        norms.append(training.opt.clip_grad_norm(0.5))
+        norms.append(clip_grad_norm(training.opt, 0.5))
 
     norms = []
     return {**alone_and_on_all(comm, trained, clip), "norms": norms}
@@ -217,10 +222,10 @@ def lacking(comm):
 
 
 def resumed(comm):
-    """Five epochs without a break; and three, saved by rank 0, who alone reads it, and two more."""
+    """Two epochs without a break; and one, saved by rank 0, who alone reads it, and one more."""
     whole = Training(comm).run()
     before = Training(comm)
-    before.run(epochs=3)
+    before.run(epochs=1)
     saved = pickle.dumps(
         (before.model.state_dict(), before.opt.state_dict(), before.loader.sampler.epoch)
     )
@@ -230,9 +235,9 @@ def resumed(comm):
         after.model.load_state_dict(weights)
         after.opt.load_state_dict(optimizer)
     ddp.broadcast_parameters(after.model)
-    ddp.broadcast_optimizer_state(after.opt)
+    broadcast_optimizer_state(after.opt)
     after.loader.sampler.epoch = epoch
-    return whole, after.run(epochs=2)
+    return whole, after.run(epochs=1)
 
 
 def broadcast(comm):
@@ -263,7 +268,7 @@ def dealt(comm):
         ddp.init(part)
         loader, share = ddp.partition_dataset(Numbers(), 12)
         found = [
-            [(X.numpy().ravel().tolist(), y.numpy().tolist(), ddp.World.share) for X, y in loader]
+            [(X.numpy().ravel().tolist(), y.numpy().tolist(), World.share) for X, y in loader]
             for _ in range(2)
         ]
         return found, share, len(loader)
@@ -299,7 +304,7 @@ def beside_torch(comm):
     for _, module in training.model.named_modules():
         module.synchronize = None
     start = state(training.model)
-    return start, training.run()
+    return start, training.run(epochs=5)
 
 
 def whole_resnet9(comm):
@@ -316,9 +321,9 @@ def whole_resnet9(comm):
         np.random.seed(part.rank)
         model = ndl.ResNet9(dtype="float64")
         ddp.broadcast_parameters(model)
-        ddp.synchronize_batch_norm(model)
-        opt = ddp.DistributedOptimizer(adam(model))
-        for _ in range(EPOCHS):
+        synchronize_batch_norm(model)
+        opt = ddp.DistributedOptimizer(adam(model, lr=0.001))
+        for _ in range(5):
             for X, y in loader:
                 opt.reset_grad()
                 nn.SoftmaxLoss()(model(X), y).backward()

@@ -161,6 +161,11 @@ def test_settings_for_a_while_are_no_settings():
     assert "set_grad" in body("import torch", "with torch.set_grad_enabled(False):\n    y = 1")
 
 
+def test_what_happens_to_an_error_may_be_set():
+    """IPython never asks: it matters in the script alone."""
+    assert "excepthook = print" in body("%%px\nimport sys\nsys.excepthook = print")
+
+
 def test_without_ranks_there_is_one_process():
     assert whole(TORCH, *SETTINGS).count("os.environ") == 6
 

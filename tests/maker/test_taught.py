@@ -227,10 +227,12 @@ def test_a_chapter_may_save_a_second_module():
         "#@save\ndef area(r):\n    return math.pi * r**2",
         "#@save solids\ndef cylinder(r, h):\n    return area(r) * h",
         "%%px\n#@save solids\nsolid = SimpleNamespace(cylinder=cylinder)",
+        "%%px\nfrom ranklab.taught.messages import area",  # on the ranks, which need it, too
     )
     first, second = taught.files(nb).items()
     assert first[0] == "ranklab/taught/messages.py"
     assert "\nimport math\n" in first[1] and "cylinder" not in first[1]
+    assert "ranklab.taught" not in first[1]
     assert second[0] == "ranklab/taught/solids.py"
     assert "\nfrom ranklab.taught.messages import area\n" in second[1]
     assert "import math" not in second[1] and "def area" not in second[1]

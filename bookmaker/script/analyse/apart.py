@@ -19,9 +19,10 @@ _MAKE_CLASSES = {"namedtuple", "NamedTuple", "TypedDict", "Enum", "make_dataclas
 _OF_NUMBERS = {"int", "float", "str", "bool", "len", "round"}
 
 
-def apart(found: Sides, imports: Imports, lab: Lab) -> set[str]:
-    """The names that both sides use for values of their own."""
-    beside = GIVEN | lab.names | set(imports.names) | imports.inlined_names
+def apart(found: Sides, imports: Imports, lab: Lab, own: set[str]) -> set[str]:
+    """The names that both sides use for values of their own. own: of which each rank has its own,
+    that the chapter's taught code gives."""
+    beside = GIVEN | lab.names | set(imports.names) | imports.inlined_names | own
     bound = set(found.kernel.binds) | set(found.ranks.binds) | set(found.pushes)
     both = found.kernel.names & found.ranks.names & bound
     return {name for name in both - beside if not _is_one(name, found)}

@@ -13,13 +13,15 @@ _MUTABLE = ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.Set
 _FIXED = {"field", "dataclass", "tuple", "frozenset", "int", "float", "str", "len", "range"}
 
 
-def defined_everywhere(cells: list[Cell], imports: Imports, apart: set[str]) -> set[str]:
+def defined_everywhere(
+    cells: list[Cell], imports: Imports, apart: set[str], values: set[str]
+) -> set[str]:
     """Those that need nothing of the kernel's to be defined, and that nothing else binds.
 
-    apart: names that the ranks use for something else.
+    apart: names that the ranks use for something else. values: names that all ranks have, too.
     """
     definitions = _definitions(cells)
-    known = set(imports.names) | set(imports.inlined_names)
+    known = set(imports.names) | set(imports.inlined_names) | values
     later = {name: _runs(those) for name, those in definitions.items() if name not in apart}
     found = set(definitions) - _bound_otherwise(cells) - apart
     while True:
@@ -69,7 +71,7 @@ def _runs(definitions: list[ast.stmt]) -> set[str]:
             and (n is node or n.name in ("__init_subclass__", "__init__", "__call__", "__new__"))
         ]
         found |= names_in(*hooks).later if hooks else set()
-    return found
+    return found - {"__class__"}  # what super() reads, and no name of the module's
 
 
 def _before(definitions: dict, name: str) -> set[str]:

@@ -4,6 +4,7 @@ import ast
 
 from bookmaker.script.analyse.imports import DRAWING, Imports
 from bookmaker.script.analyse.lab import Lab
+from bookmaker.script.analyse.own import saved
 from bookmaker.script.analyse.taken import Flatten, belongs_to_ranklab, inline, is_module, know
 from bookmaker.script.read.cells import Cell
 from bookmaker.script.read.scopes import is_import
@@ -11,9 +12,9 @@ from bookmaker.script.read.scopes import is_import
 
 def collect(cells: list[Cell], lab: Lab) -> Imports:
     """Hoist the imports, find what is used of ranklab, and take over its definitions."""
-    imports, sites = Imports(), {}
+    imports, sites, own = Imports(), {}, saved(cells)
     for cell in cells:
-        Flatten(cell, lab, sites).run()
+        Flatten(cell, lab, sites, own).run()
         _refuse_hidden(cell)
         for node in cell.tree.body:
             if is_import(node):

@@ -25,6 +25,7 @@ class Lab:
     ranks: the variable that holds the Ranks; settings: the arguments it was made with.
     classes: names of ``Ranks``; results: names of ``result``; views: local name -> module and
     name; modules: local name -> module of ranklab's; taken: module -> name there -> local names.
+    own: what is imported from the chapter's own taught code -> the cell that does.
     """
 
     used: bool = False
@@ -37,6 +38,7 @@ class Lab:
     results: set[str] = field(default_factory=set)
     views: dict[str, tuple[str, str]] = field(default_factory=dict)
     taken: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    own: dict[str, Cell] = field(default_factory=dict)
 
     @property
     def names(self) -> set[str]:

@@ -13,14 +13,15 @@ _SAME_MODULE = {"torch": "torch", "dist": "torch.distributed"}
 _OF_NOTEBOOKS = {"_", "__", "___", "In", "Out", "_i", "_ih", "_oh", "_dh", "exit", "quit"}
 
 
-def check(cells: list[Cell], found: Sides, lab: Lab, imports: Imports) -> None:
-    """Refuse names that one script cannot have as two processes have them. cells: the script's."""
+def check(cells: list[Cell], found: Sides, lab: Lab, imports: Imports, own: set[str]) -> None:
+    """Refuse names that one script cannot have as two processes have them. cells: the script's.
+    own: what both sides have of the chapter's own taught code."""
     if lab.has_ranks:
         _refuse_reserved(found)
         _refuse_two_meanings(found)
         _refuse_pushed_imports(found)
-        _refuse_kernels_on_ranks(found, imports)
-        _refuse_ranks_in_kernel(found, lab)
+        _refuse_kernels_on_ranks(found, imports, own)
+        _refuse_ranks_in_kernel(found, lab.names | own)
     _refuse_labs_names(cells, lab, imports)
     _refuse_late_imports(found.kernel)
     _refuse_late_imports(found.ranks)
@@ -79,9 +80,9 @@ def _refuse_two_meanings(found: Sides) -> None:
             )
 
 
-def _refuse_kernels_on_ranks(found: Sides, imports: Imports) -> None:
+def _refuse_kernels_on_ranks(found: Sides, imports: Imports, own: set[str]) -> None:
     """The ranks read what only the kernel has: the notebook would stop there."""
-    there = set(found.ranks.binds) | _pushed_in_time(found) | GIVEN | BUILTINS
+    there = set(found.ranks.binds) | _pushed_in_time(found) | GIVEN | BUILTINS | own
     for name in sorted((found.ranks.names & set(found.kernel.binds)) - there):
         function = found.ranks.called.get(name)
         of = f" (in `{function}`)" if function else ""
@@ -118,9 +119,9 @@ def _refuse_pushed_imports(found: Sides) -> None:
                 )
 
 
-def _refuse_ranks_in_kernel(found: Sides, lab: Lab) -> None:
-    """The kernel reads what only the ranks have."""
-    here = set(found.kernel.binds) | lab.names | BUILTINS
+def _refuse_ranks_in_kernel(found: Sides, more: set[str]) -> None:
+    """The kernel reads what only the ranks have. more: what else it has."""
+    here = set(found.kernel.binds) | more | BUILTINS
     there = GIVEN | set(found.ranks.binds) | set(found.pushes)
     for name in sorted((found.kernel.names & there) - here):
         cell = _first(found.kernel.called.get(name, name), found.kernel)

@@ -8,6 +8,7 @@ from bookmaker.script.analyse import (
     identity,
     left_out,
     names,
+    own,
     process_state,
     sending,
 )
@@ -17,7 +18,7 @@ from bookmaker.script.analyse.hoist import collect
 from bookmaker.script.analyse.imports import Imports, imported_inside
 from bookmaker.script.analyse.lab import Lab, find_ranks
 from bookmaker.script.analyse.randomness import needs_two_streams
-from bookmaker.script.analyse.sides import Sides, sides
+from bookmaker.script.analyse.sides import DEFINITIONS, Sides, sides
 from bookmaker.script.parts import FIXED, HELPERS, IMPORTS, PARTS
 from bookmaker.script.read.cells import Cell
 from bookmaker.script.read.scopes import is_import, names_in, origin
@@ -32,8 +33,9 @@ class Plan:
 
     two_streams, apart: whether rank 0 has two streams of random numbers, and the names of which it
     has two values: the kernel's and the ranks'. apart_code: those that are functions or classes.
-    apart_in_code: whether functions, which may run anywhere, use any. renamed: names of the
-    preamble's own that the notebook uses -> what the script calls them.
+    apart_in_code: whether functions, which may run anywhere, use any. own: what the ranks have by
+    an import from the chapter's own taught code. renamed: names of the preamble's own that the
+    notebook uses -> what the script calls them.
     """
 
     cells: list[Cell]
@@ -49,6 +51,7 @@ class Plan:
     apart: set[str] = field(default_factory=set)
     apart_code: set[str] = field(default_factory=set)
     apart_in_code: bool = False
+    own: dict[str, ast.stmt | None] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -104,20 +107,24 @@ def _find_parts(plan: Plan, found: Sides) -> None:
     """What rank 0 has to keep apart, for it plays the kernel, too."""
     lab, imports, cells = plan.lab, plan.imports, plan.cells
     if lab.has_ranks:
+        plan.own = own.needed(lab.own, cells)
         imported = {"torch": "torch", **imports.names}
         plan.two_streams = needs_two_streams(cells, imported, lab.ranks)
-        plan.apart = apart(found, imports, lab)
+        plan.apart = apart(found, imports, lab, set(plan.own))
         plan.apart_code = plan.apart & code(found)
         plan.apart_in_code = hidden_in_code(cells, plan.apart)
         plan.inherited = process_state.inherited(cells, lab, imports.names)
-    plan.defined_everywhere = defined_everywhere(cells, imports, plan.apart)
+    values = {name: n for name, n in plan.own.items() if n and not isinstance(n, DEFINITIONS)}
+    plan.inherited |= {id(node) for node in values.values()}
+    plan.defined_everywhere = defined_everywhere(cells, imports, plan.apart, set(values))
 
 
 def _check(plan: Plan, found: Sides, all_cells: list[Cell]) -> None:
     """Refuse what would be another program in a script."""
     lab, imports, cells = plan.lab, plan.imports, plan.cells
     left_out.check(all_cells, lab)
-    names.check(cells, found, lab, imports)
+    own.check(lab.own, plan.own, found, plan.defined_everywhere)
+    names.check(cells, found, lab, imports, set(plan.own))
     names.refuse_builtins(found, [*PARTS.values(), "dict()"])
     if lab.has_ranks:
         can_go = sendable(cells, plan.defined_everywhere)

@@ -51,6 +51,8 @@ _OF_LOGGERS = {"setLevel", "addHandler", "removeHandler", "addFilter"}
 # What the script keeps apart by itself, or what acts on an object that it is given.
 _STREAMS = {"torch.set_num_threads", "torch.set_rng_state", "torch.random.set_rng_state"}
 _STREAMS |= {"torch.cuda.set_rng_state", "numpy.random.set_state", "torch.cuda.set_device"}
+# Of drawing, the script takes care; and IPython asks no `excepthook`.
+_OWN_BUSINESS = (*DRAWING, "sys.excepthook")
 _DICT_CHANGES = {"update", "setdefault", "pop", "popitem", "clear", "__setitem__", "__delitem__"}
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 # The script's own processes are started by these.
@@ -170,7 +172,7 @@ def _stores(target: ast.AST, imported: dict[str, str]) -> str:
             return ast.unparse(target) if called else ""
         case ast.Attribute():
             name = full_name(target, imported)
-            return ast.unparse(target) if name and not name.startswith(DRAWING) else ""
+            return ast.unparse(target) if name and not name.startswith(_OWN_BUSINESS) else ""
     return ""
 
 

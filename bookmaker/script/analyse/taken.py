@@ -38,6 +38,12 @@ def is_carried(module: str) -> bool:
     return parts[0] == "ranklab" and len(parts) > 1 and parts[1] in _CARRIED
 
 
+def _file(module: str) -> Path:
+    """The file of one of ranklab's modules, if there is such a module."""
+    folder = _FOLDER.joinpath(*module.split(".")[1:])
+    return folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+
+
 def know(lab: Lab, cell: Cell, module: str, name: str, local: str, sites: dict) -> None:
     """Remember what a name from ranklab stands for."""
     if name == "*":
@@ -58,17 +64,33 @@ def know(lab: Lab, cell: Cell, module: str, name: str, local: str, sites: dict) 
 class Flatten:
     """``plots.drawing(...)`` after ``from ranklab import plots`` becomes ``drawing(...)``."""
 
-    def __init__(self, cell: Cell, lab: Lab, sites: dict):
-        self.cell, self.lab, self.sites = cell, lab, sites
+    def __init__(self, cell: Cell, lab: Lab, sites: dict, own: dict):
+        self.cell, self.lab, self.sites, self.own = cell, lab, sites, own
         self.modules = lab.modules
 
     def run(self) -> None:
-        """Rewrite the cell, and remember what it uses."""
+        """Rewrite the cell, and remember what it uses. own: what `own.saved` gives."""
+        mine = [node for node in self.cell.tree.body if self._is_own(node)]
+        if mine:
+            self._apply(Source(self.cell.body), [(node, "") for node in mine])
         for node in self.cell.tree.body:
             if is_import(node):
                 self._note_modules(node)
         if self.modules:
             self._rewrite()
+
+    def _is_own(self, node: ast.stmt) -> bool:
+        """Whether a statement imports what the chapter's own cells define; remember that."""
+        if not isinstance(node, ast.ImportFrom) or node.module not in self.own:
+            return False
+        for alias in node.names:
+            if alias.asname or alias.name not in self.own[node.module]:
+                raise self.cell.refuse(
+                    f"`{ast.unparse(node)}`: of the chapter's own taught code import what a "
+                    "`#@save` cell defines, by its name."
+                )
+            self.lab.own.setdefault(alias.name, self.cell)
+        return True
 
     def _note_modules(self, node) -> None:
         for alias in node.names:
@@ -127,8 +149,8 @@ class Flatten:
         """Only the shortest path that names something: the rest are its own attributes."""
         joined = ".".join(path)
         module = joined.rpartition(".")[0]
-        known = module == "ranklab" or is_carried(module) or module.startswith("ranklab.taught.")
-        return joined if known else None
+        ours = is_carried(module) or module.startswith("ranklab.taught.")
+        return joined if module == "ranklab" or (ours and _file(module).exists()) else None
 
     def _apply(self, source: Source, edits) -> None:
         cell = self.cell
@@ -138,8 +160,7 @@ class Flatten:
 
 def inline(module: str, wanted: dict, cell: Cell, imports: Imports, done: set) -> None:
     """Take definitions of one of ranklab's modules over into the script, but what is `done`."""
-    folder = _FOLDER.joinpath(*module.split(".")[1:])
-    path = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+    path = _file(module)
     if not path.exists():
         raise cell.refuse(f"there is no `{module}`; `make forms` writes the taught modules.")
     try:
