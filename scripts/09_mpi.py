@@ -8,9 +8,9 @@
 
 import html
 import io
+import json
 import mmap
 import os
-import pickle
 import re
 import shutil
 import signal
@@ -136,7 +136,7 @@ store_ = next(dist.rendezvous("env://"))[0]
 form_groups()
 
 
-APART = ["between_two", "differ", "eager", "found", "kind", "kinds", "name", "refused", "sizes"]  # the kernel and the ranks have one each
+APART = ["differ", "eager", "found", "kind", "kinds", "library", "name", "names", "refused", "seconds"]  # the kernel and the ranks have one each
 playing, held_by = "kernel", {"ranks": {}}
 
 
@@ -158,10 +158,13 @@ def play(part):
 #
 # 25 minutes to read · 40 seconds to run · stands on chapter 6, chapter 7 and chapter 8
 #
-# MPI, the message-passing interface, is a standard of 1994 [mpi]. Rank, communicator,
-# broadcast, reduce: its words are those of the field. At the end you can read a program
-# in one of the two libraries and write it in the other. You know what only one of them
-# has, what each costs, and what each does when something goes wrong.
+# MPI, the message-passing interface, is a standard of 1994 [mpi], with several
+# implementations. Rank, communicator, broadcast, reduce: its words are those of the
+# field. At the end you can
+# - read a program in one of the two libraries, and write it in the other;
+# - start ranks with `mpiexec`, and form a group of PyTorch among them;
+# - say what only one of them has, and what each costs, a waiting rank included;
+# - recognize five faults, and say what becomes of each.
 
 if rank == 0:
     n = world_size
@@ -174,12 +177,11 @@ def everyone():
 
 # --- Two libraries in one process -----------------------------------------------------
 
-# The ranks of this notebook were started by `mpiexec`, the launcher that comes with
-# MPI. So they belong to an MPI program, and they have a Gloo group, as in all chapters.
-# Here is chapter 7's all-gather by MPI. `comm` is a communicator, which is MPI's word
-# for a process group.
+# The ranks of this notebook belong to an MPI program, which `mpiexec` has started, the
+# launcher that comes with MPI. And they have a Gloo group, as in all chapters. Here is
+# chapter 7's all-gather, by MPI. A communicator is what PyTorch calls a process group.
 #
-# Predict: The cell does not use `dist`. Will the picture be that of chapter 7?
+# Predict: The cell calls nothing of `dist`. Will the picture be that of chapter 7?
 
 everyone()
 if rank == 0:
@@ -193,6 +195,7 @@ before = torch.tensor([2.0**rank], dtype=torch.float64)
 after = torch.zeros(comm.size, dtype=torch.float64)
 comm.Allgather(before, after)
 same_numbers = comm.rank == rank and comm.size == world_size
+library = MPI.Get_library_version()
 
 
 def to_rank_0(value):
@@ -418,14 +421,14 @@ after_by_rank = to_rank_0(after)
 if rank == 0:
     assert all(x.tolist() == [2.0**r for r in range(n)] for x in after_by_rank)
 
-# It is the same picture, and a rank has the same number in both. MPI is a standard with
-# several implementations. This one is MPICH [mpich], and mpi4py [dalcin2021] makes it a
-# Python library. It takes PyTorch's tensors on the CPU as they are, and NumPy's arrays.
+# It is the same picture, and a rank has the same number in both libraries. The
+# implementation of MPI is MPICH here [mpich], and mpi4py [dalcin2021] makes it a Python
+# library. It takes NumPy's arrays, and PyTorch's tensors on the CPU, as they are.
 #
-# How did the Gloo group find together? Its ranks need an address that all of them know.
-# Chapter 5 gave it to them in the environment. Ranks that can already talk need no
-# environment: rank 0 makes up an address and broadcasts it. Here it is a path; between
-# hosts, it is a name and a port.
+# How do ranks that MPI has started get a Gloo group? Its members need an address that
+# all of them know. In chapter 5 they were told by their environment. Ranks that can
+# already talk tell each other: rank 0 makes up an address, and broadcasts it. Here it
+# is the path of a file; between hosts it is a name and a port.
 
 everyone()
 play("ranks")
@@ -436,7 +439,7 @@ store = dist.FileStore(path, comm.size)
 gloo = dist.ProcessGroupGloo(store, comm.rank, comm.size)
 
 x = torch.tensor([rank + 1.0])
-show(gloo.allreduce([x]).wait(), rank)
+finished = gloo.allreduce([x]).wait()
 
 x_by_rank = to_rank_0(x)
 if rank == 0:
@@ -459,10 +462,9 @@ def sendrecv(outgoing, dst, incoming, src):
     handle.wait()
 
 
-# This is how a program under `mpiexec` gets a group of PyTorch, and how the script of
-# this chapter does. NCCL is started in the same way: rank 0 asks for a unique id, and
-# everybody must be given it by some other library [nccl]. Horovod broadcasts it with
-# its own controller, which can be MPI [horovodnccl].
+# The script of this chapter begins like that. NCCL asks for the same: rank 0 draws a
+# unique id, and some other library has to bring it to the others, such as MPI [nccl].
+# Horovod does it so, too [horovodnccl].
 
 # --- Call for call --------------------------------------------------------------------
 
@@ -478,9 +480,9 @@ def sendrecv(outgoing, dst, incoming, src):
 # | `dist.ReduceOp.PRODUCT` | `MPI.PROD` |
 # | `timeout=`, 30 minutes for Gloo | none: it waits for ever |
 #
-# Then the calls. Each row below has a call of PyTorch and what to write in MPI for it.
-# The cells after it run both, on the same numbers, in all places where both libraries
-# can. First, chapter 6:
+# Then the calls. Each row of the next three cells is a call of PyTorch, and what to
+# write in MPI for it. They are functions, so that we can run both on the same numbers,
+# and compare. First, chapter 6:
 
 everyone()
 if rank == 0:
@@ -508,8 +510,8 @@ messages = {  # name: PyTorch's call, MPI's twin, who calls it
     ),
 }
 
-# Then chapter 7: the nine collectives, a handle, a group. `part` is one of the n parts
-# of `x`, and `y` begins as a copy of `x`, so that PyTorch may overwrite it.
+# Then chapter 7, the nine collectives. `part` is one of the n parts of `x`, and `parts`
+# the list of all, which only the root has.
 
 everyone()
 collectives = {
@@ -529,6 +531,10 @@ collectives = {
     "barrier": (lambda: dist.barrier(), lambda: comm.Barrier()),
 }
 
+# Those that add, multiply or compare take an operation. `y` begins as a copy of `x`, so
+# that PyTorch may overwrite it: in MPI, what goes in and what comes out are two
+# arguments. Whoever wants to overwrite says `comm.Allreduce(MPI.IN_PLACE, x)`.
+
 everyone()
 reductions = {
     "reduce": (
@@ -545,20 +551,17 @@ reductions = {
         lambda: dist.all_reduce(y, op, async_op=True).wait(),
         lambda: comm.Iallreduce(x, y, op).Wait(),
     ),
-    "all-reduce, a group": (
+    "all-reduce, in a group": (
         lambda: dist.all_reduce(y, op, team),
         lambda: team_comm.Allreduce(x, y, op),
     ),
 }
 
-# PyTorch's reductions overwrite their tensor. In MPI, what goes in and what comes out
-# are two arguments; whoever wants to overwrite says `comm.Allreduce(MPI.IN_PLACE, x)`.
-#
 # Predict: Both libraries add the same floats. Are the sums equal to the last bit? And
 # the sums of integers?
 #
-# How far apart are two floats? A unit in the last place is the distance from one float
-# to the next. Positive floats, read as integers, count up unit by unit. So a
+# How far apart are two floats? The unit in the last place is the distance from one
+# float to the next. Positive floats, read as integers, count up unit by unit. So a
 # subtraction will do:
 
 everyone()
@@ -613,6 +616,9 @@ def apart(call, twin, dtype=torch.float32, ops=(dist.ReduceOp.SUM, MPI.SUM)):
         results.append((x, y, part))
     return max(map(units, *results))
 
+
+plt.switch_backend("Agg")  # figures go to files
+plt.rcParams.update(STYLE)
 
 everyone()
 R = dist.ReduceOp
@@ -669,19 +675,21 @@ if rank == 0:
         for kind in compared:
             rounds = "reduce" in name and kind != "integers"
             assert worst(name, kind) <= 2 * (n - 1) * rounds, (name, kind)
+    assert n > 4 or worst("all-reduce, in a group", "float32") == 0
     result("most_units", max(worst(*key) for key in differ[0]), varies=True)
     result("unit_limit", 2 * (n - 1))
 
-# All that only moves numbers is equal, and so is every reduction of integers, to the
-# bit. Sums and products of floats are at most (most_units) units apart: the libraries
-# add in different orders, as the ways of chapter 8 do. More than 2(n − 1) =
-# (unit_limit) it cannot be: a product of n numbers rounds n − 1 times, by at most one
-# unit each, and there are two libraries.
+# Whatever only moves numbers is equal, and so is every reduction of integers, to the
+# bit. Sums and products of floats are at most (most_units) units apart. They must be
+# equal where there is only one order to add in, as in the groups of two, and are. With
+# more ranks the libraries add in other orders, as the ways of chapter 8 did. More than
+# 2(n − 1) = (unit_limit) units it cannot be: each library rounds n − 1 times, by at
+# most one unit of the result.
 
 # --- What only one of them has --------------------------------------------------------
 
-# Predict: Gradients are often bfloat16. MPI 5 has a name for that type. Can MPICH move
-# them? Can it add them?
+# Predict: Gradients are often bfloat16. mpi4py has a name for that type,
+# `MPI.BFLOAT16_T`. Can MPICH move such numbers? Can it add them?
 
 everyone()
 if rank == 0:
@@ -696,11 +704,11 @@ dist.all_reduce(x)
 added_by_gloo = x[0].item()
 
 refused = []
-for try_it in (lambda: comm.Allreduce(x, y), MPI.BFLOAT16_T.Get_size):
+for attempt in (lambda: comm.Allreduce(x, y), MPI.BFLOAT16_T.Get_size):
     try:
-        try_it()
+        attempt()
     except MPI.Exception as error:
-        refused.append(error.Get_error_string().partition(",")[0])
+        refused.append(str(error))
 
 moved_by_rank = to_rank_0(moved)
 if rank == 0:
@@ -716,18 +724,27 @@ refused_by_rank = to_rank_0(refused)
 if rank == 0:
     play("kernel")
     refused = refused_by_rank[0]
-    print(*refused, sep="\n")
-    mpi_is_old = "Invalid MPI_Op" in refused[0]
-    assert not mpi_is_old or len(refused) == 2
+    print(*(said.partition(",")[0] for said in refused), sep="\n")
 
-# It moves them, as bytes. It does not add them: what mpi4py has made bytes cannot be
-# summed, and MPICH's `BFLOAT16_T` is the null type. So widen to float32, or bring an
-# operation of your own: an exercise below does. Averages (`ReduceOp.AVG`), several
-# kinds of GPUs and a timeout are also PyTorch's alone.
+play("ranks")
+library_by_rank = to_rank_0(library)
+if rank == 0:
+    play("kernel")
+    library = library_by_rank[0]  # "MPICH Version: 5.0.2 ...", say
+    mpich = library.split()[2] if "MPICH" in library else ""
+    if mpich.startswith("5.0."):
+        assert "Invalid MPI_Op" in refused[0] and "null datatype" in refused[1]
+    result("mpich", mpich, varies=True)
+
+# They move, as bytes, which is what mpi4py makes of a type that it does not know. Bytes
+# cannot be added, and in MPICH (mpich) the name stands for no type. (float16 it can
+# add: see the table.) So widen to float32, or bring an operation of your own, as an
+# exercise does. PyTorch's mean (`ReduceOp.AVG`) and its timeout have no twin in the
+# standard [mpi].
 #
-# MPI has more kinds of messages. A derived type describes what lies scattered in
-# memory, such as a column of a matrix. And unlike Gloo's, its receiver can ask how long
-# a message is before it brings the box:
+# The other way around, MPI has more kinds of messages. A derived type describes numbers
+# that lie apart, such as a column of a matrix. And a receiver may look at a message
+# before it brings the box:
 
 everyone()
 play("ranks")
@@ -749,13 +766,13 @@ if rank == 0:
 
 # Prefix sums (`Scan`) and the owner of a maximum (`MAXLOC`) came up in chapter 7. In
 # one-sided communication a rank puts numbers into the memory of another (`Put`), which
-# need not call anything. Neighborhood collectives exchange with the neighbors of a grid
-# or a graph, and may be non-blocking (`Ineighbor_alltoall`) [mpi].
+# calls nothing. Neighborhood collectives exchange with the neighbors in a grid or a
+# graph, also without waiting (`Ineighbor_alltoall`) [mpi].
 
 # --- Buffers and objects --------------------------------------------------------------
 
-# mpi4py has every call twice. The name with a capital takes a buffer, and fills one.
-# The name in lower case takes any object, pickles it, and returns one.
+# mpi4py has most calls twice. With a capital letter, the call takes a buffer and fills
+# one. In lower case, it takes any object, pickles it, and returns one.
 #
 # Predict: What is in `x` after `comm.allreduce(x)`? And how many times as long does a
 # list of 100,000 numbers take as a tensor of them?
@@ -766,28 +783,32 @@ if rank == 0:
 
 play("ranks")
 x = torch.tensor([rank + 1.0])
-total = comm.allreduce(x)  # a result, which is easily thrown away
+total = comm.allreduce(x)  # the result is returned
 kept = x.item(), total.item()
 
+note, notes = {"rank": rank}, [None] * world_size
+dist.all_gather_object(notes, note)
+same_notes = notes == comm.allgather(note)
 
-def least(call, repeats=5):
-    """The least seconds of a call that all ranks make."""
+
+def in_a_row(call, repeats=5):
+    """The least and the median seconds of a call, again and again."""
     seconds = []
+    dist.barrier()
     for _ in range(repeats + 1):
-        dist.barrier()
         start = time.perf_counter()
         call()
         seconds.append(time.perf_counter() - start)
-    return min(seconds[1:])  # the first one warms up
+    return min(seconds[1:]), float(np.median(seconds[1:]))  # 0 warms up
 
 
 tensor = torch.rand(100_000, dtype=torch.float64)
 listed = tensor.tolist()
-ways = [
+three = [
     lambda: comm.Bcast(tensor, 0), lambda: comm.bcast(tensor, 0),
     lambda: comm.bcast(listed, 0),
 ]
-bcast_times = [least(way) for way in ways]
+bcast_times = [in_a_row(call) for call in three]
 
 # From ranklab.taught.feeding:
 
@@ -808,97 +829,86 @@ if rank == 0:
     play("kernel")
     assert kept_by_rank == [(r + 1.0, n * (n + 1) / 2) for r in range(n)]
 
+same_notes_by_rank = to_rank_0(same_notes)
+if rank == 0:
+    assert all(same_notes_by_rank)
+
 bcast_times_by_rank = to_rank_0(bcast_times)
 if rank == 0:
-    buffer, pickled, as_list = np.max(bcast_times_by_rank, axis=0)
+    buffer, pickled, as_list = np.max(bcast_times_by_rank, axis=0)[:, 0]
     assert buffer < pickled < as_list or not cores_are_free()
     result("pickled_over_buffer", pickled / buffer, varies=True)
     result("list_over_buffer", as_list / buffer, varies=True)
 
-# `x` is what it was. The pickled tensor takes (pickled_over_buffer) times as long as
-# the buffer, the list (list_over_buffer) times. As in chapter 7: objects for names and
-# settings, buffers for everything in a loop.
+# `x` is what it was: the sum was returned. Chapter 7's calls for objects are the
+# lower-case ones, with a list to fill in place of a result. A pickled tensor takes
+# (pickled_over_buffer) times as long as the buffer, a list (list_over_buffer) times. So
+# again: objects for names and settings, buffers for everything in a loop.
 
 # --- What a message costs -------------------------------------------------------------
 
-# Chapter 6's ping-pong, now over both libraries. MPI gets NumPy's view of the ball,
-# which it takes faster than a tensor.
-#
-# Predict: Gloo sends through TCP. MPICH's ranks on one host share memory. Which of the
-# two has the smaller latency, and by how much?
+# Chapter 6's ping-pong, over both. For MPI it is a program of its own, on two fresh
+# ranks:
 
+if rank == 0:
+    print("\n## What a message costs\n")
+    speed = """
+import json, time
+from mpi4py import MPI
 
-def mpi_ping(nbytes, repeats=10):
-    """Seconds that one message takes between ranks 0 and 1, as in `ping`."""
-    ball, seconds = np.zeros(nbytes, np.uint8), []
-    for _ in range(repeats + 1):
+comm = MPI.COMM_WORLD
+
+def ping(nbytes, repeats=20):
+    ball, seconds = bytearray(nbytes), []
+    for _ in range(repeats):
         start = time.perf_counter()
-        if rank == 0:
+        if comm.rank == 0:
             comm.Send(ball, 1)
             comm.Recv(ball, 1)
-        elif rank == 1:
+        else:
             comm.Recv(ball, 0)
             comm.Send(ball, 0)
         seconds.append((time.perf_counter() - start) / 2)
-    return min(seconds[1:]) if rank < 2 else float("nan")
+    return min(seconds)
+
+found = {"messages": [ping(4**k) for k in range(1, 12)]}
+used = time.process_time()
+time.sleep(0.3 * (comm.rank == 0))
+comm.Barrier()  # rank 1 waits for 0.3 seconds
+found["processor"] = time.process_time() - used
+print(json.dumps(found) * comm.rank)  # of rank 1
+"""
 
 
-# Chapter 6 said that MPI sends small messages eagerly, and waits with large ones for
-# the receiver. Where is the border? A message that leaves although nobody receives it
-# was sent eagerly, so ask:
+def mpiexec(program, *options, n=2, seconds=20, sleeps="1"):
+    """Return what a program printed, and its exit code, or "stuck"."""
+    beside = shutil.which("mpiexec", path=os.path.dirname(sys.executable))
+    command = [beside or shutil.which("mpiexec"), "-n", str(n), sys.executable]
+    told = ("PMI", "HYD", "MPI_", "OMPI_")  # by an mpiexec that started us
+    fresh = {k: v for k, v in os.environ.items() if not k.startswith(told)}
+    fresh["MPIR_CVAR_ENABLE_HEAVY_YIELD"] = sleeps
+    running = subprocess.Popen([*command, *options, "-c", program], env=fresh,
+                               stdout=subprocess.PIPE, text=True,
+                               stderr=subprocess.STDOUT)
+    try:
+        said, ended = running.communicate(timeout=seconds)[0], running.returncode
+    except subprocess.TimeoutExpired:
+        running.terminate()
+        said, ended = running.communicate()[0], "stuck"
+    return said, ended
 
 
-def leaves_at_once(nbytes):
-    """Is a message gone although rank 1 has not called Recv?"""
-    letter, gone = np.zeros(nbytes, np.uint8), None
-    if rank == 0:
-        request = comm.Isend(letter, 1)
-        gone = request.Test()
-    dist.barrier()  # now rank 1 may receive
-    if rank == 1:
-        comm.Recv(letter, 0)
-    elif rank == 0:
-        request.Wait()
-    return comm.bcast(gone)
+# A rank that waits in MPICH looks again and again whether something has come: it spins.
+# With one variable set, `MPIR_CVAR_ENABLE_HEAVY_YIELD=1`, it sleeps between two looks.
+# The lab sets it, as the ranks of a notebook often have to share cores. The program
+# runs both ways.
+#
+# Predict: Gloo sends through TCP, and its ranks sleep while they wait. MPICH's ranks on
+# one host share memory. How much faster is MPI for 4 bytes? How much of that is due to
+# the spinning?
 
-
-everyone()
 if rank == 0:
-    print("\n## What a message costs\n")
-
-play("ranks")
-
-eager, waits = 1, 1 << 22  # bytes
-while waits - eager > 1:
-    middle = (eager + waits) // 2
-    if leaves_at_once(middle):
-        eager = middle
-    else:
-        waits = middle
-
-
-def from_rank_0(make):
-    """What make() returns on rank 0, in the kernel, on every rank: a copy for each."""
-    before = play("kernel")
-    box = [pickle.dumps(make()) if rank == 0 else None]
-    dist.broadcast_object_list(box, group=driver)
-    play(before)
-    return pickle.loads(box[0])
-
-
-def push(name, make):
-    """Give all ranks what make() returns in the kernel, under this name: a copy for each."""
-    before = play("ranks")
-    globals()[name] = from_rank_0(make)
-    play(before)
-
-
-everyone()
-if rank == 0:
-    play("kernel")
-    sizes = [4**k for k in range(1, 12)]
-
-push("sizes", lambda: sizes)
+    spinning, sleeping = (json.loads(mpiexec(speed, sleeps=s)[0]) for s in "01")
 
 # From ranklab.taught.messages:
 
@@ -924,12 +934,35 @@ def ping(nbytes, repeats=10, a=0, b=1):
     return min(times[1:]) if me in (a, b) else float("nan")  # 0 warms up
 
 
-play("ranks")
-pings = [[(ping(b), mpi_ping(b)) for b in sizes] for _ in range(3)]
-at_the_border = [(mpi_ping(eager), mpi_ping(waits)) for _ in range(9)]
+# Chapter 6 said that MPI sends small messages eagerly, and waits with large ones for
+# the receiver. Where is the border? A message that is gone although nobody receives it
+# was sent eagerly. So ask, and halve the distance:
 
-plt.switch_backend("Agg")  # figures go to files
-plt.rcParams.update(STYLE)
+everyone()
+play("ranks")
+
+gloo_messages = [ping(4**k) for k in range(1, 12)]
+
+
+def leaves_at_once(nbytes):
+    """Is a message gone although rank 1 has not called Recv?"""
+    letter, gone = np.zeros(nbytes, np.uint8), None
+    if rank == 0:
+        request = comm.Isend(letter, 1)
+        gone = request.Test()
+    dist.barrier()  # now rank 1 may receive
+    if rank == 1:
+        comm.Recv(letter, 0)
+    elif rank == 0:
+        request.Wait()
+    return comm.bcast(gone)
+
+
+eager, waits = 1, 1 << 22  # bytes
+while waits - eager > 1:
+    middle = (eager + waits) // 2
+    at_once = leaves_at_once(middle)
+    eager, waits = (middle, waits) if at_once else (eager, middle)
 
 
 def save_figures():
@@ -940,127 +973,96 @@ def save_figures():
         plt.close(figure)
 
 
-pings_by_rank = to_rank_0(pings)
+everyone()
 if rank == 0:
     play("kernel")
-    by_gloo, by_mpi = np.min(pings_by_rank[0], axis=0).T
+    sizes = [4**k for k in range(1, 12)]
 
+gloo_messages_by_rank = to_rank_0(gloo_messages)
 play("ranks")
 eager_by_rank = to_rank_0(eager)
 if rank == 0:
     play("kernel")
-    eager = eager_by_rank[0]
+    by_gloo, eager = gloo_messages_by_rank[0], eager_by_rank[0]
+    curves = {
+        "Gloo": (by_gloo, "C0o-"), "MPI, sleeps": (sleeping["messages"], "C1s-"),
+        "MPI, spins": (spinning["messages"], "C2v-"),
+    }
     fig, ax = plt.subplots(num="gloo-mpi")
-    ax.loglog(sizes, 1e6 * by_gloo, "C0o-", label="Gloo")
-    ax.loglog(sizes, 1e6 * by_mpi, "C1s-", label="MPI")
+    for name, (seconds, style) in curves.items():
+        ax.loglog(sizes, 1e6 * np.array(seconds), style, label=name)
     ax.axvline(eager, color="C7", linestyle=":")
-    ax.text(eager, 1e6 * by_mpi[0], " MPI waits\n for Recv", va="bottom", fontsize=9)
+    low = 1e6 * min(spinning["messages"])
+    for side, text in (("right", "eager "), ("left", " waits for Recv")):
+        ax.text(eager, low, text, ha=side, fontsize=9)
     ax.set(xlabel="size of the message (bytes)", ylabel="time (µs)")
     ax.legend()
     save_figures()
 
-# From ranklab.taught.messages:
-
-
-def latency_bandwidth(sizes, seconds):
-    """Fit T(n) = alpha + n / beta to measured times.
-
-    Return alpha (s) and beta (bytes/s). Least squares of the relative error,
-    so that every size has the same weight.
-    """
-    n, t = np.asarray(sizes, dtype=float), np.asarray(seconds, dtype=float)
-    equations = np.stack([1 / t, n / t], axis=1)
-    (alpha, per_byte), *_ = np.linalg.lstsq(equations, np.ones(len(t)))
-    return float(alpha), float(1 / per_byte)
-
-
 if rank == 0:
-    gloo_alpha, gloo_beta = latency_bandwidth(sizes, by_gloo)
-    mpi_alpha, mpi_beta = latency_bandwidth(sizes, by_mpi)
-    assert mpi_alpha < gloo_alpha or not cores_are_free()
-    result("gloo_alpha", 1e6 * gloo_alpha, varies=True)
-    result("mpi_alpha", 1e6 * mpi_alpha, varies=True)
-    result("gloo_beta", gloo_beta / 1e9, varies=True)
-    result("mpi_beta", mpi_beta / 1e9, varies=True)
+    result("gloo_us", 1e6 * min(by_gloo[:3]), varies=True)
+    for name, one in (("sleeping", sleeping), ("spinning", spinning)):
+        result(f"{name}_us", 1e6 * min(one["messages"][:3]), varies=True)
+        result(f"{name}_processor", one["processor"], varies=True)
     result("eager", eager, varies=True)
+    if mpich and cores_are_free():
+        assert 5 * min(spinning["messages"]) < min(sleeping["messages"])
+        assert 5 * min(spinning["messages"]) < min(by_gloo)
+        assert sleeping["processor"] < spinning["processor"]
+    save_figures()
 
-at_the_border_by_rank = to_rank_0(at_the_border)
-if rank == 0:
-    below, above = np.min(at_the_border_by_rank[0], axis=0)
-    result("over_the_border", above / below, varies=True)
+# A small message takes (gloo_us) µs over Gloo, (spinning_us) µs over MPI that spins,
+# and (sleeping_us) µs over MPI that sleeps. So the small latency is the spinning. The
+# step is at (eager) bytes: above that, MPI's sender waits for the receiver, too.
 
-# On this machine α is (gloo_alpha) µs with Gloo and (mpi_alpha) µs with MPI; β is
-# (gloo_beta) and (mpi_beta) GB/s. Up to (eager) bytes MPI sends eagerly; one byte more
-# takes (over_the_border) times as long.
+# --- Ranks that spin, on busy cores ---------------------------------------------------
 
-# --- Ranks that spin and ranks that sleep ---------------------------------------------
-
-# How can MPI be so fast? A rank that waits in Gloo sleeps, and the operating system
-# must wake it. A rank that waits in MPICH looks again and again whether something has
-# come. That it spins can be seen: count the processor's time.
+# What does the spinning cost? While rank 1 waited for 0.3 seconds, it used
+# (spinning_processor) seconds of a core when it spun, and (sleeping_processor) when it
+# slept. Whoever has a core for each rank can afford that. In the next program two ranks
+# and a third process that computes share one core:
 #
-# Predict: Rank 1 waits 0.3 seconds for a message. How much of the processor's time does
-# it use, with either library? What does that mean for a rank that has work to do?
+# Predict: The two all-reduce one number again and again. Is it still better to spin?
 
-
-def waiting(send, receive):
-    """Processor seconds of rank 1 while it waits 0.3 s for a message."""
-    dist.barrier()
-    used = time.process_time()
-    if rank == 0:
-        time.sleep(0.3)
-        send(letter, 1)
-    elif rank == 1:
-        receive(letter, 0)
-    return time.process_time() - used
-
-
-def working(meet):
-    """Products that rank 0 gets done in 0.2 s while the others wait for it."""
-    a, done = torch.ones(64, 64), 0
-    dist.barrier()
-    end = time.perf_counter() + 0.2
-    while rank == 0 and time.perf_counter() < end:
-        a, done = a @ a / 64, done + 1
-    meet()
-    return done
-
-
-everyone()
 if rank == 0:
-    print("\n## Ranks that spin and ranks that sleep\n")
+    print("\n## Ranks that spin, on busy cores\n")
+    crowded = """
+import os, time
+from array import array
+from mpi4py import MPI
 
-play("ranks")
+comm, x = MPI.COMM_WORLD, array("i", [1])
+pair = comm.Split(comm.rank < 2)
+if hasattr(os, "sched_setaffinity"):  # Linux
+    os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])  # one core
+comm.Barrier()
+start = time.perf_counter()
+if comm.rank == 2:
+    while time.perf_counter() < start + 0.4:
+        pass  # computes
+else:
+    for _ in range(40):
+        pair.Allreduce(MPI.IN_PLACE, x)
+if comm.rank == 0:
+    print((time.perf_counter() - start) / 40)
+"""
+    spin, sleep = (float(mpiexec(crowded, n=3, sleeps=s)[0]) for s in "01")
 
-letter = torch.zeros(1)
-spent = waiting(dist.send, dist.recv), waiting(comm.Send, comm.Recv)
-done = [(working(dist.barrier), working(comm.Barrier)) for _ in range(3)]
-
-spent_by_rank = to_rank_0(spent)
 if rank == 0:
-    play("kernel")
-    asleep, spinning = spent_by_rank[1]
+    result("crowded_spin", 1e3 * spin, varies=True)
+    result("crowded_sleep", 1e3 * sleep, varies=True)
+    if mpich and hasattr(os, "sched_setaffinity"):
+        assert sleep < spin
 
-done_by_rank = to_rank_0(done)
-if rank == 0:
-    beside_gloo, beside_mpi = np.max(done_by_rank[0], axis=0)
-    if cores_are_free():
-        assert asleep < 0.1 < spinning
-        assert os.cpu_count() >= n or beside_mpi < beside_gloo
-    result("asleep", asleep, varies=True)
-    result("spinning", spinning, varies=True)
-    result("beside_spinners", beside_mpi / beside_gloo, varies=True)
-    result("cores", os.cpu_count(), varies=True)
-
-# In Gloo the wait of 0.3 seconds took (asleep) seconds of a core, in MPI (spinning). On
-# (cores) cores, while the other ranks wait in MPI, rank 0 gets (beside_spinners) of the
-# work done that it does while they wait in Gloo. So give every MPI rank a core of its
-# own. Where ranks must share cores, MPI's small latency is of no use.
+# No: an all-reduce takes (crowded_spin) ms on average where they spin, and
+# (crowded_sleep) ms where they sleep. A rank that spins keeps the core that the other
+# one needs, until the operating system takes it away. Give every rank of MPI a core of
+# its own, or let it sleep.
 
 # --- One all-reduce, written once -----------------------------------------------------
 
-# Chapter 8's ring needs one thing of a library: to send to the right while it receives
-# from the left. So let it be told how, and it runs over both:
+# Chapter 8's ring asks one thing of a library: to send to the right while it receives
+# from the left. Here it is told how, as an argument, and runs over both:
 
 
 def ring_all_reduce(x, me, n, sendrecv):
@@ -1239,13 +1241,13 @@ play("ranks")
 
 shared = SharedMemory()
 ways = {
-    "MPI": lambda x: comm.Allreduce(MPI.IN_PLACE, x.numpy()),
     "Gloo": dist.all_reduce,
-    "ring, MPI": lambda x: ring_all_reduce(x, rank, world_size, mpi_sendrecv),
+    "MPI": lambda x: comm.Allreduce(MPI.IN_PLACE, x.numpy()),
     "ring, Gloo": lambda x: ring_all_reduce(x, rank, world_size, sendrecv),
+    "ring, MPI": lambda x: ring_all_reduce(x, rank, world_size, mpi_sendrecv),
     "shared": shared.all_reduce,
 }
-sums = {}
+names, sums = list(ways), {}
 for way, all_reduce in ways.items():
     sums[way] = torch.arange(1001) % 7 + rank
     all_reduce(sums[way])
@@ -1256,82 +1258,59 @@ if rank == 0:
     for of_rank in sums_by_rank:
         assert len({tuple(x.tolist()) for x in of_rank.values()}) == 1
 
-# shared is chapter 8's way through shared memory, on one host its fastest for large
-# tensors.
+# shared is chapter 8's way through memory that all ranks see. MPI sleeps here, as these
+# ranks may have to share cores.
 #
-# Predict: MPI has the smaller latency, and its ranks spin. Here (n_ranks) ranks share
-# (cores) cores. Who wins with 4 bytes, who with 16 MB?
-
-
-def seconds(nbytes, repeats):
-    """The least seconds of each way to all-reduce a tensor."""
-    x = torch.zeros(nbytes // 4)  # sums of zeros stay zeros
-    return [least(lambda: way(x), repeats) for way in ways.values()]
-
+# Predict: Two libraries in C and C++, and two rings in Python over the same libraries.
+# Which way is the fastest for 4 bytes, which for 4 MB?
 
 everyone()
 play("ranks")
+seconds = []
+for nbytes in [4, 1 << 12, 1 << 17, 1 << 22]:
+    x = torch.zeros(nbytes // 4)  # sums of zeros stay zeros
+    repeats = 21 if nbytes < 1 << 20 else 5
+    seconds.append([in_a_row(lambda: way(x), repeats) for way in ways.values()])
 
-small = [seconds(nbytes, 15) for nbytes in (4, 1 << 12, 1 << 16)]
-large = [seconds(nbytes, 3) for nbytes in (1 << 20, 1 << 24)]
-
-x, first_two = torch.zeros(1), dist.new_group([0, 1])
-two = comm.Split(rank < 2)
-between_two = least(lambda: rank < 2 and two.Allreduce(MPI.IN_PLACE, x), 15)
-gloo_between_two = least(lambda: rank < 2 and dist.all_reduce(x, group=first_two), 15)
-
-everyone()
+names_by_rank = to_rank_0(names)
 if rank == 0:
     play("kernel")
-    all_reduce_sizes = [4, 1 << 12, 1 << 16, 1 << 20, 1 << 24]
-    names = ["MPI", "Gloo", "ring, MPI", "ring, Gloo", "shared"]
+    sizes, names = [4, 1 << 12, 1 << 17, 1 << 22], names_by_rank[0]
 
-small_by_rank = to_rank_0(small)
-large_by_rank = to_rank_0(large)
+play("ranks")
+seconds_by_rank = to_rank_0(seconds)
 if rank == 0:
-    rows = [a + b for a, b in zip(small_by_rank, large_by_rank)]
-    measured = dict(zip(names, np.max(rows, axis=0).T))  # the slowest rank counts
+    play("kernel")
+    median = np.max(seconds_by_rank, axis=0)[:, :, 1].T  # of the slowest rank
     fig, ax = plt.subplots(num="all-reduces", figsize=(5.2, 3.6))
-    for way, marker in zip(names, "so^vP"):
-        ax.loglog(all_reduce_sizes, 1e3 * measured[way], marker=marker, label=way)
+    for i, (way, marker) in enumerate(zip(names, "os^vP")):
+        ax.loglog(sizes, 1e3 * median[i], f"C{i}{marker}-", label=way)
     ax.set(xlabel="size of the tensor (bytes)", ylabel="time (ms)")
     ax.legend()
     save_figures()
 
-
-def ratio(one, other, k):
-    return measured[one][k] / measured[other][k]
-
-
 if rank == 0:
-    fastest = [min(names, key=lambda way: measured[way][k]) for k in (0, -1)]
-    result("fastest_4_bytes", fastest[0], varies=True)
-    result("fastest_16_mb", fastest[1], varies=True)
-    result("mpi_over_gloo_small", ratio("MPI", "Gloo", 0), varies=True)
-    result("mpi_over_gloo_large", ratio("MPI", "Gloo", -1), varies=True)
-    result("rings", ratio("ring, MPI", "ring, Gloo", -1), varies=True)
+    for i, which in ((0, "4_bytes"), (-1, "4_mb")):
+        result(f"fastest_{which}", names[np.argmin(median[:, i])], varies=True)
+        mpi_over_gloo = median[1, i] / median[0, i]
+        result(f"mpi_over_gloo_{which}", mpi_over_gloo, varies=True)
+    result("rings", median[3, -1] / median[2, -1], varies=True)
+    save_figures()
 
-play("ranks")
-between_two_by_rank = to_rank_0(between_two)
-gloo_between_two_by_rank = to_rank_0(gloo_between_two)
-if rank == 0:
-    play("kernel")
-    between_two = max(between_two_by_rank[:2]) / max(gloo_between_two_by_rank[:2])
-    result("between_two", between_two, varies=True)
-    result("n_ranks", n)
-
-# For 4 bytes (fastest_4_bytes) was the fastest, for 16 MB (fastest_16_mb). MPI's
-# all-reduce took (mpi_over_gloo_small) times as long as Gloo's for 4 bytes, and
-# (mpi_over_gloo_large) times for 16 MB.
+# For 4 bytes (fastest_4_bytes) was the fastest, for 4 MB (fastest_4_mb). MPI's
+# all-reduce took (mpi_over_gloo_4_bytes) times as long as Gloo's for 4 bytes, and
+# (mpi_over_gloo_4_mb) times for 4 MB. Our ring for 4 MB took (rings) times as long over
+# MPI as over Gloo. These are medians of the slowest rank; take the numbers of your own
+# machine before you choose.
 
 # --- When it goes wrong ---------------------------------------------------------------
 
-# MPI has no timeout, and nobody can free a rank that waits in it. What hangs, hangs
-# until the program is ended. Five faults, from the silent ones to the loud ones.
+# MPI has no timeout, and nobody can free a rank from outside that waits in it. What
+# hangs, hangs until the program is ended. Five faults, the silent one first.
 
-# --- Every rank its own root ----------------------------------------------------------
+# --- Who is the root? -----------------------------------------------------------------
 
-# Predict: Somebody has written `root=rank`, so every rank takes itself for the root. Is
+# Predict: Somebody has written `root=rank`: every rank takes itself for the root. Is
 # there an error, a hang, or a result?
 
 everyone()
@@ -1348,24 +1327,41 @@ if rank == 0:
     play("kernel")
     got = [x.tolist() for x in x_by_rank]
     print(*got, sep="\n")
-    result("own_root", got[-1], varies=True)
 
-# No error, and here all have (own_root): MPICH has done something that nobody asked
-# for, and the result looks right. MPI forbids it, and does not check [mpi]. With other
-# sizes, or one rank that is mistaken, the same fault can hang. `Dup` makes a
-# communicator with the same ranks whose messages never meet those of another. A library
-# that uses MPI makes one for itself, and what our fault may have left behind stays in
-# this one.
+# And if each of two ranks takes the other one for the root? That is for a program that
+# can be ended:
+
+if rank == 0:
+    other_root = """
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+comm.Bcast(bytearray(24), root=1 - comm.rank)
+"""
+    said, ended = mpiexec(other_root, seconds=1.5)
+    print(ended)
+
+if rank == 0:
+    assert ended == "stuck"
+    if mpich.startswith("5.0."):
+        assert got == [[0.0] * 3] * n
+
+# With its own root each rank goes on, and all have rank 0's numbers. It looks right,
+# and nothing promises it: all must name one root, says the standard [mpi], and nobody
+# checks. With the other's root, both wait for ever.
+#
+# `Dup` made a communicator of the same ranks, whose messages never meet those of
+# another. Whatever this fault has left behind stays in there. Libraries that use MPI
+# duplicate their caller's communicator for the same reason.
 
 # --- One rank pickles, the others do not ----------------------------------------------
 
-# `allreduce` and `Allreduce` differ in one letter, and do not belong together. A rank
-# that is stuck in MPI can be freed by one thing alone: the call that is missing. So
-# that this notebook can go on, a second thread makes it, two seconds later.
+# `allreduce` and `Allreduce` differ in one letter. What frees a rank that is stuck in
+# MPI is the call that is missing, and nothing else. So that this notebook can go on, a
+# second thread of each rank makes it, three seconds later.
 
 
-def later(call, *given, seconds=2):
-    """Let a second thread make a call in a while: the one that is missing."""
+def later(call, *given, seconds=3):
+    """Let a second thread make a call in a while: the missing one."""
     threading.Timer(seconds, call, given).start()
 
 
@@ -1376,15 +1372,16 @@ pair = comm.Split(rank < 2)  # the next faults are of ranks 0 and 1
 pair.allreduce(0)  # from now on pair has what it needs for objects
 three = np.ones(3)
 
-# Predict: Rank 0 calls the one, rank 1 the other. What does each of them wait for?
+# Predict: Rank 0 calls the one, rank 1 the other. Both want the sum. What does each of
+# them wait for?
 
-# mpi4py makes the lower-case call of messages that carry pickled objects, and these
-# travel in a communicator of their own. So neither rank ever hears of the other. Had
-# there been no way out, only ending all ranks would have helped.
+# MPI itself says nothing. The lab sees which call each rank is in, and that they do not
+# match. mpi4py makes `allreduce` of messages with pickled objects, in a communicator of
+# its own [mpi4pypickle]. So neither rank ever hears of the other.
 
 # --- Safe when small ------------------------------------------------------------------
 
-# Both ranks of a pair send first and then receive, the deadlock of chapter 6:
+# Both ranks of a pair send first and then receive, which was a deadlock in chapter 6:
 
 
 def swap(mine, theirs):
@@ -1405,10 +1402,10 @@ if rank == 0:
 
 # Predict: With three numbers it worked. And with a million bytes?
 
-# Up to (eager) bytes the message leaves, whether or not somebody receives it, and above
-# that `Send` waits. So such a program passes its tests, and hangs when the arrays grow.
-# To find it in a test, write `Ssend`: it waits for its receiver at any size, as Gloo's
-# `send` does.
+# Here `Send` waits for its receiver, as it does above (eager) bytes, and both wait in a
+# circle. So such a program passes its tests, and hangs when the arrays grow. To find it
+# with small ones, write `Ssend`, which waits at any size [mpi]. To repair it, write
+# `Sendrecv`.
 
 everyone()
 play("ranks")
@@ -1418,25 +1415,7 @@ assert total == world_size * (world_size - 1) // 2
 
 # --- An exception on one rank ---------------------------------------------------------
 
-# For the last two faults, programs of their own, on two fresh ranks:
-
-
-def mpiexec(program, *options, seconds=2):
-    """Return what a program printed, and its exit code, or "stuck"."""
-    beside = shutil.which("mpiexec", path=os.path.dirname(sys.executable))
-    command = [beside or shutil.which("mpiexec"), "-n", "2", sys.executable]
-    told = ("PMI", "HYD", "MPI_", "OMPI_")  # by an mpiexec that started us
-    fresh = {k: v for k, v in os.environ.items() if not k.startswith(told)}
-    out = subprocess.PIPE
-    running = subprocess.Popen([*command, *options, "-c", program], env=fresh,
-                               stdout=out, stderr=subprocess.STDOUT, text=True)
-    try:
-        said, ended = running.communicate(timeout=seconds)[0], running.returncode
-    except subprocess.TimeoutExpired:
-        running.terminate()
-        said, ended = running.communicate()[0], "stuck"
-    return said, ended
-
+# In a notebook a rank that has raised an exception lives on. A program ends, or should:
 
 everyone()
 if rank == 0:
@@ -1452,7 +1431,7 @@ comm.recv(source=1)
 # Predict: Rank 1 raises, and prints its error. When does the program end?
 
 if rank == 0:
-    said, plain_end = mpiexec(failing)
+    said, plain_end = mpiexec(failing, seconds=2)
     print(plain_end, "ValueError" in said)
     said, guarded_end = mpiexec(failing, "-m", "mpi4py")
     print(guarded_end, "ValueError" in said)
@@ -1462,63 +1441,44 @@ if rank == 0:
 
 # Never. Before rank 1 ends, mpi4py calls `MPI_Finalize`, which waits for the others,
 # and rank 0 waits for a message. With `python -m mpi4py` an exception that nobody
-# catches calls `MPI_Abort` instead, and all ranks end [mpi4pyrun]. Start every program
-# with `mpiexec -n 4 python -m mpi4py program.py`.
+# catches ends in `MPI_Abort`, and so do all ranks [mpi4pyrun]. Start every program by
+# `mpiexec -n 4 python -m mpi4py program.py`.
 
 # --- A rank that dies -----------------------------------------------------------------
 
-# The same program once over MPI, started by `mpiexec`, and once over Gloo, its two
-# processes started by hand:
+# One program, over MPI and over Gloo:
 
 if rank == 0:
     dying = """
-import os, signal, sys
+import os, signal
 {join}
 if rank == 1:
     os.kill(os.getpid(), signal.SIGKILL)
 try:
     receive()
 except RuntimeError as error:
-    print("rank 0 lives:", str(error)[:60])
+    print("rank 0 lives, with a", type(error).__name__)
 """
-    by_mpi = """
+    over_mpi = """
 from mpi4py import MPI
 rank = MPI.COMM_WORLD.rank
 receive = lambda: MPI.COMM_WORLD.recv(source=1)
 """
-    by_gloo = """
+    over_gloo = f"""
 import torch
 from torch import distributed as dist
-rank, file = int(sys.argv[1]), "file://" + sys.argv[2]
+file = "file://{tempfile.mktemp()}"
+rank = 1 if os.fork() == 0 else 0  # one process becomes two
 dist.init_process_group("gloo", file, rank=rank, world_size=2)
 receive = lambda: dist.recv(torch.zeros(1), 1)
 """
 
-
-def by_hand(program):
-    """Return what rank 0 printed."""
-    with tempfile.TemporaryDirectory() as folder:
-        told = [os.path.join(folder, "meeting")]
-        loopback = "lo0" if sys.platform == "darwin" else "lo"
-        local = os.environ | {"GLOO_SOCKET_IFNAME": loopback}
-        both = [
-            subprocess.Popen([sys.executable, "-c", program, str(r), *told],
-                             env=local, stdout=subprocess.PIPE, text=True)
-            for r in (0, 1)
-        ]
-        return [process.communicate(timeout=60)[0] for process in both][0]
-
-
-# Predict: Rank 1 is killed while rank 0 waits for it. In which of the two does rank 0
+# Predict: Rank 1 is killed while rank 0 waits for it. Over which of the two does rank 0
 # live on?
 
 if rank == 0:
-    said, ended = mpiexec(dying.format(join=by_mpi))
-    survived_mpi = "lives" in said
-    print("MPI: exit code", ended)
-    said = by_hand(dying.format(join=by_gloo))
-    survived_gloo = "lives" in said
-    print("Gloo:", said)
+    said, ended = mpiexec(dying.format(join=over_mpi))
+    print("lives" in said, ended)
 
 
 def leave_group():
@@ -1528,31 +1488,35 @@ def leave_group():
 
 
 if rank == 0:
-    assert survived_gloo and not survived_mpi and ended
+    assert "lives" not in said and ended != 0
+    assert not mpich or "CLEANING UP REMAINING PROCESSES" in said
 
-# Gloo's survivor gets an error and still has its variables, as in chapter 5. With
-# `mpiexec` nobody survives: it ends the others, as `torchrun` does. That is the
-# launcher's doing, and for most programs it is what one wants.
+# Over Gloo rank 0 gets an error, as in chapter 5, and goes on. Over MPI it is not
+# asked: `mpiexec` sees that one process has died, says so, and ends the others.
+# `torchrun` does the same [torchrun].
 #
-# | fault | MPI | Gloo, in this book |
+# | fault | what becomes of it over MPI | what helps |
 # | --- | --- | --- |
-# | ranks that wait for ever | no timeout: end the program | an error after the timeout, then `reset` |
-# | an exception on one rank | all hang, without `-m mpi4py` | the others have an error after the timeout |
-# | a rank dies | `mpiexec` ends all | the others have an error at once |
+# | roots differ | a result that looks right, or a hang | one variable for the root, the same on all |
+# | `allreduce` and `Allreduce` | a hang | `where()`; one kind of call in one place |
+# | both send first | a hang, for large messages only | `Ssend` in tests, `Sendrecv` |
+# | an exception | a hang | `-m mpi4py` |
+# | a dead rank | `mpiexec` ends all | checkpoints: chapter 25 |
 
 # --- Which for what -------------------------------------------------------------------
 
-# | what you need | take | because |
+# | you want | take | because |
 # | --- | --- | --- |
-# | to train with PyTorch | `torch.distributed` | DDP and all that the next chapters build on it speak it |
-# | sums of bfloat16 | `torch.distributed` | MPICH 5.0.2 has none |
-# | an error in place of a hang | `torch.distributed` | MPI has no timeout |
-# | more ranks than cores | Gloo | its ranks sleep while they wait |
-# | arrays of NumPy, one core a rank | mpi4py | a smaller latency; prefix sums, derived types, `Put` |
-# | to be started on a cluster | what its manual says | `mpiexec` can start PyTorch's ranks, too: one `bcast` |
+# | to train with PyTorch | `torch.distributed` | DDP and all that the next chapters build speak it |
+# | sums of bfloat16 | `torch.distributed` | MPICH (mpich) has none |
+# | an error in place of a hang | `torch.distributed` | it has a timeout |
+# | small latency, a core for each rank | MPI that spins | (spinning_us) µs against (gloo_us) |
+# | more ranks than cores | Gloo, or MPI that sleeps | who waits leaves the core to others |
+# | NumPy, prefix sums, columns, `Put` | mpi4py | PyTorch has none of them |
+# | to start on a cluster | what its manual says | ranks of `mpiexec` get a group of PyTorch by one `bcast` |
 #
-# They get on well in one process, as this page has shown: start with `mpiexec`, tell
-# each other the address, train with `torch.distributed`.
+# They get on well in one process: start with `mpiexec`, broadcast an address, and train
+# with `torch.distributed`.
 
 # --- What you can do now --------------------------------------------------------------
 
@@ -1568,9 +1532,11 @@ if rank == 0:
 
 #     mpiexec -n 4 python scripts/09_mpi.py
 #
-# `python scripts/09_mpi.py` starts `mpiexec` itself. A batch system has its own words
-# for where the ranks run, and often its own MPI: build mpi4py against that one. If all
-# ranks say that they are rank 0 of 1, `mpiexec` belongs to another MPI than mpi4py.
+# `python scripts/09_mpi.py` starts `mpiexec` itself. All ranks must be on one host, as
+# some cells share files and memory. The extra `ranklab[mpi]` installs MPICH and mpi4py.
+# A cluster has an MPI of its own as a rule, which knows its network: there, build
+# mpi4py against that one. If every rank says that it is rank 0 of 1, `mpiexec` and
+# mpi4py belong to two different MPIs.
 
 # --- Where to read on -----------------------------------------------------------------
 

@@ -732,24 +732,25 @@ if rank == 0:
     more = many_tensors_by_rank[0] - 1  # messages than the second has
     result("message_ms", (median_ms[0] - median_ms[1]) / more, varies=True)
 
-# The first version takes (first_over_second) times as long as the second. So each of
-# its additional messages costs about (message_ms) ms, where one waits for each. The
-# third starts its (n_buckets) messages before it waits for any. Against one message for
-# each, buckets save most of the latencies. Against one for all they add a few, and are
-# worth that only if backward hides some of the messages, as in the fourth version. Does
-# it, here? The fourth takes (fourth_over_third) times as long as the third, on (cores)
-# cores. Compare that with the ranges printed above: where two of them have a part in
-# common, the ratio of their medians says little.
+# The first version takes (first_over_second) times as long as the second, for the same
+# bytes. Each additional message costs it about (message_ms) ms, as a rank waits for
+# each before it starts the next. The third sends only (n_buckets). Compared with the
+# second it pays a few more latencies. In return it copies into tensors that it already
+# has, and a bucket travels while the next one is filled. But filling is only copying,
+# and short. The fourth sends during backward, which lasts longer than filling. Is its
+# step shorter? On (cores) cores it takes (fourth_over_third) times as long as the
+# third. If the ranges printed for these two overlap, that ratio says little.
 #
 # Here the cores carry the bytes themselves, and a core that sends does not compute.
-# With as many cores as ranks none is left over to send, and with fewer the ranks
-# already share them. Overlap hides waiting, and moves no work away. So this machine is
-# a poor place to see what it gains.
+# Where no core is to spare, whatever is sent earlier takes its time from backward:
+# overlap fills waiting, and removes no work. A spare core could send, but shares its
+# memory with those that compute. So what overlap gains here says little about a
+# cluster.
 #
-# In a cluster a network card sends by itself, and it is slower than memory. So let two
-# of the ranks have the machine to themselves, and give them such a network, a `Link`.
-# Their all-reduce is the real one, but its handle is not done before a slower link
-# would have been done. In the meantime the rank sleeps and needs no core.
+# There a network card sends by itself, and it is slower than memory. So let two of the
+# ranks have the machine to themselves, and give them such a network, a `Link`. Their
+# all-reduce is the real one, but its handle is not done before a slower link would have
+# been done. In the meantime the rank sleeps and needs no core.
 
 everyone()
 play("ranks")
@@ -897,8 +898,8 @@ if rank == 0:
 # If all of the sending could hide, that would save (link_most) of the upper step, by
 # the numbers of the link. But behind forward nothing can hide: while it runs there is
 # no gradient to send. So overlap saves at most the smaller of the two, the sending and
-# backward, and a little less, because the first bucket has to be filled before anything
-# can leave.
+# backward, and somewhat less: nothing leaves before the first bucket is full, and the
+# last bucket is full only when backward ends.
 
 # --- How large a bucket? --------------------------------------------------------------
 
@@ -932,7 +933,8 @@ def overlapped_seconds(bucket_bytes, forward, backward, alpha, beta,
 
 # The link's α and β are what we made them. The cost on the cores is measured by itself:
 # the operating system counts how long all threads of a process have kept a core busy,
-# those of Gloo included.
+# those of Gloo included. We count all of it against the core that computes, which is
+# too much where cores are to spare.
 #
 # Predict: Between one bucket for all and one for each tensor: where is the step
 # shortest? And with one for each, what takes longer, the link or the core?
@@ -1056,8 +1058,10 @@ if rank == 0:
 # - Beyond that it never rests. It begins after T/k, when the first bucket is full, and
 #   is done kα + S/β later. The sum is least for k = √(T/α).
 #
-# The best number is the larger of the two: `tests/chapters/test_seconds_predicted.py`
-# holds it against the best of 400, for four networks.
+# Call the first number a = (T − S/β)/α, the second b = √(T/α). Up to a, more buckets
+# help; beyond a, only up to b. So the best number is the larger of the two:
+# `tests/chapters/test_seconds_predicted.py` holds it against the best of 400, for four
+# networks.
 
 # --- Three ways to get it wrong -------------------------------------------------------
 

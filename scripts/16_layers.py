@@ -1735,20 +1735,6 @@ def leave_group():
     dist.destroy_process_group()
 
 
-# From ranklab.taught.feeding:
-
-
-def cores_are_free():
-    """Have fewer than twice as many programs as cores something to do?
-
-    Our own count, too. False with one core, and where the system does not
-    count them, as Windows does not.
-    """
-    if (os.cpu_count() or 1) < 2 or not hasattr(os, "getloadavg"):
-        return False
-    return os.getloadavg()[0] < 2 * os.cpu_count()
-
-
 # Cut between layers, n ranks train at the speed of one. If the model fits on one rank,
 # data parallelism is better: the same n ranks, each on a processor of its own, have up
 # to n times the speed (chapter 12). What remains is the model that does not fit. How

@@ -87,13 +87,7 @@ class Forms:
         return None if self.check else notebook.write(form)
 
     def _make_files_to_work_in(self, nb) -> None:
-        try:
-            texts = exercise_files.files(nb)
-        except FormError as error:
-            self._fail(str(error))
-            self._keep_files_of(manuscript.name_of(nb))
-            return
-        for name, text in texts.items():
+        for name, text in self._texts(nb, exercise_files.files).items():
             path = self.root / name
             if not self.stubs and self._is_worked_on(path):
                 self._made.add(path)
@@ -146,18 +140,21 @@ class Forms:
     def _make_files(self, nb, forms) -> None:
         """Write the files that ``forms(nb)`` gives, path -> text."""
         chapter = manuscript.name_of(nb)
-        try:
-            texts = forms(nb)
-        except FormError as error:
-            self._fail(str(error))
-            self._keep_forms_of(chapter)
-            return
-        for name, text in texts.items():
+        for name, text in self._texts(nb, forms).items():
             other = self._given.setdefault(name, chapter)
             if other != chapter:
                 self._fail(f"{chapter}: {name} is what {other} gives, too. Take another name.")
             else:
                 self._write(self.root / name, text)
+
+    def _texts(self, nb, forms) -> dict[str, str]:
+        """What ``forms(nb)`` gives, path -> text; nothing if it fails: then all stays as it is."""
+        try:
+            return forms(nb)
+        except FormError as error:
+            self._fail(str(error))
+            self._keep_forms_of(manuscript.name_of(nb))
+            return {}
 
     def _write(self, path: Path, text: str) -> None:
         self._made.add(path)

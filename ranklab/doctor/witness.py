@@ -73,7 +73,7 @@ class Witness:
         ipython.answer_requests(kernel, REQUEST, self._answer)
         ipython.in_control_thread(kernel, self._sample, SAMPLE)
         ipython.keep_silent_on_exit()
-        ipython.show_the_line_that_raised()
+        ipython.write_short_tracebacks(kernel.shell)
         ipython.wrap_cells(kernel, self._telling_of_collectives)
         if folder is not None:
             self._leave_last_words(folder)

@@ -86,16 +86,6 @@ def remember_source(file, text):
     linecache.cache[file] = (len(text), None, lines, file)  # without a time, it is kept
 
 
-def is_remembered(file):
-    """Is the text of `file` kept in memory, as that of every cell is?
-
-    Without it: an error in a `try` with a `finally` names the wrong line.
-    """
-    import linecache
-
-    return file in linecache.cache
-
-
 def is_cached(function):
     """Has `functools.lru_cache` made this function?
 

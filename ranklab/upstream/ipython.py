@@ -8,13 +8,12 @@ import sys
 import warnings
 from dataclasses import dataclass
 
-from ranklab.upstream import cpython
-
-# How IPython heads a frame: "Cell In[3], line 2, in f(x)" or "File ~/a/b.py:2, in f(x)".
+# How IPython heads a frame: "Cell In[3], line 2 in f" or "File ~/a/b.py:2 in f"; where the reader
+# has chosen another `%xmode`, "Cell In[3], line 2, in f(x)".
 _CELL = re.compile(r"\s*(?:Cell|Input) In ?(\[\d+\])")
 _FILE = re.compile(r"\s*File (\S+\.py)[:,]")
 _LINE = re.compile(r"(?:line |\.py:)(\d+)")
-_FUNCTION = re.compile(r", in ([^\s(<]+)\(")
+_FUNCTION = re.compile(r"\d,? in ([^\s(<]+)")
 _ARROW = re.compile(r"-+> ?(\d+) (.*)")
 _FILE_OF_CELL = re.compile(r"ipykernel_\d+|<ipython-input")
 
@@ -133,22 +132,11 @@ def last_traceback(shell):
     )
 
 
-def show_the_line_that_raised():
-    """Let IPython name the line that raised, not the one that a `finally` ran last.
+def write_short_tracebacks(shell):
+    """Let an error be told by Python's own traceback, without the lines around those of its frames.
 
-    It confuses the two where a frame's file is on no disk, which goes for every cell. The way that
-    is right takes long, too long for the thousand frames of a recursion.
+    To show these, IPython parses the files of all frames: seconds, and a core for each rank.
 
-    Without it: an error in a `try` with a `finally` names the wrong line.
+    Without it: a cell that fails in torch's code ends seconds later.
     """
-    from IPython.core import ultratb
-
-    length_of_file = getattr(ultratb, "get_line_number_of_frame", None)
-
-    def length(frame):
-        is_cell = cpython.is_remembered(frame.f_code.co_filename)
-        long = isinstance(getattr(sys, "last_value", None), RecursionError)
-        return 0 if is_cell and not long else length_of_file(frame)
-
-    if length_of_file is not None:
-        ultratb.get_line_number_of_frame = length
+    shell.InteractiveTB.set_mode("Plain")

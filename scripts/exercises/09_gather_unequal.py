@@ -1,27 +1,28 @@
 # Generated from book/09_mpi.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 6a9a3f0ec8d1).
+# Once this file is changed, `make forms` leaves it alone (as generated: 77f85b102f5e).
 #
 # === Parts of unequal length ==========================================================
 #
-# Fill in, about 8 minutes. Every rank has a flat tensor of its own length, all of one
-# type. `gather_unequal(comm, x)` returns all of them, one after the other in rank
-# order, in one tensor on every rank. Gloo's all-gather wants equal lengths. MPI's
-# `Allgatherv` (v for vector) takes `[box, counts]`, where `counts` is the list of all
-# lengths. The numbers are to travel as buffers.
+# Fill in, about 8 minutes. MPI's `Allgatherv` (v for vector) gathers parts of unequal
+# length. In PyTorch, write `gather_unequal(x)`: every rank has a flat tensor of its own
+# length, all of one type, and on every rank it returns all of them in one flat tensor,
+# in rank order. With [1.] on rank 0 and [2., 3.] on rank 1 it is [1., 2., 3.]. Gloo's
+# all-gather wants boxes of one length.
 #
 #     python scripts/exercises/09_gather_unequal.py
 #
 # says what is missing or wrong (in the book's environment: `source .venv/bin/activate`).
 
 import torch
+import torch.distributed as dist
 
 
-def gather_unequal(comm, x):
+def gather_unequal(x):
     """Return all ranks' numbers in one flat tensor, on every rank."""
-    # TODO: the lengths of all; a box for all numbers; then Allgatherv.
+    n = dist.get_world_size()
+    # TODO: gather the lengths; then the numbers, filled up to one length.
     # YOUR CODE HERE
     raise NotImplementedError()
-    return box
 
 
 if __name__ == "__main__":

@@ -32,6 +32,12 @@ def parameters():
     return [Tensor(np.full(shape, 0.5), requires_grad=True) for shape in ((3, 2), 4)]
 
 
+def arrays_of(optimizer):
+    states = optimizer.state_dict().values()
+    entries = [entry for state in states if isinstance(state, list) for entry in state]
+    return [entry for entry in entries if isinstance(entry, np.ndarray)]
+
+
 def follow(optimizer, steps):
     for grads in steps:
         for p, grad in zip(optimizer.params, grads):
@@ -68,7 +74,9 @@ def test_resumed_is_uninterrupted_to_the_bit(name):
     follow(first, gradients(7)[:4])
     saved = copy.deepcopy(first.state_dict())
     second = kind([Tensor(p.array.copy(), requires_grad=True) for p in first.params], lr=5)
+    kept = [id(array) for array in arrays_of(second)]
     second.load_state_dict(saved)
+    assert [id(array) for array in arrays_of(second)] == kept  # in place: others may hold them
     follow(first, gradients(3, seed=1))  # goes on with arrays of its own
     assert all((a == b).all() for a, b in zip(whole, follow(second, gradients(7)[4:])))
     assert second.state_dict()["lr"] == options["lr"]
@@ -85,9 +93,7 @@ def test_the_type_of_a_parameter_is_kept_and_memory_does_not_grow():
         grown, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert grown < 10_000
-        arrays = [a for state in optimizer.state_dict().values() if isinstance(state, list)
-                  for a in state if isinstance(a, np.ndarray)]  # fmt: skip
-        assert {array.dtype for array in [p.array, *arrays]} == {np.dtype(np.float32)}
+        assert {array.dtype for array in [p.array, *arrays_of(optimizer)]} == {np.dtype(np.float32)}
         optimizer.reset_grad()
         assert p.grad is None
 

@@ -5,10 +5,12 @@ seed/train_script.txt has it as it was written. Changed are its imports and its 
 
 import pickle
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from launch import BLOCK
 from tiers import few
 from under_mpi import mpiexec, needs_mpi
 
@@ -38,11 +40,36 @@ def few_images(tmp_path):
     """A folder like CIFAR-10's, of noise: small, and of no size that ranks could share evenly."""
     draw, folder = np.random.default_rng(0), tmp_path / "cifar-10-batches-py"
     folder.mkdir()
-    for n in range(1, 6):
+    for name in (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"):
         data = draw.integers(0, 256, (IMAGES // 5, 3072), dtype=np.uint8)
         batch = {b"data": data, b"labels": draw.integers(0, 10, IMAGES // 5).tolist()}
-        (folder / f"data_batch_{n}").write_bytes(pickle.dumps(batch, protocol=3))
+        (folder / name).write_bytes(pickle.dumps(batch, protocol=3))
     return str(folder)
+
+
+@needs_mpi
+@pytest.mark.parametrize(
+    "framework", few(["numpy", "torch"], lambda framework: framework == "numpy")
+)
+def test_what_became_of_it_stands_alone(framework, few_images, tmp_path):
+    """The book's program has its lines, of all ranks' images, and runs where ranklab is not."""
+    (tmp_path / "sitecustomize.py").write_text(BLOCK)
+    script = shutil.copy(HERE.root / "scripts" / "13_train_resnet.py", tmp_path)
+    options = ["--epochs", "1", "--data", few_images, "--framework", framework]
+    done = mpiexec(2, script, *options, PYTHONPATH=str(tmp_path), PYTHONUNBUFFERED="")
+    assert done.returncode == 0, done.stdout
+    parts = [int(n) for n in re.findall(r"^partitioned dataset length: (\d+)$", done.stdout, re.M)]
+    assert len(parts) == 2 and sum(parts) == IMAGES
+    (said,) = re.findall(r"^acc: (.*); avg_loss: (.*)$", done.stdout, re.M)
+    assert (128 * float(said[0])).is_integer() and 2 < float(said[1]) < 4
+    for line in (
+        f"original dataset length: {IMAGES}",
+        "epoch: 1/1",
+        r"Training Time: \d+\.\d+",
+        r"test accuracy: 0\.\d+",
+        r"CIFAR-10 \(Krizhevsky, 2009\)\. License: .+",
+    ):
+        assert len(re.findall(f"^{line}$", done.stdout, re.M)) == 1, line
 
 
 @needs_mpi

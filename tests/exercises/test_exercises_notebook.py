@@ -11,7 +11,6 @@ import psutil
 import pytest
 from exercises_made_up import SOON, all_of, checkers, made_up_exercises
 from kernels import Notebook, all_ended, wait_until
-from tiers import few
 
 pytestmark = pytest.mark.timeout(180)
 __all__ = ["made_up_exercises"]
@@ -96,18 +95,24 @@ def test_one_that_died_is_replaced(notebook):
     wait_until(lambda: all_ended(everything), SOON)
 
 
-@pytest.mark.parametrize(
-    "sign", few([signal.SIGKILL, signal.SIGTERM], lambda s: s == signal.SIGKILL)
-)
-def test_nothing_outlives_the_kernel(made_up_exercises, sign):
+def ends_with_its_kernel(notebook, sign):
+    notebook.run('check("spread", lambda x, src: None)')
+    everything = all_of(checkers(notebook.pid)[0])
+    assert len(everything) > 6
+    os.kill(notebook.pid, sign)
+    wait_until(lambda: all_ended(everything), SOON)
+
+
+def test_nothing_outlives_a_kernel_that_is_killed(notebook):
+    ends_with_its_kernel(notebook, signal.SIGKILL)  # so this is the last test with that notebook
+
+
+@pytest.mark.everything
+def test_nothing_outlives_a_kernel_that_is_told_to_end(made_up_exercises):
     notebook = Notebook()
     try:
         notebook.run(CELLS.strip())
-        notebook.run('check("spread", lambda x, src: None)')
-        everything = all_of(checkers(notebook.pid)[0])
-        assert len(everything) > 6
-        os.kill(notebook.pid, sign)
-        wait_until(lambda: all_ended(everything), SOON)
+        ends_with_its_kernel(notebook, signal.SIGTERM)
     finally:
         notebook.close()
 

@@ -266,7 +266,7 @@ def test_a_mismatch_that_gives_wrong_results_is_an_error(patient, fault):
     "name",
     few(
         ["swapped", "other_collective", "other_size", "other_bytes", "other_dtype"],
-        lambda name: name in ("swapped", "other_size"),
+        lambda name: name == "other_size",
     ),
 )
 def test_debug_finds_a_mismatch_at_once_and_everybody_lives(checking, name):

@@ -137,6 +137,7 @@ def test_one_that_does_not_import_in_time_is_given_up(tmp_path, monkeypatch):
         Ranks(2)
 
 
+@pytest.mark.everything
 def test_a_second_ranks_has_the_importer_of_the_first(start):
     assert imported_by(start()) == imported_by(start())
 
@@ -246,6 +247,7 @@ def test_engines_that_are_not_forked_keep_no_importer(start, monkeypatch):
     assert has_ended(its)
 
 
+@pytest.mark.everything
 def test_a_guardian_that_was_killed_is_replaced_with_the_rest(start):
     ranks = start()
     folder, guardian, its = ranks.folder, ranks._guardian, psutil.Process(imported_by(ranks))

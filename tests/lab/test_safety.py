@@ -292,6 +292,7 @@ def start_a_kernel():
     return kernel, int(guardian_pid), folder
 
 
+@pytest.mark.everything
 def test_the_next_start_cleans_up_after_a_crash_and_leaves_the_living_alone(temporary):
     dead, its_guardian, stale = start_a_kernel()
     living, _, folder = start_a_kernel()

@@ -127,7 +127,7 @@ def _(ranks):
     assert "raise SystemExit(1)" in COLOR.sub("", answer_to(result).traceback)
 
 
-@HERE.tries(ipython.show_the_line_that_raised)
+@HERE.tries(ipython.write_short_tracebacks)
 def _(ranks):
-    (header, line), *_ = frames_told(ranks, "try:\n    1 / 0\nfinally:\n    x = 1")
-    assert (header.line, line) == (2, "1 / 0")
+    told = COLOR.sub("", failure_of(ranks, "try:\n    1 / 0\nfinally:\n    x = 1").traceback)
+    assert "line 2\n    1 / 0\n" in told and "x = 1" not in told

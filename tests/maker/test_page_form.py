@@ -34,9 +34,9 @@ COLOR_RULES = ["color-contrast", "link-in-text-block"]
 # Each word of code is an element, which takes axe most of its time. They are colored alike on all
 # pages: elsewhere than on this one, a cell's code is one element.
 WITH_WORDS = f"{CHAPTERS[0]}.html"
-# Of colors, what chapters have is the same in all of them: style sheets set them.
+# What axe looks at, chapters have all alike: it comes from the site's templates and style sheets.
 SOME_PAGES = {*CHAPTERS[::4], *OTHERS}
-with_colors = pytest.mark.parametrize(
+looked_at_by_axe = pytest.mark.parametrize(
     "page", few(PAGES, lambda name: name in SOME_PAGES), indirect=True
 )
 PLAIN_CODE = """document.querySelectorAll("div.highlight pre").forEach(
@@ -62,19 +62,20 @@ def serious_violations(page, within=None, but=(), **only):
     ]
 
 
+@looked_at_by_axe
 def test_a_page_is_accessible(page):
     assert page.evaluate("document.documentElement.dataset.theme") == "light"
     serious = serious_violations(page, but=COLOR_RULES, type="tag", values=EVERY_RULE)
     assert not serious, "\n\n".join(serious)
 
 
-@with_colors
+@looked_at_by_axe
 def test_a_page_is_readable_in_the_light(page):
     serious = serious_violations(page, type="rule", values=COLOR_RULES)
     assert not serious, "\n\n".join(serious)
 
 
-@with_colors
+@looked_at_by_axe
 def test_a_page_is_readable_in_the_dark(page):
     theme = "theme => Object.assign(document.documentElement.dataset, {theme, mode: theme})"
     page.evaluate(theme, "dark")

@@ -11,7 +11,7 @@ import pytest
 from launch import results_in, run_script
 from small_notebooks import IMPORTS, RANKS, whole, with_ranks
 
-BY_MPI = 'ranks = Ranks(2, engines="mpi")'
+BY_MPI = 'ranks = Ranks(4, engines="mpi")'
 MPI = "%%px\nfrom mpi4py import MPI\nn = MPI.COMM_WORLD.size"
 INSIDE = "%%px\ndef size():\n    from mpi4py import MPI\n    return MPI.COMM_WORLD.size"
 
@@ -20,9 +20,9 @@ TOLD = ("PMI_", "PMIX_", "OMPI_", "HYDRA", "RANK", "WORLD_SIZE", "LOCAL_")
 
 
 def environment(**more):
-    """This one's, without what would make a rank of a script."""
+    """This one's, without what would make a rank of a script; two ranks are enough."""
     here = {name: value for name, value in os.environ.items() if not name.startswith(TOLD)}
-    return {**here, **more}
+    return {**here, "RANKLAB_RANKS": "2", **more}
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def run(*command, **more):
 
 def test_a_script_says_its_launchers():
     text = whole(IMPORTS, BY_MPI, MPI)
-    assert "ways:\n#     python x.py\n#     mpiexec -n 2 python x.py\n#\n" in text
+    assert "ways:\n#     python x.py\n#     mpiexec -n 4 python x.py\n#\n" in text
     assert "\n# pip install mpi4py mpich torch\n" in text
     apart = whole(IMPORTS, RANKS, MPI)
     assert "\n#     mpiexec" not in apart and "\n#     torchrun" in apart
@@ -99,8 +99,8 @@ WHOLE = (
 def test_by_itself_it_starts_as_many_as_it_is_told(script, tmp_path):
     """Gloo and MPI in the same processes; what the kernel pulls, pushes and calls."""
     path = script(*WHOLE)
-    told = results_in(run_script(path, "alone", 3, tmp_path, limit=100))
-    wanted = {"n": [3] * 3, "y": [18.0] * 3, "values": [6, 7, 8], "pushed": [5] * 3}
+    told = results_in(run_script(path, "alone", 2, tmp_path, limit=100))
+    wanted = {"n": [2] * 2, "y": [6.0] * 2, "values": [6, 7], "pushed": [5] * 2}
     assert told == {name: str(value) for name, value in wanted.items()}
 
 

@@ -1,80 +1,86 @@
-"""An all-gather of tensors of different length."""
+"""What MPI calls Allgatherv, over torch.distributed."""
 
 import torch
+import torch.distributed as dist
 
-from ranklab.checks.mpi._watched import world
 from ranklab.exercises import Case, Exercise, Mistake
 
-FEW = 1000  # bytes that may be pickled: a length takes some 10
-PICKLED = "The numbers are right, but they were pickled: {} bytes. They are to be a buffer."
-COUNTS = "counts = comm.allgather(len(x))"
-BOX = "torch.empty(sum(counts), dtype=x.dtype)"
+LONGEST = "longest = int(max(lengths))"
+CUT = "box[:length] for box, length in zip(boxes, lengths)"
 
 
 def case(what, *lengths, dtype=torch.float32):
+    """Rank r has lengths[r] numbers, of which none is zero."""
+
     def make(rank, world_size):
         return ((torch.arange(lengths[rank]) + 10 * (rank + 1)).to(dtype),)
 
     return Case(what, make, ranks=len(lengths))
 
 
-def drive(answer, x):
-    comm = world()
-    result = answer(comm, x)
-    if comm.pickled > FEW:
-        raise RuntimeError(PICKLED.format(comm.pickled))
-    return result
-
-
-def by_one_broadcast_each(comm, x):
-    lengths = [0] * comm.size
+def by_broadcasts(x):
     parts = []
-    for root in range(comm.size):
-        lengths[root] = comm.bcast(len(x), root)
-        part = x.clone() if root == comm.rank else x.new_empty(lengths[root])
-        comm.Bcast(part, root)
+    for root in range(dist.get_world_size()):
+        length = torch.tensor(len(x))
+        dist.broadcast(length, root)
+        part = x.clone() if root == dist.get_rank() else x.new_empty(int(length))
+        dist.broadcast(part, root)
         parts.append(part)
     return torch.cat(parts)
 
 
+def by_objects(x):
+    parts = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, x)
+    return torch.cat(parts)
+
+
+def unpadded(x):
+    boxes = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(boxes, x)
+    return torch.cat(boxes)
+
+
 exercise = Exercise(
     cases=[
-        case("3 numbers and 1", 3, 1),
-        case("1,000 numbers and 2,000, of float64", 1000, 2000, dtype=torch.float64),
-        case("none and 4, of int64", 0, 4, dtype=torch.int64),
-        case("as many on each", 2, 2),
+        case("3, 1, 2 and 5 numbers", 3, 1, 2, 5),
+        case("none, 4 and 2, of int64", 0, 4, 2, dtype=torch.int64),
+        case("as many on each, of float64", 2, 2, dtype=torch.float64),
+        case("nobody has any", 0, 0),
+        case("alone", 3),
     ],
     twin=lambda inputs: [torch.cat([x for (x,) in inputs])] * len(inputs),
-    drive=drive,
     limit=5.0,
-    hint="The lengths of all by comm.allgather, then the numbers of all by comm.Allgatherv.",
+    hint="Two all-gathers: the lengths, then tensors that are filled up to the longest.",
     mistakes=[
         Mistake(
-            "Objects are for the lengths. The numbers go as a buffer, by Allgatherv.",
-            {COUNTS: "return torch.cat(comm.allgather(x))"},
-            happened="error",
-            test=lambda seen: "were pickled" in seen.error,
+            "The filling is still there: of each box, only as many numbers count as its rank has.",
+            {CUT: "box for box in boxes"},
         ),
         Mistake(
-            "Without counts, mpi4py cuts the box into equal parts. Say how long they are: "
-            "[box, counts].",
-            {"[box, counts]": "box"},
-            happened=("error", "returned"),
-            test=lambda seen: seen.happened == "returned" or "Message truncated" in seen.error
-            or "divisible" in seen.error,
+            "Every box is cut to this rank's own length. Each rank has another one.",
+            {CUT: "box[: len(x)] for box in boxes"},
         ),
         Mistake(
-            "The box is too small: it needs room for the numbers of all ranks.",
-            {BOX: "torch.empty_like(x)"},
-            happened="error",
-            test=lambda seen: "message" in seen.error.lower(),
+            "The parts are all there, in another order than that of the ranks.",
+            {CUT: "box[:length] for box, length in [*zip(boxes, lengths)][::-1]"},
         ),
         Mistake(
-            "The box has the type of other numbers than x.",
-            {BOX: "torch.empty(sum(counts))"},
-            happened=("error", "returned"),
-            test=lambda seen: seen.found == "dtype" or seen.happened == "error",
+            "The longest of all ranks must fit, not only this rank's own numbers: all boxes are of "
+            "one length, the same on every rank.",
+            unpadded,
+            {LONGEST: "longest = len(x)"},
+            happened=("error", "stuck", "died"),
+            test=lambda seen: (
+                len({len(x) for (x,) in seen.inputs}) > 1
+                and not seen.error.startswith(("NameError", "TypeError"))
+            ),
+        ),
+        Mistake(
+            "The boxes must have the type of x.",
+            {"x.new_zeros(longest)": "torch.zeros(longest)"},
+            test=lambda seen: seen.found == "dtype",
         ),
     ],
-    also_right=[by_one_broadcast_each],
+    also_right=[by_broadcasts, by_objects],
 )

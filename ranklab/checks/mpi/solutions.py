@@ -6,47 +6,48 @@ def total_on_rank_3():
     """Return "a", "b", "c" or "d"."""
     return "b"
 
-# %% check('head_and_body', head_and_body)
-
-import torch
-
-
-def head_and_body(comm, x, root):
-    """Return rank root's tensor on every rank; its numbers as a buffer."""
-    body = x.contiguous() if comm.rank == root else None
-    head = (x.shape, x.dtype) if comm.rank == root else None
-    shape, dtype = comm.bcast(head, root)
-    if comm.rank != root:
-        body = torch.empty(shape, dtype=dtype)
-    comm.Bcast(body, root)
-    return body
-
 # %% check('gather_unequal', gather_unequal)
 
 import torch
+import torch.distributed as dist
 
 
-def gather_unequal(comm, x):
+def gather_unequal(x):
     """Return all ranks' numbers in one flat tensor, on every rank."""
-    counts = comm.allgather(len(x))
-    box = torch.empty(sum(counts), dtype=x.dtype)
-    comm.Allgatherv(x, [box, counts])
-    return box
+    n = dist.get_world_size()
+    lengths = [torch.empty(1, dtype=torch.int64) for _ in range(n)]
+    dist.all_gather(lengths, torch.tensor([len(x)]))
+    longest = int(max(lengths))
+    filled = x.new_zeros(longest)
+    filled[: len(x)] = x
+    boxes = [torch.empty_like(filled) for _ in range(n)]
+    dist.all_gather(boxes, filled)
+    return torch.cat([box[:length] for box, length in zip(boxes, lengths)])
 
-# %% check('mpi_bf16_sum', mpi_bf16_sum)
+# %% check('add_bf16', add_bf16)
 
 import torch
 
 
-def mpi_bf16_sum(comm, x):
-    """Replace x, flat and of bfloat16, by the sum of all ranks' x."""
-    from mpi4py import MPI
+def add_bf16(a, b, datatype):
+    """Add a's bfloat16 to b's; a and b are memory, datatype is not needed."""
+    a = torch.frombuffer(a, dtype=torch.bfloat16)
+    b = torch.frombuffer(b, dtype=torch.bfloat16)
+    b += a
 
-    def add(a, b, datatype):
-        a = torch.frombuffer(a, dtype=torch.bfloat16)
-        b = torch.frombuffer(b, dtype=torch.bfloat16)
-        b += a
+# %% check('split', split)
 
-    operation = MPI.Op.Create(add, commute=True)
-    comm.Allreduce(MPI.IN_PLACE, x.view(torch.int16), operation)
-    operation.Free()
+import torch.distributed as dist
+
+
+def split(color):
+    """Return a process group of all ranks of this color; None for None."""
+    colors = [None] * dist.get_world_size()
+    dist.all_gather_object(colors, color)
+    mine = None
+    for each in sorted(set(colors) - {None}):
+        members = [r for r, other in enumerate(colors) if other == each]
+        group = dist.new_group(members)
+        if each == color:
+            mine = group
+    return mine
