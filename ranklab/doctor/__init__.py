@@ -3,7 +3,8 @@
 On each rank, also while that is stuck:
 
 - witness.py: answers for the main thread
-- calls.py: reads which communication that is in
+- calls.py, mpi_calls.py: read which communication that is in, of torch or of MPI
+- expressions.py: what the source says where a frame stands
 - sockets.py: finds the connections to shut
 
 In the kernel:

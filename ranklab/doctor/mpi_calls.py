@@ -11,6 +11,7 @@ import types
 
 from ranklab.doctor import expressions
 from ranklab.doctor.expressions import UNKNOWN
+from ranklab.errors import named
 
 SENDS = {"send", "ssend", "bsend", "rsend", "isend", "issend"}
 RECEIVES = {"recv", "probe", "mprobe", "irecv"}
@@ -118,7 +119,7 @@ class _Look:
         group, world = comm.Get_group(), mpi.COMM_WORLD.Get_group()
         ranks = list(group.Translate_ranks(range(group.size), world))
         group.Free(), world.Free()
-        return {"ranks": ranks, "group": comm.Get_name() or f"of ranks {ranks}"}
+        return {"ranks": ranks, "group": comm.Get_name() or f"of {named(ranks)}"}
 
     def _message(self, name, given, ranks):
         sent = self._end("send", given.get("dest", UNKNOWN), given.get("tag", 0), ranks)
@@ -134,9 +135,10 @@ class _Look:
         return {**received, "payload": described(payload), "also": sent}
 
     def _end(self, kind, peer, tag, ranks):
-        known = peer is not UNKNOWN and (peer == self.mpi.ANY_SOURCE or bool(ranks))
-        tag = None if tag is UNKNOWN or tag == self.mpi.ANY_TAG else tag
-        return {"kind": kind, "peer": _translated(peer, ranks), "known": known, "tag": tag}
+        rank = _translated(peer, ranks)
+        known = rank is not None or (type(peer) is int and peer == self.mpi.ANY_SOURCE)
+        tag = tag if type(tag) is int and tag != self.mpi.ANY_TAG else None
+        return {"kind": kind, "peer": rank, "known": known, "tag": tag}
 
     def _operation(self, op):
         if type(op) is not self.mpi.Op:

@@ -83,9 +83,16 @@ def wait(call, whom=None):
         return f"{waits} {_end(call, what)}{also}"
     details = [call["op"] if call["op"] != "SUM" else ""]
     details += [f"root {call['root']}"] if call["root"] is not None else []
+    details += _communicator(call)
     details = f" ({', '.join(filter(None, details))})" if any(details) else ""
     others = "" if whom is None else f" for rank {whom}"
     return f"waits in {call['name']}{of}{details}{others}"
+
+
+def _communicator(call):
+    """Name a communicator of MPI that is not the world's."""
+    other = call.get("mpi") and call["group"] not in ("", "MPI_COMM_WORLD")
+    return [f"communicator {call['group']}"] if other else []
 
 
 def _end(call, what):
@@ -175,10 +182,11 @@ def called(collective):
 def _crossed(diagnosis):
     sender, receiver = (diagnosis.reports[rank] for rank in diagnosis.crossed)
     what = "tag" if sender.call["tag"] != receiver.call["tag"] else "group"
+    name = "communicator" if what == "group" and "mpi" in sender.call else what
     return (
-        f"Rank {sender.rank} sends to rank {receiver.rank} with {what} {sender.call[what]} "
+        f"Rank {sender.rank} sends to rank {receiver.rank} with {name} {sender.call[what]} "
         f"({sender.line}), and rank {receiver.rank} receives from rank {sender.rank} with "
-        f"{what} {receiver.call[what]} ({receiver.line}): that is another message."
+        f"{name} {receiver.call[what]} ({receiver.line}): that is another message."
     )
 
 

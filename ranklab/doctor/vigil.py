@@ -169,8 +169,8 @@ class Vigil:
         """Say how a rank is lost that waits in MPI, where only its end gets it out; "" for none."""
         inside = [r for r in diagnosis.in_mpi if r in replies.asked(self._result)]
         waited = max((diagnosis.reports[r].seconds for r in inside), default=0)
-        if not inside:
-            return ""
+        if not inside or "failing" in {report.state for report in diagnosis.reports.values()}:
+            return ""  # of the error that is being written, more can be told then
         if self._ranks.lost:
             return "before"
         if diagnosis.stuck and "failed" in ended.values():

@@ -43,7 +43,8 @@ class Ranks:
     """`n` processes as the ranks of one process group.
 
     backend, device: by default what fits: NCCL with a GPU for each rank, else Gloo.
-    timeout: seconds that a rank waits for another one before it gives up with an error.
+    timeout: seconds that a rank waits for another one before it gives up with an error. In MPI it
+    cannot give up: the cell ends all the same, and the ranks need a restart.
     debug: PyTorch's own checks for collectives that do not match. Slow: never time with it.
     engines: the name of an ipyparallel launcher: "local", "mpi", "slurm", ...
 

@@ -5,7 +5,6 @@ import signal as signals
 from dataclasses import dataclass
 
 import psutil
-from ipyparallel.cluster.launcher import MPIEngineSetLauncher
 
 from ranklab.start.guardian import has_ended
 from ranklab.upstream import ipyparallel as upstream
@@ -46,10 +45,6 @@ def _end_of(engines, pid):
     """Return (exit code or None, output, did mpiexec end it?) of an engine that has ended."""
     if hasattr(engines, "end_of"):  # ranklab's own launcher
         return engines.end_of(pid)
-    if isinstance(engines, MPIEngineSetLauncher):
-        output = engines.get_output()
-        code, by_mpiexec = mpi_says.end_of(pid, output)
-        return code, output, by_mpiexec
     for engine in getattr(engines, "all_launchers", ()):
         if engine.pid == pid:
             with contextlib.suppress(AttributeError, psutil.Error):

@@ -9,6 +9,8 @@ What the fork server has to report (the process id of each engine, how each one 
 that the controller did not get) it appends to a file beside the engines' output, one JSON object a
 line. So a cluster that is loaded from its file in another process knows it as well.
 
+With `mpi_cmd` the engines are the ranks of one MPI world (mpi_world.py).
+
 Where there is no fork to be had, `RANKLAB_NO_FORK=1` or a system other than Linux, the name
 "ranklab" stands for the stock launcher. (macOS has a fork, and system libraries that must not be
 used after it.)

@@ -6,9 +6,6 @@ _ABORT = re.compile(r"^(?:Abort\(\d+\).*?: *)?((?:application called|Fatal error
 _ASSERTION = re.compile(r"^(Assertion failed in file .*)", re.M)
 # "Message truncated, error stack:", then a line for each function of MPICH, the last with a reason.
 _STACK = re.compile(r", error stack:\n(?:\w+\(\d+\)\.*: ?.*\n)*\w+\(\d+\)\.*: ?(.*)")
-# In the block of text in which mpiexec says which process ended first.
-_ENDED_FIRST = re.compile(r"PID (\d+) RUNNING AT.*?EXIT CODE: (\d+)", re.S)
-_BY_SIGNAL = re.compile(r"THE EXIT STRING: .*\(signal (\d+)\)")
 
 
 def without_stack(message):
@@ -27,17 +24,3 @@ def words(output):
     output = without_stack(output)
     found = _ABORT.search(output) or _ASSERTION.search(output)
     return f"MPI: {found[1].strip()}" if found else ""
-
-
-def end_of(pid, output):
-    """Return (exit code or None, did mpiexec end it?) of a process; output: of mpiexec.
-
-    Without it: ranks that are not forked are all said to have died, and not which one died first.
-    """
-    first = _ENDED_FIRST.search(output)
-    if not first:
-        return None, False
-    if int(first[1]) != pid:
-        return -9, True
-    signal = _BY_SIGNAL.search(output)
-    return -int(signal[1]) if signal else int(first[2]), False

@@ -62,14 +62,14 @@ def test_what_became_of_it_stands_alone(framework, few_images, tmp_path):
     assert len(parts) == 2 and sum(parts) == IMAGES
     (said,) = re.findall(r"^acc: (.*); avg_loss: (.*)$", done.stdout, re.M)
     assert (128 * float(said[0])).is_integer() and 2 < float(said[1]) < 4
-    for line in (
-        f"original dataset length: {IMAGES}",
-        "epoch: 1/1",
-        r"Training Time: \d+\.\d+",
-        r"test accuracy: 0\.\d+",
-        r"CIFAR-10 \(Krizhevsky, 2009\)\. License: .+",
+    for line, times in (
+        (f"original dataset length: {IMAGES}", 2),
+        ("epoch: 1/1", 1),
+        (r"Training Time: \d+\.\d+", 1),
+        (r"test accuracy: 0\.\d+ .*\(Krizhevsky, 2009\).*", 1),
+        ("none stated; its author asks to be cited", 1),
     ):
-        assert len(re.findall(f"^{line}$", done.stdout, re.M)) == 1, line
+        assert len(re.findall(f"^{line}$", done.stdout, re.M)) == times, line
 
 
 @needs_mpi

@@ -99,6 +99,10 @@ def test_collectives_are_compared_only_when_all_are_there_for_long():
             collective(0, "Reduce", root=2, op="MAX", **PAIR),
             "waits in Reduce of float32[4] (MAX, root 2)",
         ),
+        (
+            collective(0, "Barrier", payload="", **{**PAIR, "group": "of ranks 1 and 2"}),
+            "waits in Barrier (communicator of ranks 1 and 2)",
+        ),
     ],
 )
 def test_a_wait_in_words(report, says):
