@@ -117,10 +117,8 @@ class Bench:
         self._lost = not all(_in_own_lines(outcome.returned.get(r)) for r in interrupted)
 
     def _end(self, result):
-        """End the case on all ranks; return those that had to be interrupted, or are in MPI."""
+        """End the case on all ranks; return those that had to be interrupted."""
         seen = rounds.free(self.ranks, self._ended(result))
-        if seen.in_mpi:
-            return seen.in_mpi
         if result.wait(TO_END / 2 if seen.waiting else 0):
             return []
         there = [r for r, part in replies.parts(result) if not part.ready()]

@@ -73,7 +73,7 @@ def test_a_deadlock_is_told_with_the_place_of_each_rank_and_the_ranks_are_replac
 def test_a_rank_that_dies_is_told_without_those_that_mpiexec_ended():
     said = str(check("shifted", aborts))
     assert "Rank 1 died: the process is gone (exit code 3)." in said
-    assert "0 and 2 died" not in said
+    assert said.count("died") == 1
     assert check("shifted", shifted)
 
 
