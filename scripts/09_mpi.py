@@ -1364,10 +1364,10 @@ if rank == 0:
 
 # `allreduce` and `Allreduce` differ in one letter. What frees a rank that is stuck in
 # MPI is the call that is missing, and nothing else. So that this notebook can go on, a
-# second thread of each rank makes it, three seconds later.
+# second thread of each rank makes it, two and a half seconds later.
 
 
-def later(call, *given, seconds=3):
+def later(call, *given, seconds=2.5):
     """Let a second thread make a call in a while: the missing one."""
     threading.Timer(seconds, call, given).start()
 
@@ -1460,16 +1460,19 @@ if rank == 0:
 import os, signal
 {join}
 if rank == 1:
+    receive(0)  # rank 0 is there
     os.kill(os.getpid(), signal.SIGKILL)
 try:
-    receive()
+    send(1)
+    receive(1)
 except RuntimeError as error:
     print("rank 0 lives, with a", type(error).__name__)
 """
     over_mpi = """
 from mpi4py import MPI
-rank = MPI.COMM_WORLD.rank
-receive = lambda: MPI.COMM_WORLD.recv(source=1)
+comm, rank = MPI.COMM_WORLD, MPI.COMM_WORLD.rank
+send = lambda dst: comm.send("a word", dst)
+receive = lambda src: comm.recv(source=src)
 """
     over_gloo = f"""
 import torch
@@ -1477,7 +1480,8 @@ from torch import distributed as dist
 file = "file://{tempfile.mktemp()}"
 rank = 1 if os.fork() == 0 else 0  # one process becomes two
 dist.init_process_group("gloo", file, rank=rank, world_size=2)
-receive = lambda: dist.recv(torch.zeros(1), 1)
+send = lambda dst: dist.send(torch.zeros(1), dst)
+receive = lambda src: dist.recv(torch.zeros(1), src)
 """
 
 # Predict: Rank 1 is killed while rank 0 waits for it. Over which of the two does rank 0
