@@ -30,7 +30,7 @@ from ranklab.start.arguments import mpiexec
 from ranklab.taught import mpi_ddp
 from ranklab.taught.own_framework import Adam, ResNet9, SoftmaxLoss, Tensor, conv
 
-STEP, PRODUCTS = 2.0, 1.5  # bounds
+STEP, PRODUCTS, EXCHANGE = 2.0, 1.5, 0.5  # bounds
 # Batch, channels, side, filters of convolutions 3 x 3 with padding.
 CONVOLUTIONS = [(64, 32, 16, 64), (32, 64, 16, 64), (128, 128, 4, 128)]
 MATRICES = [(1024, 512, 512), (256, 1024, 1024)]
