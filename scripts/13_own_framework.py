@@ -2644,7 +2644,8 @@ if rank == 0:
 
 play("ranks")
 
-makes = {"SGD": partial(SGD, lr=0.2), "Adam": Adam}
+lr = 0.2 if len(images.classes) == 10 else 0.1  # two photographs are steeper
+makes = {"SGD": partial(SGD, lr=lr), "Adam": Adam}
 curves = {(name, how.__name__): losses_of(small(0, norm=False), make, how)
           for how in (Flat, Summed) for name, make in makes.items()}
 
@@ -2717,9 +2718,9 @@ if rank == 0:
 
 # Each rank made one call, so nobody waited, and MPI added rank 0's `right` to the
 # others' `left`. It pairs calls by their order, and knows nothing of names. With other
-# sizes it would be an error, or a sum of a part. Horovod had this very mistake
-# [horovod597]. `EachTensor` and `Flat` put zeros where a gradient is missing: all ranks
-# make the same calls.
+# sizes it would be an error, or a sum of a part. The remedy is to put zeros where a
+# gradient is missing, so that all ranks make the same calls: `EachTensor` and `Flat`
+# do, and Horovod has done so since 2018 [horovod597].
 
 # --- Resumed without statistics -------------------------------------------------------
 
@@ -2788,5 +2789,30 @@ if rank == 0:
 # tests do that, to the last bit; chapter 25 has the rest.
 
 # --- What you can do now --------------------------------------------------------------
+
+# - Write an operation with its gradient, and test it against central differences and
+#   another framework.
+# - Make a convolution a matrix product, and say what backward adds up.
+# - Find a gradient that is counted twice, and memory that grows with every step.
+# - Train on ranks of MPI by four calls, with shares of any size, and show that it is
+#   the training of one process.
+# - Let backward write gradients where the message is, and predict what one message
+#   saves.
+# - Find a sum that nobody divided, a gradient that one rank lacks, and statistics that
+#   nobody has broadcast.
+
+# --- Run it on a cluster --------------------------------------------------------------
+
+#     mpiexec -n 4 python scripts/13_own_framework.py
+#     mpiexec -n 4 python scripts/13_train_resnet.py --epochs 5
+#
+# Set `OMP_NUM_THREADS=1`, or each rank takes all cores. On several hosts, `mpiexec` is
+# told their names (with MPICH: `-hosts A,B`), or a batch system tells it.
+
+# --- Where to read on -----------------------------------------------------------------
+
+# - [sergeev2018]: Horovod, whose four calls these are.
+# - [dlsys]: the course whose framework, Needle, ours is modeled on.
+# - [horovod597]: how Horovod repaired the gradient that one rank lacks.
 
 leave_group()

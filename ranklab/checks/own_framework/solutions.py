@@ -33,3 +33,19 @@ def batch_norm_back(x, grad, eps=1e-5):
     by_mean = grad.mean(axis=0)
     by_variance = normal * (grad * normal).mean(axis=0)
     return scale * (grad - by_mean - by_variance)
+
+# %% check('adam_and_the_sum', adam_and_the_sum)
+
+def adam_and_the_sum():
+    """Return "a" (8 lr), "b" (decay / 8), "c" (batches of 2048) or "d"."""
+    return "b"
+
+# %% check('share_sizes', share_sizes)
+
+def share_sizes(n, batch_size, ranks):
+    """For each step, the sizes of the shares of all ranks: lists of ints."""
+    steps = []
+    for first in range(0, n, batch_size):
+        size = min(batch_size, n - first)
+        steps.append([len(range(rank, size, ranks)) for rank in range(ranks)])
+    return steps
