@@ -879,7 +879,8 @@ used = time.process_time()
 time.sleep(0.3 * (comm.rank == 0))
 comm.Barrier()  # rank 1 waits for 0.3 seconds
 found["processor"] = time.process_time() - used
-print(json.dumps(found) * comm.rank)  # of rank 1
+if comm.rank == 1:
+    print(json.dumps(found))
 """
 
 
@@ -902,9 +903,9 @@ def mpiexec(program, *options, n=2, seconds=20, sleeps="1"):
 
 
 # A rank that waits in MPICH looks again and again whether something has come: it spins.
-# With one variable set, `MPIR_CVAR_ENABLE_HEAVY_YIELD=1`, it sleeps between two looks.
-# The lab sets it, as the ranks of a notebook often have to share cores. The program
-# runs both ways.
+# With the variable `MPIR_CVAR_ENABLE_HEAVY_YIELD=1` it sleeps between two looks. The
+# lab sets it, as the ranks of a notebook often have to share cores. The program runs
+# both ways.
 #
 # Predict: Gloo sends through TCP, and its ranks sleep while they wait. MPICH's ranks on
 # one host share memory. How much faster is MPI for 4 bytes? How much of that is due to
@@ -1003,9 +1004,11 @@ if rank == 0:
     save_figures()
 
 if rank == 0:
-    result("gloo_us", 1e6 * min(by_gloo[:3]), varies=True)
+    measured = {"sleeping": sleeping["messages"], "spinning": spinning["messages"]}
+    for name, seconds in {"gloo": by_gloo, **measured}.items():
+        result(f"{name}_us", 1e6 * min(seconds[:3]), varies=True)
+        result(f"{name}_gb", sizes[-1] / seconds[-1] / 1e9, varies=True)
     for name, one in (("sleeping", sleeping), ("spinning", spinning)):
-        result(f"{name}_us", 1e6 * min(one["messages"][:3]), varies=True)
         result(f"{name}_processor", one["processor"], varies=True)
     result("eager", eager, varies=True)
     if mpich and cores_are_free():
@@ -1015,8 +1018,9 @@ if rank == 0:
     save_figures()
 
 # A small message takes (gloo_us) µs over Gloo, (spinning_us) µs over MPI that spins,
-# and (sleeping_us) µs over MPI that sleeps. So the small latency is the spinning. The
-# step is at (eager) bytes: above that, MPI's sender waits for the receiver, too.
+# and (sleeping_us) µs over MPI that sleeps. So the small latency is the spinning. With
+# 4 MB it is (gloo_gb), (spinning_gb) and (sleeping_gb) GB/s. The step is at (eager)
+# bytes: above that, MPI's sender waits for its receiver, too.
 
 # --- Ranks that spin, on busy cores ---------------------------------------------------
 
@@ -1315,8 +1319,8 @@ if rank == 0:
 
 # --- When it goes wrong ---------------------------------------------------------------
 
-# MPI has no timeout, and nobody can free a rank from outside that waits in it. What
-# hangs, hangs until the program is ended. Five faults, the silent one first.
+# MPI has no timeout. What hangs, hangs until the program is ended. Five faults, the
+# silent one first.
 
 # --- Who is the root? -----------------------------------------------------------------
 
@@ -1357,7 +1361,8 @@ if rank == 0:
 
 # With its own root each rank goes on, and all have rank 0's numbers. It looks right,
 # and nothing promises it: all must name one root, says the standard [mpi], and nobody
-# checks. With the other's root, both wait for ever.
+# checks. The lab cannot see it either, as no rank waits. With the other's root, both
+# wait for ever.
 #
 # `Dup` made a communicator of the same ranks, whose messages never meet those of
 # another. Whatever this fault has left behind stays in there. Libraries that use MPI
@@ -1365,9 +1370,10 @@ if rank == 0:
 
 # --- One rank pickles, the others do not ----------------------------------------------
 
-# `allreduce` and `Allreduce` differ in one letter. What frees a rank that is stuck in
-# MPI is the call that is missing, and nothing else. So that this notebook can go on, a
-# second thread of each rank makes it, two and a half seconds later.
+# `allreduce` and `Allreduce` differ in one letter. Only the call that is missing frees
+# a rank that is stuck in MPI. `ranks.reset()` does not; what is left is
+# `ranks.restart()`. So that this notebook can go on without, a second thread of each
+# rank makes the missing call, two and a half seconds later.
 
 
 def later(call, *given, seconds=2.5):
