@@ -2644,7 +2644,8 @@ if rank == 0:
 
 play("ranks")
 
-makes = {"SGD": partial(SGD, lr=0.2), "Adam": Adam}
+rate = min(0.2, len(images.classes) / 20)  # the easier task, the lower
+makes = {"SGD": partial(SGD, lr=rate), "Adam": Adam}
 curves = {(name, how.__name__): losses_of(small(0, norm=False), make, how)
           for how in (Flat, Summed) for name, make in makes.items()}
 
