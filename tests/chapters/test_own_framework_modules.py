@@ -32,7 +32,7 @@ def batch():
 
 
 def test_resnet9_is_torchs_in_a_training_step(batch):
-    torch.manual_seed(0)
+    np.random.seed(3)  # it decides on both models
     twin, model = torch_kit().ResNet9(dtype="float64"), own.ResNet9(dtype="float64")
     model.load_state_dict(arrays_of(twin))
     assert sum(p.size for p in model.parameters()) == 431_946
@@ -55,7 +55,7 @@ def test_resnet9_is_torchs_in_a_training_step(batch):
 
 
 def test_resnet9_is_torchs_in_evaluation(batch):
-    torch.manual_seed(1)
+    np.random.seed(1)  # it decides on both models
     twin, model = torch_kit().ResNet9(dtype="float64"), own.ResNet9(dtype="float64")
     model.load_state_dict(arrays_of(twin))
     for _ in range(2):
