@@ -10,8 +10,7 @@ What is checked stands in `ranklab/checks/`, a file an exercise, written with `E
     the kernel            checking, attempted (a stub?), parcel (packs it), checker_process, report
     the checking process  checker_main, trial (all cases), running (one), judging, compare;
                           recognize (which mistake is it?), solution (mistakes as its edits)
-    each rank             on_rank; compare there, too, for arguments that were changed;
-                          communicator, under MPI
+    each rank             on_rank; compare there, too, for arguments that were changed
 
 model.py and shown.py (values in short form) are used in all of them.
 """
@@ -20,10 +19,9 @@ from IPython import get_ipython
 
 from ranklab import forgotten
 from ranklab.exercises.checking import check
-from ranklab.exercises.communicator import communicator
 from ranklab.exercises.model import Case, Choice, Exercise, Mistake, Seen
 from ranklab.exercises.shown import Raised
 
 forgotten.explain_in(get_ipython())  # a check above its stub
 
-__all__ = ["Case", "Choice", "Exercise", "Mistake", "Raised", "Seen", "check", "communicator"]
+__all__ = ["Case", "Choice", "Exercise", "Mistake", "Raised", "Seen", "check"]

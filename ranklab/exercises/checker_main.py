@@ -38,7 +38,7 @@ def main(kernel):
     while True:
         request = requests.get()
         try:
-            bench = bench or Bench(training=request.trains, world=request.world)
+            bench = bench or Bench(training=request.trains)
             verdict, text = try_answer(bench, request, lambda **what: _say(replies, **what))
         except Exception as error:
             verdict, text = "open", _own_error(request.exercise, error)

@@ -106,9 +106,7 @@ class Exercise:
     busy. tolerance: (relative, absolute) for floats; by default torch's own. answers: how many
     functions and classes `check` is given; from 2 up, `drive` gets a tuple of them. gaps: how many
     the stub has, where the check has something to say as soon as one is filled in; 0: where one of
-    the answers has none left. engines: "mpi", where the ranks are to be those of an MPI world, as
-    many as the largest case asks for; `drive` hands `ranklab.exercises.communicator()` to the
-    answer. name: that of its file.
+    the answers has none left. name: that of its file.
     """
 
     cases: Sequence[Case]
@@ -127,12 +125,9 @@ class Exercise:
     tolerance: tuple[float, float] | None = None
     answers: int = 1
     gaps: int = 0
-    engines: str | None = None
     name: str = ""
 
     def __post_init__(self):
-        if self.engines not in (None, "mpi"):
-            raise ValueError(f"engines={self.engines!r}: it is 'mpi', or it is left out.")
         if not self.cases:
             raise ValueError("The exercise has no cases.")
         if self.twin is None and self.judge is None:
@@ -142,11 +137,6 @@ class Exercise:
     def ranks(self):
         """The most ranks that a case asks for."""
         return max(case.ranks for case in self.cases)
-
-    @property
-    def world(self):
-        """The size of the MPI world that it wants; 0 for none."""
-        return self.ranks if self.engines == "mpi" else 0
 
 
 @dataclass(frozen=True)

@@ -29,14 +29,13 @@ class NotPackable(SaidInWords, TypeError):
 class Parcel:
     """The reader's answers to an exercise, and what it takes to run them elsewhere: plain data.
 
-    exercise: its name. trains, world: as the Exercise says. answers: the tuple of them, packed.
-    names: of the answers. parameters: names of those of the first answer. sources: {file: text} of
-    the reader's code. path and folder: sys.path and the working folder of the kernel.
+    exercise: its name. trains: as the Exercise says. answers: the tuple of them, packed. names: of
+    the answers. parameters: names of those of the first answer. sources: {file: text} of the
+    reader's code. path and folder: sys.path and the working folder of the kernel.
     """
 
     exercise: str
     trains: bool
-    world: int
     answers: bytes
     names: list
     parameters: list
@@ -66,7 +65,6 @@ def pack(exercise, answers):
     return Parcel(
         exercise=exercise.name,
         trains=exercise.trains,
-        world=exercise.world,
         answers=packed,
         names=[getattr(answer, "__name__", "the answer") for answer in answers],
         parameters=parameters(answers[0]),

@@ -88,7 +88,6 @@ class Recognizer:
         order = Order(
             exercise=exercise.name,
             trains=exercise.trains,
-            world=exercise.world,
             answers=cloudpickle.dumps((packed_ones,)),
             names=["a mistake"],
             parameters=[],
@@ -100,7 +99,7 @@ class Recognizer:
             in_place=False,
         )
         how = exercise.drive, exercise.in_place
-        self.bench.make_ready(len(packed), exercise.trains, world=exercise.world)
+        self.bench.make_ready(len(packed), exercise.trains)
         arguments = [cloudpickle.dumps((args, how)) for args in packed]
         outcome = self.bench.run(order, arguments, self._until - time.monotonic())
         self._together = self._together and outcome.ended != "died"

@@ -58,18 +58,14 @@ class Outcome:
 class Bench:
     """The ranks on which answers are checked. They are there after each case, whatever it did."""
 
-    def __init__(self, size=4, training=False, world=0):
-        self._size = size
-        self._start(size, training, world)
+    def __init__(self, size=4, training=False):
+        self._start(size, training)
 
-    def _start(self, size, training, world):
+    def _start(self, size, training):
         if training and upstream.LOADED_BY_OPTIMIZERS not in cluster.PRELOAD:
             cluster.PRELOAD.append(upstream.LOADED_BY_OPTIMIZERS)
         self._training = upstream.LOADED_BY_OPTIMIZERS in cluster.PRELOAD
-        how = {"backend": "gloo", "device": "cpu", "timeout": TIMEOUT}
-        # What imports for the former ranks, if there are any, does so for these.
-        self.ranks = Ranks(world or size, engines="mpi" if world else None, **how)
-        self._world = world
+        self.ranks = Ranks(size, backend="gloo", device="cpu", timeout=TIMEOUT)
         self._cases = itertools.count()
         self._lost = False
         self._group = 0  # how many ranks have a process group in which a case ended well
@@ -139,9 +135,6 @@ class Bench:
             elif said is not None and not (self._lost and said.ename == "KeyboardInterrupt"):
                 # The interrupt that `_end` sends may come when the answer itself has just ended.
                 raise RankError(f"rank {rank}: {said.ename}: {said.evalue}")
-        # Where mpiexec ended some, since another one had died, that is what there is to tell.
-        first = {r: of for r, of in outcome.died.items() if not _is_ended_by_mpiexec(*of)}
-        outcome.died = first or outcome.died
         replies.forget(self.ranks, result)
 
     def _last_report(self, rank):
@@ -168,19 +161,17 @@ class Bench:
         """The folder of the ranks, which goes when they do."""
         return self.ranks.folder
 
-    def make_ready(self, size, training=False, fresh=True, world=0):
+    def make_ready(self, size, training=False, fresh=True):
         """Have ranks 0 to size-1 in a process group of their own; is it a fresh one?
 
         fresh=False: the one in which a case of as many ranks ended well will do, if it is there.
-        world: the size of the MPI world that they are to be of, 0 for none.
         """
         training = training or self._training
-        fit = training == self._training and world == self._world
-        if not fresh and size == self._group and fit:
+        if not fresh and size == self._group and training == self._training:
             return False
-        if not fit or size > len(self.ranks):
-            self._size = max(self._size, size)
-            self._start(self._size, training, world)
+        if size > len(self.ranks) or training != self._training:
+            self.ranks.close()
+            self._start(max(size, len(self.ranks)), training)
         self.repair()
         try:
             self.ranks._regroup(size)
@@ -197,10 +188,6 @@ class Bench:
 
     def close(self):
         self.ranks.close()
-
-
-def _is_ended_by_mpiexec(report, _):
-    return bool(report.death.exit) and report.death.exit.by_mpiexec
 
 
 def _unpacked(said):

@@ -79,7 +79,7 @@ class _Trial:
         """Run case i once; return (what is wrong or None, its Outcome, was the group fresh?)."""
         case, exercise = self.exercise.cases[i], self.exercise
         self.say(preparing=i)
-        fresh = self.bench.make_ready(case.ranks, exercise.trains, fresh, exercise.world)
+        fresh = self.bench.make_ready(case.ranks, exercise.trains, fresh)
         # What a case puts on disk goes where the ranks' end removes it.
         with mock.patch.object(tempfile, "tempdir", self.bench.folder):
             packed = [cloudpickle.dumps(case.make(r, case.ranks)) for r in range(case.ranks)]

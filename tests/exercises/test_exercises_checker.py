@@ -77,7 +77,7 @@ def test_getting_ranks_ready_is_no_part_of_a_case(monkeypatch):
     log = []
     bench = SimpleNamespace(
         folder=None,
-        make_ready=lambda size, trains, fresh, world: log.append(("ready", size, trains)),
+        make_ready=lambda size, trains, fresh: log.append(("ready", size, trains)),
         run=lambda order, packed, limit: log.append("run") or Outcome(),
     )
     monkeypatch.setattr(trial, "judge", lambda *about: None)
