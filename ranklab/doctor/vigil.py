@@ -167,8 +167,7 @@ class Vigil:
 
     def _loses(self, diagnosis, ended):
         """Say how a rank is lost that waits in MPI, where only its end gets it out; "" for none."""
-        asked = replies.asked(self._result)
-        inside = [rank for rank in diagnosis.in_mpi if rank in asked and rank not in ended]
+        inside = [r for r in diagnosis.in_mpi if r in replies.asked(self._result)]
         waited = max((diagnosis.reports[r].seconds for r in inside), default=0)
         if not inside or "failing" in {report.state for report in diagnosis.reports.values()}:
             return ""  # of the error that is being written, more can be told then

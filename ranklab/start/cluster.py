@@ -203,6 +203,8 @@ def _config(plan, preload=()):
     environment["TORCH_FR_BUFFER_SIZE"] = os.environ.get("TORCH_FR_BUFFER_SIZE", "64")
     environment["KINETO_LOG_LEVEL"] = os.environ.get("KINETO_LOG_LEVEL", "99")
     environment[SAFE_PATH] = os.environ.get(SAFE_PATH) or "ranklab"
+    if plan.under_mpi:
+        environment[mpi_world.RESTING] = os.environ.get(mpi_world.RESTING, "1")
     if plan.debug:
         environment["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
     mpi_cmd = [mpiexec()] if plan.under_mpi else []

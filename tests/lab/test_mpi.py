@@ -6,7 +6,7 @@ import signal
 import pytest
 from kernels import Notebook, all_ended, ended_by_a_restart, wait_until
 
-from ranklab.start import arguments, mpi_world
+from ranklab.start import arguments
 from ranklab.start.guardian import belonging_to
 
 pytestmark = [
@@ -31,7 +31,7 @@ same = x.tolist() == y.tolist() == [3.0] * 3"""
 
 @pytest.fixture(scope="module")
 def notebook():
-    notebook = Notebook(IPP_NONINTERACTIVE="1", **mpi_world.RESTING)
+    notebook = Notebook(IPP_NONINTERACTIVE="1")
     try:
         shown, error = notebook.run(START, 120)
         assert error is None, error
