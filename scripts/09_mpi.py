@@ -136,7 +136,7 @@ store_ = next(dist.rendezvous("env://"))[0]
 form_groups()
 
 
-APART = ["differ", "eager", "found", "kind", "kinds", "library", "name", "names", "refused", "seconds"]  # the kernel and the ranks have one each
+APART = ["differ", "eager", "found", "kind", "kinds", "library", "middle", "name", "names", "refused", "seconds"]  # the kernel and the ranks have one each
 playing, held_by = "kernel", {"ranks": {}}
 
 
@@ -895,11 +895,11 @@ def mpiexec(program, *options, n=2, seconds=20, sleeps="1"):
                                stdout=subprocess.PIPE, text=True,
                                stderr=subprocess.STDOUT)
     try:
-        said, ended = running.communicate(timeout=seconds)[0], running.returncode
+        said, ended = running.communicate(timeout=seconds)[0], ""
     except subprocess.TimeoutExpired:
         running.terminate()
         said, ended = running.communicate()[0], "stuck"
-    return said, ended
+    return said, ended or running.returncode
 
 
 # A rank that waits in MPICH looks again and again whether something has come: it spins.
@@ -996,9 +996,9 @@ if rank == 0:
     for name, (seconds, style) in curves.items():
         ax.loglog(sizes, 1e6 * np.array(seconds), style, label=name)
     ax.axvline(eager, color="C7", linestyle=":")
-    low = 1e6 * min(spinning["messages"])
+    middle = 1e6 * np.sqrt(min(spinning["messages"]) * min(by_gloo))
     for side, text in (("right", "eager "), ("left", " waits for Recv")):
-        ax.text(eager, low, text, ha=side, fontsize=9)
+        ax.text(eager, middle, text, ha=side, fontsize=9)
     ax.set(xlabel="size of the message (bytes)", ylabel="time (µs)")
     ax.legend()
     save_figures()
