@@ -24,11 +24,12 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from ranklab.framework.over_torch import torch_kit
+from ranklab.framework.torch_twin import torch_kit
 from ranklab.framework.world import World
 from ranklab.start.arguments import mpiexec
 from ranklab.taught import mpi_ddp
 from ranklab.taught.own_framework import Adam, ResNet9, SoftmaxLoss, Tensor, conv
+from ranklab.upstream.mpich import RESTING
 
 STEP, PRODUCTS, EXCHANGE = 2.0, 1.5, 0.5  # bounds
 # Batch, channels, side, filters of convolutions 3 x 3 with padding.
@@ -134,7 +135,7 @@ def exchange():
 
 def on_ranks():
     """What `exchange` prints, of 4 ranks."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", RESTING: "1"}
     command = [mpiexec(), "-n", "4", sys.executable, __file__, "exchange"]
     done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     return map(float, done.stdout.split())

@@ -1090,13 +1090,18 @@ class Linear(Module):
 # From ranklab.framework.batch_norm:
 
 
+def _alone(sums, gradients=False):
+    """The sums of all ranks, where there is one."""
+    return sums
+
+
 def batch_statistics(x, synchronize=None):
     """Mean and variance of each channel (axis 1), and over how many entries they were taken.
 
     synchronize: adds an array up over all ranks, and returns the sums; `gradients` says whether
         what it is given are sums of gradients.
     """
-    synchronize = synchronize or (lambda sums, gradients=False: sums)
+    synchronize = synchronize or _alone
     rows = _rows(x)
     sums = synchronize(np.append(_added(rows), rows.dtype.type(len(rows))))
     mean, n = sums[:-1] / sums[-1], float(sums[-1])
@@ -1110,7 +1115,7 @@ def batch_norm(x, weight, bias, mean=None, var=None, n=None, eps=1e-5, synchroni
     n: over how many entries mean and variance were taken, on all ranks together; None: they do
     not depend on x.
     """
-    synchronize = synchronize or (lambda sums, gradients=False: sums)
+    synchronize = synchronize or _alone
     scale = 1 / np.sqrt(var + var.dtype.type(eps))
     normal = (_rows(x) - mean) * scale
     known = []
@@ -1397,7 +1402,7 @@ class SoftmaxLoss(Module):
         return (logits.logsumexp(axis=1) - logits[rows, classes]).mean()
 
 
-# From ranklab.framework.over_torch:
+# From ranklab.framework.torch_twin:
 
 
 def torch_kit():
@@ -2155,8 +2160,6 @@ class EachTensor:
 class Wrapped:
     """An optimizer around another one, `self.opt`, to which it hands on all else."""
 
-    own = ("opt", "params", "exchange", "averaged")
-
     def reset_grad(self):
         """Forget the gradients, averaged or not."""
         self.averaged = False
@@ -2165,12 +2168,13 @@ class Wrapped:
     zero_grad = reset_grad
 
     def __getattr__(self, name):
-        if name in self.own:  # not yet there
+        if name == "opt":  # not yet there
             raise AttributeError(name)
         return getattr(self.opt, name)
 
-    def __setattr__(self, name, value):  # such as another lr
-        object.__setattr__(self if name in self.own else self.opt, name, value)
+    def __setattr__(self, name, value):
+        theirs = "opt" in vars(self) and hasattr(self.opt, name)  # such as another lr
+        object.__setattr__(self.opt if theirs else self, name, value)
 
 
 def broadcast_optimizer_state(opt, root=0):

@@ -13,7 +13,9 @@ import psutil
 from places import places
 
 from bookmaker.site import forked_kernel
+from ranklab.start import arguments
 from ranklab.start.launcher import can_fork
+from ranklab.upstream import mpich
 
 BIN = Path(sys.executable).parent
 FORKED = Path(__file__).with_name("forked.py")
@@ -27,7 +29,7 @@ LAUNCHERS = {
         f"--nproc-per-node={n}",
         script,
     ],
-    "mpiexec": lambda script, n: [str(BIN / "mpiexec"), "-n", str(n), sys.executable, script],
+    "mpiexec": lambda script, n: [arguments.mpiexec(), "-n", str(n), sys.executable, script],
 }
 
 # Ranks that are forked here -> how they are started where one cannot fork.
@@ -64,7 +66,7 @@ def run_script(script, launcher, ranks, folder, limit=180, with_ranklab=False):
     empty.mkdir()
     shutil.copy(script, empty)
     environment = {**os.environ, "PYTHONPATH": str(block), "RANKLAB_RANKS": str(ranks)}
-    environment.setdefault("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1")  # MPICH's ranks sleep as they wait
+    environment.setdefault(mpich.RESTING, "1")
     environment["PATH"] = f"{BIN}{os.pathsep}{environment['PATH']}"
     log = folder / "output.txt"
     if launcher in UNFORKED and can_fork():
@@ -105,7 +107,7 @@ class _Forked(forked_kernel.Forked):
 
     def __init__(self, script, launcher, ranks, cwd, environment, log):
         self._code = log.with_name("code.txt")
-        mpi = [str(BIN / "mpiexec")] if launcher == "forked-mpi" else []
+        mpi = [arguments.mpiexec()] if launcher == "forked-mpi" else []
         order = {
             "argv": [str(FORKED), str(self._code), str(ranks), Path(script).name, *mpi],
             "environment": environment,

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from ranklab.start import arguments
+from ranklab.upstream import mpich
 
 needs_mpi = pytest.mark.skipif(
     not (arguments.mpiexec() and importlib.util.find_spec("mpi4py")),
@@ -18,9 +19,9 @@ needs_mpi = pytest.mark.skipif(
 def mpiexec(n, *command, limit=120, cwd=None, **environment):
     """Run a program of Python on n ranks; return what became of it."""
     # A process that has started MPI hands these on, and its children take themselves for ranks.
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "PMIX", "HYDRA"))}
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(mpich.TOLD)}
     # Ranks that wait sleep: with fewer cores than ranks, messages are ten times as fast so.
-    clean |= {"OMP_NUM_THREADS": "1", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1", **environment}
+    clean |= {"OMP_NUM_THREADS": "1", mpich.RESTING: "1", **environment}
     return subprocess.run(
         [arguments.mpiexec(), "-n", str(n), sys.executable, *map(str, command)],
         env=clean,

@@ -17,7 +17,7 @@ from bookmaker.folders import HERE, Folders
 from bookmaker.forms import exercise_files, solutions, teacher
 from bookmaker.manuscript import exercises, header, lengths, manuscript
 from bookmaker.notebook import notebook, readers_answers
-from bookmaker.script import program, to_script
+from bookmaker.script import program_script, to_script
 from bookmaker.taught import taught
 
 
@@ -47,7 +47,7 @@ class Forms:
             name = manuscript.name_of(nb)
             self._make(nb, f"notebooks/{name}.ipynb", self._notebook)
             self._make(nb, f"scripts/{name}.py", to_script)
-            self._make_files(nb, program.files)
+            self._make_files(nb, program_script.files)
             self._make(nb, solutions.path_of(name), solutions.to_solutions)
             self._make_files_to_work_in(nb)
         self._check_labels(notebooks)

@@ -1,22 +1,31 @@
 """The programs that a chapter writes into files: ``%%writefile name.py``, then ``#@script``."""
 
 import re
+from collections.abc import Iterable
 
 from nbformat import NotebookNode
 
-_BEGINS = re.compile(r"%%writefile +([a-z]\w*\.py) *\n#@script\b")
+_PART = re.compile(
+    r"(?:[ \t]*\r?\n)*%%writefile[ \t]+(?:(-a|--append)[ \t]+)?(\S.*?)[ \t]*\r?\n#@script\b"
+)
 
 
-def begun_by(source: str) -> str:
-    """The file of the program that a cell of this text begins; "" if it begins none."""
-    begins = _BEGINS.match(source)
-    return begins[1] if begins else ""
+def part_of(source: str) -> tuple[str, bool] | None:
+    """(file, as it is named there; whether it goes on with it) of a program's cell, else None."""
+    found = _PART.match(source)
+    return (found[2], bool(found[1])) if found else None
+
+
+def begun(sources: Iterable[str]) -> list[str]:
+    """The files of the programs that cells of these texts begin."""
+    parts = filter(None, map(part_of, sources))
+    return [file for file, goes_on in parts if not goes_on]
 
 
 def paths(nb: NotebookNode, chapter: str) -> list[str]:
     """Where the scripts of the programs in a chapter are, below the repository's root."""
-    files = (begun_by(cell.source) for cell in nb.cells if cell.cell_type == "code")
-    return [path_of(chapter, file) for file in files if file]
+    sources = (cell.source for cell in nb.cells if cell.cell_type == "code")
+    return [path_of(chapter, file) for file in begun(sources)]
 
 
 def path_of(chapter: str, file: str) -> str:

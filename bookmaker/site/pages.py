@@ -73,7 +73,7 @@ def _complete(app, doctree):
     section = next(doctree.findall(nodes.section))
     position = section.index(next(section.findall(nodes.title))) + 1
     blocks = [block.astext() for block in doctree.findall(nodes.literal_block)]
-    files = list(filter(None, map(programs.begun_by, blocks)))
+    files = programs.begun(blocks)
     links = take_away(name, app.config.ranklab_launch, files)
     section.insert(position, nodes.raw("", links, format="html"))
     for cell in list(doctree.findall(_is_folded_cell)):

@@ -12,7 +12,7 @@ from ipyparallel.error import TaskAborted
 
 from ranklab.doctor import deaths, mismatch, places
 from ranklab.doctor.one_rank import Report
-from ranklab.upstream import cpython, mpi_says, torch_says
+from ranklab.upstream import cpython, mpich, torch_says
 from ranklab.upstream import ipyparallel as replies
 from ranklab.upstream.ipyparallel import UNREADABLE, answer, parts
 
@@ -111,7 +111,7 @@ def _failure(ranks, rank, remote, first_line=None):
 
 def _message(remote):
     """Return what an error says, without what is of no use to a reader."""
-    message = torch_says.without_noise(mpi_says.without_stack(str(remote.evalue)))
+    message = torch_says.without_noise(mpich.without_stack(str(remote.evalue)))
     if len(message) > LONGEST_MESSAGE:
         message = f"{message[:LONGEST_MESSAGE]} ... ({len(message):,} characters)"
     if remote.ename == "SyntaxError":

@@ -12,9 +12,9 @@ import types
 from ranklab.doctor import expressions
 from ranklab.doctor.expressions import UNKNOWN
 from ranklab.errors import named
+from ranklab.upstream import mpich
 
 SENDS = {"send", "ssend", "bsend", "rsend", "isend", "issend"}
-RECEIVES = {"recv", "probe", "mprobe", "irecv"}
 BOTH = {"sendrecv", "sendrecv_replace"}
 REQUESTS = {"wait", "waitall", "waitany", "waitsome"}
 # These have a root, or an operation, where their parameters name one.
@@ -56,7 +56,7 @@ def current(frames):
     "also" has what it sends. "known": is the peer known? If not, it is None.
     """
     mpi = sys.modules.get("mpi4py.MPI")
-    frame = next((f for f in frames if "/mpi4py/" not in f.f_code.co_filename), None)
+    frame = next((f for f in frames if not mpich.is_of_mpi4py(f)), None)
     call = frame and mpi and expressions.call_in(frame)
     return _Look(mpi, frame).at(call) if call else None
 

@@ -5,13 +5,18 @@ import numpy as np
 from ranklab.framework.modules import Module
 
 
+def _alone(sums, gradients=False):
+    """The sums of all ranks, where there is one."""
+    return sums
+
+
 def batch_statistics(x, synchronize=None):
     """Mean and variance of each channel (axis 1), and over how many entries they were taken.
 
     synchronize: adds an array up over all ranks, and returns the sums; `gradients` says whether
         what it is given are sums of gradients.
     """
-    synchronize = synchronize or (lambda sums, gradients=False: sums)
+    synchronize = synchronize or _alone
     rows = _rows(x)
     sums = synchronize(np.append(_added(rows), rows.dtype.type(len(rows))))
     mean, n = sums[:-1] / sums[-1], float(sums[-1])
@@ -25,7 +30,7 @@ def batch_norm(x, weight, bias, mean=None, var=None, n=None, eps=1e-5, synchroni
     n: over how many entries mean and variance were taken, on all ranks together; None: they do
     not depend on x.
     """
-    synchronize = synchronize or (lambda sums, gradients=False: sums)
+    synchronize = synchronize or _alone
     scale = 1 / np.sqrt(var + var.dtype.type(eps))
     normal = (_rows(x) - mean) * scale
     known = []

@@ -65,8 +65,6 @@ class Shares:
 class Wrapped:
     """An optimizer around another one, `self.opt`, to which it hands on all else."""
 
-    own = ("opt", "params", "exchange", "averaged")
-
     def reset_grad(self):
         """Forget the gradients, averaged or not."""
         self.averaged = False
@@ -75,12 +73,13 @@ class Wrapped:
     zero_grad = reset_grad
 
     def __getattr__(self, name):
-        if name in self.own:  # not yet there
+        if name == "opt":  # not yet there
             raise AttributeError(name)
         return getattr(self.opt, name)
 
-    def __setattr__(self, name, value):  # such as another lr
-        object.__setattr__(self if name in self.own else self.opt, name, value)
+    def __setattr__(self, name, value):
+        theirs = "opt" in vars(self) and hasattr(self.opt, name)  # such as another lr
+        object.__setattr__(self.opt if theirs else self, name, value)
 
 
 def end_all(kind, error, trace):

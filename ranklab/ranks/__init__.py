@@ -2,7 +2,7 @@
 
 - ranks.py: `Ranks`, what a reader has in hand
 - current.py: one `Ranks` at a time in a kernel, and what the next one takes over
-- mpi.py: what is checked where the ranks are those of an MPI world
+- world_order.py: what is checked where the ranks are those of an MPI world
 - process_group.py: what runs on the ranks to make a process group of them
 - variables.py: theirs, pulled and pushed
 - outcome.py: what came of a request to the ranks, their values or one error

@@ -16,12 +16,13 @@ def runs_on_rank(function):
 
 
 @runs_on_rank
-def prepare(folder, under_mpi):
+def prepare(folder, forget=None, told=()):
     """Get ready to be a rank; return (host name, process id, place).
 
     From here on the rank can say where it is, also while it is stuck (doctor/witness.py). What it
-    leaves behind for after its death goes to `folder`, if that is on this host. under_mpi: is it a
-    rank of an MPI world? Then its place is (its rank there, the world's size), else None.
+    leaves behind for after its death goes to `folder`, if that is on this host. In a rank of
+    an MPI world its place is (its rank there, the world's size), else None; there `forget` is the
+    function of ranklab.upstream.mpich, and told is what it wants.
     """
     import contextlib
     import gc
@@ -29,13 +30,12 @@ def prepare(folder, under_mpi):
     import socket
 
     place = None
-    if under_mpi:
+    if forget:
         from mpi4py import MPI
 
         place = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
         # MPI has started. A child that found its launcher's words would take them for its own.
-        for name in [name for name in os.environ if name.startswith(("PMI", "HYDI"))]:
-            del os.environ[name]
+        forget(os.environ, told)
 
     import torch.distributed  # noqa: F401
 

@@ -29,11 +29,11 @@ from ranklab import forgotten
 from ranklab.doctor import places, rounds, vigil
 from ranklab.doctor.telling import what_next
 from ranklab.errors import ArgumentError, RankError, named
-from ranklab.ranks import current, mpi, outcome, process_group, px, variables
+from ranklab.ranks import current, outcome, process_group, px, variables, world_order
 from ranklab.start import arguments, cluster, importer_process
 from ranklab.start.guardian import Guardian
 from ranklab.upstream import ipyparallel as replies
-from ranklab.upstream import packing
+from ranklab.upstream import mpich, packing
 from ranklab.upstream import torch as upstream
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
@@ -139,11 +139,12 @@ class Ranks:
         self.view = self.client[:]
         self.view.block = True
         under_mpi = self._plan.under_mpi
-        processes = self._on_all(process_group.prepare, self.folder, under_mpi, limit=120)
+        forget = (mpich.forget, mpich.TOLD) if under_mpi else ()
+        processes = self._on_all(process_group.prepare, self.folder, *forget, limit=120)
         self.pids = [pid for _, pid, _ in processes]
         self.one_host = {host for host, *_ in processes} == {socket.gethostname()}
         if under_mpi:
-            mpi.check_world([place for *_, place in processes])
+            world_order.check_world([place for *_, place in processes])
 
     def _join(self, size=None):
         """Make one process group of all ranks (or the first `size`), at a fresh meeting point."""

@@ -13,6 +13,7 @@ from ranklab.errors import RankError, named
 from ranklab.start import exits, launcher, mpi_world
 from ranklab.start.arguments import ONE_MACHINE, mpiexec
 from ranklab.upstream import ipyparallel as upstream
+from ranklab.upstream import mpich
 
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # An engine counts as there at its first heartbeat, and a stock hub asks for one every 3 s.
@@ -204,7 +205,7 @@ def _config(plan, preload=()):
     environment["KINETO_LOG_LEVEL"] = os.environ.get("KINETO_LOG_LEVEL", "99")
     environment[SAFE_PATH] = os.environ.get(SAFE_PATH) or "ranklab"
     if plan.under_mpi:
-        environment[mpi_world.RESTING] = os.environ.get(mpi_world.RESTING, "1")
+        environment[mpich.RESTING] = os.environ.get(mpich.RESTING, "1")
     if plan.debug:
         environment["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
     mpi_cmd = [mpiexec()] if plan.under_mpi else []

@@ -8,7 +8,7 @@ import psutil
 
 from ranklab.start.guardian import has_ended
 from ranklab.upstream import ipyparallel as upstream
-from ranklab.upstream import mpi_says
+from ranklab.upstream import mpich
 from ranklab.upstream.torch_says import words_of_cpp
 
 
@@ -36,7 +36,7 @@ def of_engine(cluster, pid):
     None where it ran elsewhere, is not quite gone yet, or nobody was told how it ended.
     """
     code, output, by_mpiexec = _end_of(cluster.engine_set, pid)
-    of_mpi = mpi_says.words(output)  # who aborts MPI is the first that mpiexec ends
+    of_mpi = mpich.words(output)  # who aborts MPI is the first that mpiexec ends
     by_mpiexec = by_mpiexec and not of_mpi
     return None if code is None else Exit(code, words_of_cpp(output) or of_mpi, by_mpiexec)
 

@@ -157,7 +157,7 @@ class Child:
     nanny: object = None  # once it is registered
     exit_code: int | None = None  # once it has ended
     place: mpi_world.Place | None = None  # in the world of MPI, where they have one
-    ended_by: str = ""  # "mpiexec" where that ended it, as it does when another one has ended
+    by_mpiexec: bool = False  # did that end it, as it does when another one has ended?
 
 
 class ForkServer:
@@ -248,7 +248,7 @@ class ForkServer:
 
     def _end_for_mpiexec(self, pid, child):
         if child.exit_code is None:
-            child.ended_by = "mpiexec"
+            child.by_mpiexec = True
             os.kill(pid, signal.SIGKILL)
 
     def _alive(self):
@@ -265,7 +265,7 @@ class ForkServer:
                 continue
             child.exit_code = os.waitstatus_to_exitcode(status)
             killed = child.exit_code == -signal.SIGKILL
-            by = {"ended_by": child.ended_by} if killed and child.ended_by else {}
+            by = {"ended_by": "mpiexec"} if killed and child.by_mpiexec else {}
             self._say(engine=child.number, pid=pid, exit_code=child.exit_code, **by)
             if child.nanny:
                 child.nanny.notify_exit()

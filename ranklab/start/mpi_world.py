@@ -19,11 +19,8 @@ import sys
 from dataclasses import dataclass
 
 from ranklab.start import stand_in
+from ranklab.upstream import mpich
 
-# A rank that waits in MPICH computes all the time, so that four on two cores keep each other from
-# their work. With this it sleeps between two looks: a seventh of a core in place of all of it, for
-# 0.1 ms a message. (MPIR_CVAR_CH4_PROGRESS_THROTTLE, with MPICH 5.0.2, changes nothing.)
-RESTING = "MPIR_CVAR_ENABLE_HEAVY_YIELD"
 LOOK = 0.2  # seconds between two looks at whether mpiexec lives
 MOST = 1 << 16  # bytes of what mpiexec gives
 
@@ -38,7 +35,7 @@ class Place:
 
     @property
     def rank(self):
-        return int(self.environment["PMI_RANK"])
+        return mpich.rank_in(self.environment)
 
     def end(self, code):
         """Let the stand-in end by this exit code, as the engine did."""
@@ -53,7 +50,7 @@ def is_of_mpich(mpiexec):
         asked = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return "HYDRA" in asked.stdout
+    return mpich.is_meant_by(asked.stdout)
 
 
 def places(mpiexec, n, folder):
@@ -65,7 +62,8 @@ def places(mpiexec, n, folder):
         listener.bind(path)
         listener.listen(n)
         listener.settimeout(LOOK)
-        command = [*mpiexec, "-n", str(n), sys.executable, "-I", "-S", stand_in.__file__, path]
+        command = [*mpiexec, "-n", str(n), sys.executable, "-I", "-S", stand_in.__file__]
+        command += [path, mpich.FILE, *mpich.TOLD]
         started = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         found = []
         while len(found) < n:
@@ -90,7 +88,7 @@ def take(place, places):
         if other is not place:
             os.close(other.file)
     if place:
-        os.environ.update(place.environment, PMI_FD=str(place.file))
+        os.environ.update({**place.environment, mpich.FILE: str(place.file)})
 
 
 def hand_over(places):

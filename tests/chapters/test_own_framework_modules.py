@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from ranklab.framework import initial
-from ranklab.framework.over_torch import torch_kit
 from ranklab.framework.recording import no_grad
+from ranklab.framework.torch_twin import torch_kit
 from ranklab.taught import own_framework as own
 
 

@@ -5,13 +5,13 @@ import signal
 
 import pytest
 from kernels import Notebook, all_ended, ended_by_a_restart, wait_until
+from under_mpi import needs_mpi
 
-from ranklab.start import arguments
 from ranklab.start.guardian import belonging_to
 
 pytestmark = [
     pytest.mark.timeout(180),
-    pytest.mark.skipif(not arguments.mpiexec(), reason="no mpiexec: pip install ranklab[mpi]"),
+    needs_mpi,
 ]
 
 RESTART = (
@@ -67,6 +67,14 @@ def test_a_process_that_a_rank_starts_is_no_rank(notebook):
     )
     assert notebook.run(f"%%px\n{starts}")[1] is None
     assert notebook.value("ranks['says']") == [b"1\n"] * 3
+
+
+def test_a_rank_knows_how_many_are_on_its_host_as_under_torchrun(notebook):
+    """And nothing else of what mpiexec has told it is left."""
+    left = "[name for name in os.environ if name.startswith(('PMI', 'HYDI', 'MPI_LOCAL'))]"
+    cell = f"%%px\nimport os\ntold = os.environ.get('LOCAL_WORLD_SIZE'), {left}"
+    assert notebook.run(cell)[1] is None
+    assert notebook.value("ranks['told']") == [("3", [])] * 3
 
 
 def test_values_go_and_come(notebook):

@@ -5,6 +5,7 @@ import signal
 
 import pytest
 from kernels import Notebook, all_ended, wait_until
+from under_mpi import needs_mpi
 
 from ranklab import Ranks
 from ranklab.errors import RankError
@@ -14,7 +15,7 @@ from ranklab.start.guardian import belonging_to
 pytestmark = [
     pytest.mark.everything,
     pytest.mark.timeout(240),
-    pytest.mark.skipif(not arguments.mpiexec(), reason="no mpiexec: the extra ranklab[mpi]"),
+    needs_mpi,
 ]
 
 SETUP = """%%px

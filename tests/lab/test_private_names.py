@@ -144,8 +144,10 @@ def test_no_private_method_of_others_is_replaced_outside_upstream(module, name, 
     assert not {part for part in parts for base in theirs if part in vars(base)}
 
 
-@pytest.mark.parametrize("module", ["cpython", "ipython", "torch", "torch_says", "profiler"])
+@pytest.mark.parametrize(
+    "module", ["cpython", "ipython", "mpich", "torch", "torch_says", "profiler"]
+)
 def test_importing_one_of_upstream_loads_no_library(module):
     code = f"import sys, ranklab.upstream.{module}; print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"torch", "ipyparallel", "IPython", "ipykernel"} & {*ran.stdout.split()}
+    assert not {"torch", "ipyparallel", "IPython", "ipykernel", "mpi4py"} & {*ran.stdout.split()}

@@ -526,13 +526,13 @@ def test_without_mpi_the_extra_is_named(monkeypatch, lacking):
 
 
 def test_ranks_that_do_not_answer_while_they_get_ready_are_waited_for(monkeypatch):
-    def prepare(folder, under_mpi):
+    def prepare(folder):
         import ctypes
 
         from ranklab.ranks import process_group
 
         ctypes.PyDLL(None).sleep(2)  # nothing else of Python runs, as in an import of C code
-        return process_group.prepare(folder, under_mpi)
+        return process_group.prepare(folder)
 
     prepare.__module__ = "__main__"
     monkeypatch.setattr(process_group, "prepare", prepare)

@@ -3,15 +3,17 @@
 import subprocess
 import sys
 
+import nbformat
 import pytest
 from launch import BLOCK
 from small_book import HEADER, book, forms
 
 from bookmaker.errors import FormError
 from bookmaker.folders import HERE
-from bookmaker.manuscript import manuscript
+from bookmaker.manuscript import manuscript, programs
 from bookmaker.notebook import notebook
-from bookmaker.script import program, to_script
+from bookmaker.script import program_script, to_script
+from bookmaker.script.read.cells import read
 
 pytestmark = pytest.mark.timeout(60)
 __all__ = ["book"]
@@ -48,7 +50,7 @@ def chapter(*cells):
 
 def test_it_runs_where_ranklab_is_not(tmp_path):
     """What it takes from earlier chapters is in it; it says what the notebook's file says."""
-    (path, text), *more = program.files(chapter("n = 1", COUNT, "n", MAIN)).items()
+    (path, text), *more = program_script.files(chapter("n = 1", COUNT, "n", MAIN)).items()
     assert not more and path == "scripts/93_count.py"
     assert text.startswith(
         "# 93_count.py, a program of chapter 93 of Many Ranks, One Model. Generated from "
@@ -70,14 +72,14 @@ def test_it_says_how_to_start_it_on_many_ranks():
     cell = (
         f"{HEAD}def main():\n    from mpi4py import MPI\n    return MPI.COMM_WORLD.rank\n\nmain()"
     )
-    (text,) = program.files(chapter(cell)).values()
+    (text,) = program_script.files(chapter(cell)).values()
     assert "number of them:\n#     mpiexec -n 4 python 93_count.py\n#\n" in text
     assert "# pip install mpi4py mpich\n" in text and text.endswith("\n\n\nmain()\n")
 
 
 def test_the_labs_images_come_along():
     cell = f"{HEAD}from ranklab.images import CIFAR10Dataset\n\nprint(len(CIFAR10Dataset()))"
-    (text,) = program.files(chapter(cell)).values()
+    (text,) = program_script.files(chapter(cell)).values()
     assert "# pip install numpy pillow scikit-image scikit-learn\n" in text
     assert "class NumbersOnly(pickle.Unpickler)" in text and "import ranklab" not in text
 
@@ -88,6 +90,27 @@ def test_in_the_notebook_it_is_written_and_in_the_chapters_script_it_is_nothing(
     assert "argparse" not in to_script(nb) and "x = 1" in to_script(nb)
     named_alike = chapter("N = 3", COUNT, "N")  # the notebook's name is another
     assert to_script(named_alike).count("N = ") == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "part"),
+    [
+        (COUNT, ("count.py", False)),
+        (MORE + "x = 1", ("count.py", True)),
+        ("\n%%writefile\t--append  count.py \n#@script\n", ("count.py", True)),
+        ("%%writefile count.py\n#@scripted\n", None),
+        ("%%writefile count.py\nx = 1\n#@script\n", None),
+    ],
+)
+def test_a_part_of_a_program_is_known_by_its_first_lines(source, part):
+    assert programs.part_of(source) == part
+    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
+    if part:
+        (cell,) = read(nb, "93_programs")
+        assert (cell.program, cell.goes_on) == part
+    else:
+        with pytest.raises(FormError, match="`%%writefile` means nothing to Python"):
+            read(nb, "93_programs")
 
 
 REFUSED = {
@@ -109,14 +132,14 @@ REFUSED = {
 def test_what_is_no_program(case):
     cell, message = REFUSED[case]
     with pytest.raises(FormError, match=f"^93_programs, {message}"):
-        program.files(chapter(cell))
+        program_script.files(chapter(cell))
 
 
 def test_a_program_is_written_once_and_is_not_the_chapters_script():
     with pytest.raises(FormError, match=r"cell 2 .*written already: go on with `%%writefile -a"):
-        program.files(chapter(HEAD + "x = 1", HEAD + "y = 1"))
+        program_script.files(chapter(HEAD + "x = 1", HEAD + "y = 1"))
     with pytest.raises(FormError, match=r"scripts/93_programs.py is the chapter's own script"):
-        program.files(chapter("%%writefile programs.py\n#@script\nx = 1"))
+        program_script.files(chapter("%%writefile programs.py\n#@script\nx = 1"))
 
 
 def test_the_command_keeps_it_in_step(book):

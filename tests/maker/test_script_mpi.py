@@ -11,12 +11,14 @@ import pytest
 from launch import results_in, run_script
 from small_notebooks import IMPORTS, RANKS, whole, with_ranks
 
+from ranklab.upstream import mpich
+
 BY_MPI = 'ranks = Ranks(4, engines="mpi")'
 MPI = "%%px\nfrom mpi4py import MPI\nn = MPI.COMM_WORLD.size"
 INSIDE = "%%px\ndef size():\n    from mpi4py import MPI\n    return MPI.COMM_WORLD.size"
 
 # What a process that MPI or torchrun has started finds in its environment.
-TOLD = ("PMI_", "PMIX_", "OMPI_", "HYDRA", "RANK", "WORLD_SIZE", "LOCAL_")
+TOLD = (*mpich.TOLD, "OMPI_", "RANK", "WORLD_SIZE", "LOCAL_")
 
 
 def environment(**more):

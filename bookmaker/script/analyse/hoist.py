@@ -4,7 +4,7 @@ import ast
 
 from bookmaker.script.analyse.imports import DRAWING, Imports
 from bookmaker.script.analyse.lab import Lab
-from bookmaker.script.analyse.own import saved
+from bookmaker.script.analyse.own_taught import saved
 from bookmaker.script.analyse.taken import Flatten, belongs_to_ranklab, inline, is_module, know
 from bookmaker.script.read.cells import Cell
 from bookmaker.script.read.scopes import is_import

@@ -8,7 +8,7 @@ from bookmaker.script.analyse import (
     identity,
     left_out,
     names,
-    own,
+    own_taught,
     process_state,
     sending,
 )
@@ -107,7 +107,7 @@ def _find_parts(plan: Plan, found: Sides) -> None:
     """What rank 0 has to keep apart, for it plays the kernel, too."""
     lab, imports, cells = plan.lab, plan.imports, plan.cells
     if lab.has_ranks:
-        plan.own = own.needed(lab.own, cells)
+        plan.own = own_taught.needed(lab.own, cells)
         imported = {"torch": "torch", **imports.names}
         plan.two_streams = needs_two_streams(cells, imported, lab.ranks)
         plan.apart = apart(found, imports, lab, set(plan.own))
@@ -123,7 +123,7 @@ def _check(plan: Plan, found: Sides, all_cells: list[Cell]) -> None:
     """Refuse what would be another program in a script."""
     lab, imports, cells = plan.lab, plan.imports, plan.cells
     left_out.check(all_cells, lab)
-    own.check(lab.own, plan.own, found, plan.defined_everywhere)
+    own_taught.check(lab.own, plan.own, found, plan.defined_everywhere)
     names.check(cells, found, lab, imports, set(plan.own))
     names.refuse_builtins(found, [*PARTS.values(), "dict()"])
     if lab.has_ranks:

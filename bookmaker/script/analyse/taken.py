@@ -69,7 +69,7 @@ class Flatten:
         self.modules = lab.modules
 
     def run(self) -> None:
-        """Rewrite the cell, and remember what it uses. own: what `own.saved` gives."""
+        """Rewrite the cell, and remember what it uses. own: what `own_taught.saved` gives."""
         mine = [node for node in self.cell.tree.body if self._is_own(node)]
         if mine:
             self._apply(Source(self.cell.body), [(node, "") for node in mine])

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from IPython.core.inputtransformer2 import TransformerManager
 
 from bookmaker.errors import FormError
+from bookmaker.manuscript import programs
 from bookmaker.script.read.magics import Targets, px_options
 from bookmaker.script.read.scopes import is_import, names_in
 
@@ -105,8 +106,8 @@ def _code_cell(place: Place, source: str, tags: frozenset[str]) -> Cell:
         if first[0].isspace() and not left_out:
             raise place.refuse("spaces stand before `%%`; IPython wants it at the left margin.")
         magic, line, body = _cell_magic(place, source)
-        if magic == "writefile" and body.startswith("#@script"):
-            return _part_of_program(place, line, body)
+        if part := programs.part_of(source):
+            return _part_of_program(place, *part, body)
         if magic == "px":
             on_ranks, targets = True, Targets() if left_out else px_options(place, line)
         elif not left_out:
@@ -122,16 +123,13 @@ def _code_cell(place: Place, source: str, tags: frozenset[str]) -> Cell:
     return cell
 
 
-def _part_of_program(place: Place, line: str, body: str) -> Cell:
+def _part_of_program(place: Place, file: str, goes_on: bool, body: str) -> Cell:
     """A cell that writes a program into a file, or goes on with one: nothing runs here."""
-    words = line.split()
-    goes_on = words[:1] in (["-a"], ["--append"])
-    name = " ".join(words[goes_on:])
-    if not re.fullmatch(r"[a-z]\w*\.py", name):
+    if not re.fullmatch(r"[a-z]\w*\.py", file):
         raise place.refuse("a program is a file beside the notebook: `%%writefile name.py`.")
     body = _plain_python(place, body.partition("\n")[2])
     tree = _parsed(place, body)
-    return Cell(place, body, tree, silent=True, program=name, goes_on=goes_on)
+    return Cell(place, body, tree, silent=True, program=file, goes_on=goes_on)
 
 
 def _refuse_odd_characters(place: Place, source: str) -> None:
