@@ -64,7 +64,7 @@ def state(model):
 class Training:
     """A training on the ranks of `comm`, whose models start with other weights each."""
 
-    def __init__(self, comm, n=37, batch_size=10, make=network, how=ddp.Flat, wrap=None):
+    def __init__(self, comm, n=37, batch_size=10, make=network, how=ddp.Flat):
         ddp.init(comm)
         self.loader, self.share = ddp.partition_dataset(
             Examples(n), batch_size, dtype="float64", seed=SEED
@@ -72,8 +72,7 @@ class Training:
         self.model = make(seed=comm.rank)
         ddp.broadcast_parameters(self.model)
         synchronize_batch_norm(self.model)
-        inner = adam(self.model)
-        self.opt = ddp.DistributedOptimizer(inner, how)
+        self.opt = ddp.DistributedOptimizer(adam(self.model), how)
         self.loss = nn.SoftmaxLoss()
 
     def run(self, epochs=2, before_step=None):
@@ -89,6 +88,19 @@ class Training:
 
     def output(self, X, y):
         return self.model(X)
+
+    def gradients(self, backwards=1):
+        """Those of the first batch, of all ranks' examples, in one array."""
+        X, y = next(iter(self.loader))
+        for _ in range(backwards):
+            self.loss(self.output(X, y), y).backward()
+        self.opt.synchronize()
+        return np.concatenate([p.grad.ravel() for p in self.opt.params])
+
+    def go_by_own_statistics(self):
+        """Batch norm by each rank's own examples from now on."""
+        for _, module in self.model.named_modules():
+            module.synchronize = None
 
 
 def on_first(comm, k, function, *args, **how):
@@ -125,13 +137,8 @@ def without_norm(seed):
 
 def own_statistics(comm):
     """Batch norm by each rank's own examples; and the first rank's statistics."""
-
-    def forget(training):
-        for _, module in training.model.named_modules():
-            module.synchronize = None
-
     training = Training(comm)
-    forget(training)
+    training.go_by_own_statistics()
     return training.run(epochs=5)
 
 
@@ -282,27 +289,18 @@ def twice(comm):
     found = []
     for how in (ddp.Flat, ddp.Overlapped):
         training = Training(comm, how=how, make=without_norm)
-        X, y = next(iter(training.loader))
         try:
-            for _ in range(2):
-                training.loss(training.model(X), y).backward()
-            training.opt.synchronize()
-            found.append(np.concatenate([p.grad.ravel() for p in training.opt.params]))
+            found.append(training.gradients(backwards=2))
         except RuntimeError as error:
             training.opt.exchange.average()  # as the others do
             found.append(str(error))
-    once = Training(comm, make=without_norm)
-    X, y = next(iter(once.loader))
-    once.loss(once.model(X), y).backward()
-    once.opt.synchronize()
-    return *found, np.concatenate([p.grad.ravel() for p in once.opt.params])
+    return *found, Training(comm, make=without_norm).gradients()
 
 
 def beside_torch(comm):
     """Equal shards, each rank with statistics of its own: as torch's DDP does it."""
     training = Training(comm, n=36, batch_size=12)
-    for _, module in training.model.named_modules():
-        module.synchronize = None
+    training.go_by_own_statistics()
     start = state(training.model)
     return start, training.run(epochs=5)
 

@@ -1,16 +1,21 @@
 """Chapter 13's modules and first weights beside torch's: names, states, a step of ResNet-9."""
 
+import ast
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from ranklab import framework
 from ranklab.framework import initial
 from ranklab.framework.recording import no_grad
 from ranklab.framework.torch_twin import torch_kit
 from ranklab.taught import own_framework as own
+
+IMPORTS = (ast.Import, ast.ImportFrom)
 
 
 def arrays_of(module):
@@ -226,3 +231,13 @@ def test_a_seed_gives_the_same_model():
         models.append(own.ResNet9().state_dict())
     equal(models[0], models[1], 0)
     assert (models[0]["0.0.weight"] != models[2]["0.0.weight"]).any()
+
+
+FILES = sorted(Path(framework.__file__).parent.glob("*.py"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_what_lies_under_the_chapter_knows_nothing_of_what_is_taught(file):
+    """The page's code is made of these files, and not the other way around."""
+    imports = [n for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, IMPORTS)]
+    assert not [one for one in imports if "taught" in ast.unparse(one)]

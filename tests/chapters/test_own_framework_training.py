@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from ranklab.framework.loading import RandomSampler
+from ranklab.framework.world import Wrapped
 from ranklab.taught.own_framework import SGD, Adam, DataLoader, Linear, SoftmaxLoss, Tensor
 
 OPTIMIZERS = {
@@ -184,3 +185,23 @@ def test_a_training_learns():
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.2 < 0.5 < losses[0]
+
+
+class Counting(Wrapped):
+    """A wrapper that another one than the chapter might write."""
+
+    def __init__(self, opt):
+        self.opt, self.steps = opt, 0
+
+
+@each_optimizer
+def test_a_wrapper_keeps_what_is_its_own_and_hands_on_what_the_optimizer_has(name):
+    kind, _, numbers = OPTIMIZERS[name]
+    inner = kind([Tensor(np.ones(2), requires_grad=True)], **numbers)
+    before = set(inner.state_dict())
+    wrapper = Counting(inner)
+    wrapper.steps += 3
+    wrapper.lr = 0.5  # as a scheduler does
+    assert inner.lr == wrapper.lr == 0.5 and wrapper.steps == 3
+    assert set(wrapper.state_dict()) == set(inner.state_dict()) == before
+    assert not hasattr(wrapper, "nobodys") and copy.copy(wrapper).steps == 3
