@@ -946,6 +946,10 @@ everyone()
 play("ranks")
 
 gloo_messages = [ping(4**k) for k in range(1, 12)]
+used = time.process_time()
+time.sleep(0.3 * (rank == 0))
+dist.barrier()  # the others wait for 0.3 seconds
+gloo_processor = time.process_time() - used
 
 
 def leaves_at_once(nbytes):
@@ -1010,6 +1014,10 @@ if rank == 0:
         result(f"{name}_gb", sizes[-1] / seconds[-1] / 1e9, varies=True)
     for name, one in (("sleeping", sleeping), ("spinning", spinning)):
         result(f"{name}_processor", one["processor"], varies=True)
+
+gloo_processor_by_rank = to_rank_0(gloo_processor)
+if rank == 0:
+    result("gloo_processor", gloo_processor_by_rank[1], varies=True)
     result("eager", eager, varies=True)
     if mpich and cores_are_free():
         assert 5 * min(spinning["messages"]) < min(sleeping["messages"])
@@ -1026,8 +1034,8 @@ if rank == 0:
 
 # What does the spinning cost? While rank 1 waited for 0.3 seconds, it used
 # (spinning_processor) seconds of a core when it spun, and (sleeping_processor) when it
-# slept. Whoever has a core for each rank can afford that. In the next program two ranks
-# and a third process that computes share one core:
+# slept; in Gloo it used (gloo_processor). Whoever has a core for each rank can afford
+# that. In the next program two ranks and a third process that computes share one core:
 #
 # Predict: The two all-reduce one number again and again. Is it still better to spin?
 
@@ -1534,7 +1542,7 @@ if rank == 0:
 # | an error in place of a hang | `torch.distributed` | it has a timeout |
 # | small latency, a core for each rank | MPI that spins | (spinning_us) µs against (gloo_us) |
 # | more ranks than cores | Gloo, or MPI that sleeps | who waits leaves the core to others |
-# | NumPy, prefix sums, columns, `Put` | mpi4py | PyTorch has none of them |
+# | prefix sums, columns, `Put` | mpi4py | `torch.distributed` has none of them |
 # | to start on a cluster | what its manual says | ranks of `mpiexec` get a group of PyTorch by one `bcast` |
 #
 # They get on well in one process: start with `mpiexec`, broadcast an address, and train

@@ -33,6 +33,16 @@ def twin(inputs):
     return [(of_rank, sum(of_rank)) for of_rank in members]
 
 
+def mixed_up(seen):
+    """Are there several groups, and ranks that wait, or add what those of another group have?"""
+    if len({color for (color,) in seen.inputs}) < 2:
+        return False
+    pairs = zip(seen.results, seen.expected)
+    return seen.happened != "returned" or any(
+        result[0] == right[0] and result[1] != right[1] for result, right in pairs
+    )
+
+
 def by_all_ranks_in_turn(color):
     colors = [None] * dist.get_world_size()
     dist.all_gather_object(colors, color)
@@ -61,8 +71,8 @@ exercise = Exercise(
             "Every rank must call new_group for every group, also for those that it is not in, and "
             "all in the same order.",
             {EACH: "for each in {color} - {None}:"},
-            happened=("stuck", "error", "slow"),
-            test=lambda seen: len({color for (color,) in seen.inputs}) > 1,
+            happened=("stuck", "error", "slow", "died", "returned"),
+            test=mixed_up,
         ),
         Mistake(
             "None is not a color: who has none is in no group, and gets None.",
