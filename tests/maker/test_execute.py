@@ -300,7 +300,7 @@ def test_each_chapter_reaches_the_taught_modules_that_it_imports():
         return {path.stem for path in cache._reached([code], HERE.root / "ranklab/taught")}
 
     assert {"layers", "collectives"} <= reached("18")
-    assert reached("16") == {"feeding", "messages"}
+    assert reached("16") == {"messages"}
 
 
 def test_half_a_notebook_is_not_taken_for_an_executed_one(book):

@@ -42,9 +42,10 @@ def test_every_cell_of_a_chapter_was_executed(soups, site, chapter):
 def test_a_chapter_offers_its_notebook_its_script_and_machines_to_run_it(soups, site):
     for chapter in CHAPTERS:
         links = soups[site / f"{chapter}.html"].select("nav.take-away a")
-        notebook, script, colab, binder = (link["href"] for link in links)
-        assert (site / notebook).read_bytes() == (HERE.root / notebook).read_bytes()
-        assert (site / script).read_bytes() == (HERE.root / script).read_bytes()
+        notebook, *scripts, colab, binder = (link["href"] for link in links)
+        assert scripts[0] == f"scripts/{chapter}.py"  # and the chapter's programs behind it
+        for taken in (notebook, *scripts):
+            assert (site / taken).read_bytes() == (HERE.root / taken).read_bytes()
         assert colab.endswith(f"/blob/main/notebooks/{chapter}.ipynb")
         assert binder.endswith(f"/main?urlpath=lab/tree/notebooks/{chapter}.ipynb")
 
