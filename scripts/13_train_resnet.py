@@ -22,6 +22,11 @@ from types import SimpleNamespace
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+# From ranklab.framework.recording:
+
+_nested = []
+
+
 # From ranklab.framework.torch_twin:
 
 
@@ -73,10 +78,12 @@ def log(x):
 def log_sum_exp(x, axis=-1, keepdims=False):
     """log(sum(exp(x))) over one axis or several, without overflow."""
     largest = x.max(axis=axis, keepdims=True)
+    largest[np.isneginf(largest)] = 0  # inf - inf would be nan
     shares = np.exp(x - largest)
     sums = shares.sum(axis=axis, keepdims=True)
-    shares /= sums  # the softmax
-    value = np.log(sums) + largest
+    with np.errstate(divide="ignore", invalid="ignore"):  # where all are -inf
+        shares /= sums  # the softmax
+        value = np.log(sums) + largest
 
     def rule(grad):
         return (grad if keepdims else np.expand_dims(grad, axis)) * shares
@@ -102,7 +109,11 @@ def pick(x, index):
 
 def power(x, exponent):
     """x ** exponent, entry by entry; the exponent is a number."""
-    return x**exponent, (lambda grad: grad * (exponent * x ** (exponent - 1)),)
+
+    def rule(grad):
+        return grad * (exponent * x ** (exponent - 1)) if exponent else 0 * grad
+
+    return x**exponent, (rule,)
 
 
 def relu(x):
@@ -388,10 +399,16 @@ def _like(rows, x):
 
 
 def _added(rows, times=None):
-    """The sum of each column, or of each column of a product."""
-    if times is not None:
-        return np.einsum("rc,rc->c", rows, times)
-    return np.ones(len(rows), rows.dtype) @ rows
+    """The sum of each column, or of each column of a product.
+
+    In two stages: one long sum in float32 loses digits.
+    """
+    parts = rows.reshape(-1, np.gcd(len(rows), 64), rows.shape[1])
+    if times is None:
+        some = parts.sum(axis=1)
+    else:
+        some = np.einsum("kbc,kbc->kc", parts, times.reshape(parts.shape))
+    return some.sum(axis=0, dtype="f8").astype(rows.dtype)
 
 
 class BatchNorm(Module):
@@ -611,9 +628,6 @@ def checked(order):
     return order
 
 
-_nested = []
-
-
 def recording():
     """Whether a tensor shall remember what it was computed from."""
     return not _nested
@@ -641,7 +655,7 @@ def mul(a, b):
 def unbroadcast(grad, shape):
     """Sum a gradient over what was repeated: back to `shape`."""
     grad = grad.sum(axis=tuple(range(grad.ndim - len(shape))))
-    ones = tuple(i for i, n in enumerate(shape) if n < grad.shape[i])
+    ones = tuple(i for i, n in enumerate(shape) if n != grad.shape[i])
     return grad.sum(axis=ones, keepdims=True)
 
 
@@ -733,7 +747,7 @@ def windows(x, k, stride):
     by_n, by_h, by_w, by_c = x.strides
     shape = n, (h - k) // stride + 1, (w - k) // stride + 1, k, k, c
     steps = by_n, by_h * stride, by_w * stride, by_h, by_w, by_c
-    return as_strided(x, shape, steps)
+    return as_strided(x, shape, steps, writeable=False)
 
 
 def add_windows(parts, shape, stride):
@@ -894,9 +908,8 @@ options.add_argument("--batch", type=int, default=128)
 options.add_argument("--data", help="the folder of CIFAR-10")
 options.add_argument("--framework", default="numpy", help="or torch")
 options = options.parse_args()
-ndl = SimpleNamespace(ResNet9=ResNet9, nn=nn, optim=optim)
-if options.framework == "torch":
-    ndl = torch_kit()
+ndl = (torch_kit() if options.framework == "torch"
+       else SimpleNamespace(ResNet9=ResNet9, nn=nn, optim=optim))
 
 # From ranklab.framework.world:
 
@@ -1401,6 +1414,19 @@ opt = ndl.optim.Adam(model.parameters(), lr=0.001, weight_decay=0.001)
 opt = DistributedOptimizer(opt)
 loss_fn = ndl.nn.SoftmaxLoss()
 
+# From ranklab.framework.recording:
+
+
+class no_grad:
+    """Within `with no_grad():` nothing is remembered, which saves memory."""
+
+    def __enter__(self):
+        _nested.append(self)
+
+    def __exit__(self, *error):
+        _nested.pop()
+
+
 # From ranklab.framework.world:
 
 
@@ -1415,6 +1441,16 @@ def accuracy(logits, labels):
     return mean_over_ranks((answers == World.talk.numbers(labels)).mean())
 
 
+# From ranklab.framework.judging:
+
+
+def right_on_all_ranks(model, loader):
+    """How many examples a model recognizes: the loader deals each rank its share."""
+    model.eval()
+    with no_grad():
+        return sum(accuracy(model(X), y) * World.share[1] for X, y in loader)
+
+
 begin = time.time()
 for i in range(options.epochs):
     if rank == 0:
@@ -1425,16 +1461,15 @@ for i in range(options.epochs):
         loss = loss_fn(out, y)
         loss.backward()
         opt.step()
-        acc, avg_loss = accuracy(out, y), mean_over_ranks(loss.item())
-        if rank == 0 and count % 100 == 0:
-            print(f"acc: {acc}; avg_loss: {avg_loss}")
+        if count % 100 == 0:  # on all ranks, for both are sums
+            acc, avg_loss = accuracy(out, y), mean_over_ranks(loss.item())
+            if rank == 0:
+                print(f"acc: {acc}; avg_loss: {avg_loss}")
 end = time.time()
 
 broadcast_parameters(model)  # with rank 0's running statistics
-model.eval()
 test = data.CIFAR10Dataset(options.data, train=False)
-right = sum(accuracy(model(X), y) * World.share[1]
-            for X, y in ShardedLoader(test, options.batch))
+right = right_on_all_ranks(model, ShardedLoader(test, options.batch))
 if rank == 0:
     print(f"Training Time: {end - begin}")
     print(f"test accuracy: {right / len(test):.3f} ({dataset.source})")

@@ -68,10 +68,16 @@ def _like(rows, x):
 
 
 def _added(rows, times=None):
-    """The sum of each column, or of each column of a product."""
-    if times is not None:
-        return np.einsum("rc,rc->c", rows, times)
-    return np.ones(len(rows), rows.dtype) @ rows
+    """The sum of each column, or of each column of a product.
+
+    In two stages: one long sum in float32 loses digits.
+    """
+    parts = rows.reshape(-1, np.gcd(len(rows), 64), rows.shape[1])
+    if times is None:
+        some = parts.sum(axis=1)
+    else:
+        some = np.einsum("kbc,kbc->kc", parts, times.reshape(parts.shape))
+    return some.sum(axis=0, dtype="f8").astype(rows.dtype)
 
 
 class BatchNorm(Module):

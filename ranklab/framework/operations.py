@@ -5,7 +5,11 @@ import numpy as np
 
 def power(x, exponent):
     """x ** exponent, entry by entry; the exponent is a number."""
-    return x**exponent, (lambda grad: grad * (exponent * x ** (exponent - 1)),)
+
+    def rule(grad):
+        return grad * (exponent * x ** (exponent - 1)) if exponent else 0 * grad
+
+    return x**exponent, (rule,)
 
 
 def exp(x):
@@ -67,10 +71,12 @@ def pick(x, index):
 def log_sum_exp(x, axis=-1, keepdims=False):
     """log(sum(exp(x))) over one axis or several, without overflow."""
     largest = x.max(axis=axis, keepdims=True)
+    largest[np.isneginf(largest)] = 0  # inf - inf would be nan
     shares = np.exp(x - largest)
     sums = shares.sum(axis=axis, keepdims=True)
-    shares /= sums  # the softmax
-    value = np.log(sums) + largest
+    with np.errstate(divide="ignore", invalid="ignore"):  # where all are -inf
+        shares /= sums  # the softmax
+        value = np.log(sums) + largest
 
     def rule(grad):
         return (grad if keepdims else np.expand_dims(grad, axis)) * shares

@@ -82,8 +82,8 @@ class EachTensor:
 
     def average(self):
         for p in self.parameters:
-            if p.grad is None:  # other ranks may have one
-                p.grad = 0 * p.array
+            if p.grad is None:  # zeros, even where nobody has one:
+                p.grad = 0 * p.array  # `Flat` mends that
             p.grad *= World.weight()
             World.talk.add_up(p.grad)
 

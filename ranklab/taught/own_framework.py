@@ -37,7 +37,7 @@ def mul(a, b):
 def unbroadcast(grad, shape):
     """Sum a gradient over what was repeated: back to `shape`."""
     grad = grad.sum(axis=tuple(range(grad.ndim - len(shape))))
-    ones = tuple(i for i, n in enumerate(shape) if n < grad.shape[i])
+    ones = tuple(i for i, n in enumerate(shape) if n != grad.shape[i])
     return grad.sum(axis=ones, keepdims=True)
 
 
@@ -129,7 +129,7 @@ def windows(x, k, stride):
     by_n, by_h, by_w, by_c = x.strides
     shape = n, (h - k) // stride + 1, (w - k) // stride + 1, k, k, c
     steps = by_n, by_h * stride, by_w * stride, by_h, by_w, by_c
-    return as_strided(x, shape, steps)
+    return as_strided(x, shape, steps, writeable=False)
 
 
 def add_windows(parts, shape, stride):

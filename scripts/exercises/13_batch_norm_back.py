@@ -1,13 +1,15 @@
 # Generated from book/13_own_framework.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: 50c94fff5eb9).
+# Once this file is changed, `make forms` leaves it alone (as generated: ec9f7e063cde).
 #
 # === Backward through the statistics ==================================================
 #
-# Fill in, about 15 minutes. Batch norm without its scale and shift is y = (x − mean) /
+# Fill in, about 25 minutes. Batch norm without its scale and shift is y = (x − mean) /
 # √(var + eps): x has a row for each example, mean and var are those of each column, and
 # var divides by n. `batch_norm_back(x, grad, eps)` is given the gradient of y and
 # returns that of x. Each row of x changes its own row of y, and through mean and var
-# all the others. What is kept from the forward pass is there already.
+# all the others. What is kept from the forward pass is there already. In each column
+# the result sums to 0, and times `normal` to nearly 0: take from `grad` what breaks
+# either, then scale.
 #
 #     python scripts/exercises/13_batch_norm_back.py
 #
