@@ -902,6 +902,11 @@ def mpiexec(program, *options, n=2, seconds=20, sleeps="1"):
     return said, ended or running.returncode
 
 
+def last_line(program, **how):
+    """What a program prints in its last line, read as JSON."""
+    return json.loads(mpiexec(program, **how)[0].splitlines()[-1])
+
+
 # A rank that waits in MPICH looks again and again whether something has come: it spins.
 # With the variable `MPIR_CVAR_ENABLE_HEAVY_YIELD=1` it sleeps between two looks. The
 # lab sets it, as the ranks of a notebook often have to share cores. The program runs
@@ -912,7 +917,7 @@ def mpiexec(program, *options, n=2, seconds=20, sleeps="1"):
 # the spinning?
 
 if rank == 0:
-    spinning, sleeping = (json.loads(mpiexec(speed, sleeps=s)[0]) for s in "01")
+    spinning, sleeping = (last_line(speed, sleeps=s) for s in "01")
 
 # From ranklab.taught.messages:
 
@@ -1068,8 +1073,8 @@ if comm.rank == 0:
 if rank == 0:
     spin, sleep = [], []
     for _ in range(2):  # by turns
-        spin += json.loads(mpiexec(crowded, n=3, sleeps="0")[0])
-        sleep += json.loads(mpiexec(crowded, n=3, sleeps="1")[0])
+        spin += last_line(crowded, n=3, sleeps="0")
+        sleep += last_line(crowded, n=3, sleeps="1")
     print("they spin: ", spin)
     print("they sleep:", sleep)
 
