@@ -879,8 +879,8 @@ if rank == 0:
 
 if rank == 0:
     print("\n## What a message costs\n")
-    speed = """
-import json, time
+    balls = """
+import ctypes, json, sys, time
 from mpi4py import MPI
 
 comm = MPI.COMM_WORLD
@@ -897,13 +897,19 @@ def ping(nbytes, repeats=20):
             comm.Send(ball, 0)
         seconds.append((time.perf_counter() - start) / 2)
     return min(seconds)
+"""
 
+if rank == 0:
+    speed = balls + """
 sizes = sorted([4**k for k in range(1, 12)] + [8000, 8300])
 found = {"messages": [ping(nbytes) for nbytes in sizes]}
 used = time.process_time()
 time.sleep(0.3 * (comm.rank == 0))
 comm.Barrier()  # rank 1 waits for 0.3 seconds
 found["processor"] = time.process_time() - used
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(29, 1)  # timer slack: 1 ns
+found["on time"] = ping(4)
 if comm.rank == 1:
     print(json.dumps(found))
 """
@@ -935,8 +941,8 @@ def last_line(program, **how):
 # A rank that waits in MPICH looks again and again whether something has come: it spins.
 # With the variable `MPIR_CVAR_ENABLE_HEAVY_YIELD=1` it sleeps between two looks. The
 # lab sets it, as the ranks of a notebook often have to share cores. The program runs
-# both ways. And once more with naps on time: Linux lets a sleeper oversleep, by 50 µs
-# as a rule, its timer slack, which a program may set [prctl].
+# both ways. At its end it plays again, with Linux's timer slack set to a nanosecond:
+# that is by how much a sleeper may oversleep, else 50 µs as a rule [prctl].
 #
 # Predict: Gloo sends through TCP, and its ranks sleep while they wait. MPICH's ranks on
 # one host share memory. How much faster is MPI for 4 bytes? How much of that is due to
@@ -944,8 +950,6 @@ def last_line(program, **how):
 
 if rank == 0:
     spinning, sleeping = (last_line(speed, sleeps=s) for s in "01")
-    on_time = "import ctypes; ctypes.CDLL(None).prctl(29, 1)  # timer slack: 1 ns"
-    napping = last_line(on_time + speed) if sys.platform == "linux" else sleeping
 
 # From ranklab.taught.messages:
 
@@ -1046,7 +1050,7 @@ if rank == 0:
         result(f"{name}_gb", sizes[-1] / seconds[-1] / 1e9, varies=True)
     for name, one in (("sleeping", sleeping), ("spinning", spinning)):
         result(f"{name}_processor", one["processor"], varies=True)
-    result("napping_us", 1e6 * min(napping["messages"][:3]), varies=True)
+    result("on_time_us", 1e6 * sleeping["on time"], varies=True)
     step = sizes.index(8300), sizes.index(8000)  # above MPICH's border, below
     handshake = np.divide(*(sleeping["messages"][k] for k in step))
     result("handshake", handshake, varies=True)
@@ -1060,13 +1064,13 @@ if rank == 0:
         assert 5 * min(spinning["messages"]) < min(by_gloo)
         assert sleeping["processor"] < spinning["processor"]
         if sys.platform == "linux":
-            assert min(napping["messages"]) < min(sleeping["messages"])
+            assert sleeping["on time"] < min(sleeping["messages"])
     save_figures()
 
 # A small message takes (gloo_us) µs over Gloo, (spinning_us) µs over MPI that spins,
 # and (sleeping_us) µs over MPI that sleeps. The two of MPI differ in how a rank waits,
 # and in nothing else. MPICH's nap is short, and most of what it costs is oversleeping:
-# with naps on time, on Linux, a message takes (napping_us) µs. That Gloo is near it is
+# with naps on time, on Linux, a message takes (on_time_us) µs. That Gloo is near it is
 # chance: its rank does not nap, the kernel wakes it.
 #
 # With 4 MB it is (gloo_gb), (spinning_gb) and (sleeping_gb) GB/s. The step is at
@@ -1080,10 +1084,10 @@ if rank == 0:
 # (spinning_processor) seconds of a core when it spun, and (sleeping_processor) when it
 # slept; in Gloo it used (gloo_processor). Whoever has a core for each rank can afford
 # that. In the next program ranks 0 and 1 all-reduce a flag, until rank 0 has seen that
-# the time is over. All three ranks share one core. Rank 2 computes in the first round,
-# and sleeps in the second:
+# the time is over. All three ranks share one core. Rank 2 computes in the first round
+# and in the third, and sleeps in the others:
 #
-# Predict: Is it still better to spin? In both rounds?
+# Predict: Is it still better to spin? In all rounds?
 
 if rank == 0:
     print("\n## Ranks that spin, on busy cores\n")
@@ -1096,7 +1100,7 @@ comm, over, counts = MPI.COMM_WORLD, array("i", [0]), []
 pair = comm.Split(comm.rank < 2)
 if hasattr(os, "sched_setaffinity"):  # Linux: all on one core
     os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
-for busy in (True, False):
+for busy in (True, False) * 2:
     comm.Barrier()
     end = time.perf_counter() + 0.1
     over[0] = count = 0
@@ -1113,10 +1117,7 @@ if comm.rank == 0:
 """
 
 if rank == 0:
-    spin, sleep = [], []
-    for _ in range(2):  # by turns
-        spin += last_line(crowded, n=3, sleeps="0")
-        sleep += last_line(crowded, n=3, sleeps="1")
+    spin, sleep = (last_line(crowded, n=3, sleeps=s) for s in "01")
     print("they spin: ", spin)
     print("they sleep:", sleep)
 
@@ -1348,7 +1349,7 @@ comm, medians = MPI.COMM_WORLD, []
 for nbytes in [4, 1 << 12, 1 << 17, 1 << 22]:
     x, seconds = bytearray(nbytes), []
     comm.Barrier()
-    for _ in range(22 if nbytes < 1 << 20 else 6):
+    for _ in range(12 if nbytes < 1 << 20 else 6):
         start = time.perf_counter()
         comm.Allreduce(MPI.IN_PLACE, [x, MPI.FLOAT])
         seconds.append(time.perf_counter() - start)
@@ -1366,7 +1367,7 @@ play("ranks")
 seconds = []
 for nbytes in [4, 1 << 12, 1 << 17, 1 << 22]:
     x = torch.zeros(nbytes // 4)  # sums of zeros stay zeros
-    repeats = 21 if nbytes < 1 << 20 else 5
+    repeats = 11 if nbytes < 1 << 20 else 5
     seconds.append([in_a_row(lambda: way(x), repeats) for way in ways.values()])
 
 everyone()
@@ -1422,19 +1423,19 @@ if rank == 0:
 #
 # One more difference: what becomes of an all-reduce while its ranks do something else?
 #
-# Predict: Each rank starts to all-reduce 16 MB, is elsewhere for 0.2 seconds, and then
+# Predict: Each rank starts to all-reduce 4 MB, is elsewhere for 0.1 seconds, and then
 # waits. How long must it still wait: over Gloo, over MPI?
 
 everyone()
 play("ranks")
-x, late = torch.zeros(1 << 22), {}
+x, late = torch.zeros(1 << 20), {}
 for name, begin in (
     ("Gloo", lambda: dist.all_reduce(x, async_op=True).wait),
     ("MPI", lambda: comm.Iallreduce(MPI.IN_PLACE, x).Wait),
 ):
     comm.Barrier()
     finish = begin()
-    time.sleep(0.2)  # this rank is elsewhere
+    time.sleep(0.1)  # this rank is elsewhere
     start = time.perf_counter()
     finish()
     late[name] = time.perf_counter() - start
@@ -1710,7 +1711,8 @@ receive = lambda src: comm.recv(source=src)
     over_gloo = """
 import torch
 from torch import distributed as dist
-rank, file = int(os.environ["RANK"]), "file://" + os.environ["MEETING"]
+rank = 1 if os.fork() == 0 else 0  # saves an import; chapter 5 starts two
+file = "file://" + os.environ["MEETING"]
 dist.init_process_group("gloo", file, rank=rank, world_size=2)
 send = lambda dst: dist.send(torch.zeros(1), dst)
 receive = lambda src: dist.recv(torch.zeros(1), src)
