@@ -11,6 +11,7 @@ import io
 import json
 import mmap
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -136,7 +137,7 @@ store_ = next(dist.rendezvous("env://"))[0]
 form_groups()
 
 
-APART = ["differ", "eager", "found", "kind", "kinds", "library", "middle", "name", "names", "refused", "seconds"]  # the kernel and the ranks have one each
+APART = ["differ", "eager", "extremes", "found", "kind", "kinds", "late", "library", "name", "names", "refused", "seconds", "sizes"]  # the kernel and the ranks have one each
 playing, held_by = "kernel", {"ranks": {}}
 
 
@@ -156,7 +157,7 @@ def play(part):
 # The cluster's manual says `mpiexec`. My code says `torch.distributed`. What is the
 # same in both, what is different, and which do I use for what?
 #
-# 25 minutes to read · 30 seconds to run · stands on chapter 6, chapter 7 and chapter 8
+# 30 minutes to read · 30 seconds to run · stands on chapter 6, chapter 7 and chapter 8
 #
 # MPI, the message-passing interface, is a standard of 1994 [mpi], with several
 # implementations. Rank, communicator, broadcast, reduce: its words are those of the
@@ -424,16 +425,20 @@ if rank == 0:
 # It is the same picture, and a rank has the same number in both libraries. The
 # implementation of MPI is MPICH here [mpich], and mpi4py [dalcin2021] makes it a Python
 # library. It takes NumPy's arrays, and PyTorch's tensors on the CPU, as they are.
+# Tensors on a GPU need an MPI that was built for GPUs, and `torch.cuda.synchronize()`
+# before a send: MPI does not know PyTorch's streams.
 #
 # How do ranks that MPI has started get a Gloo group? Its members need an address that
 # all of them know. In chapter 5 they were told by their environment. Ranks that can
 # already talk tell each other: rank 0 makes up an address, and broadcasts it. Here it
-# is the path of a file; between hosts it is a name and a port.
+# is the path of a file; between hosts it is a name and a port. As these ranks have a
+# default group already, we build a second one by its class, `dist.ProcessGroupGloo`,
+# whose calls take lists of tensors.
 
 everyone()
 play("ranks")
 
-path = tempfile.mktemp() if rank == 0 else None
+path = tempfile.mkdtemp() + "/store" if rank == 0 else None
 path = comm.bcast(path)  # from rank 0 to all, by MPI
 store = dist.FileStore(path, comm.size)
 gloo = dist.ProcessGroupGloo(store, comm.rank, comm.size)
@@ -447,6 +452,7 @@ assert x.item() == world_size * (world_size + 1) / 2
 comm.Barrier()  # all have met
 if rank == 0:
     os.remove(path)
+    os.rmdir(os.path.dirname(path))
 
 # From ranklab.taught.messages:
 
@@ -464,11 +470,10 @@ def sendrecv(outgoing, dst, incoming, src):
     handle.wait()
 
 
-# These ranks had a default group already. A program that has none says
-# `dist.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size)`,
-# as the script of this chapter does. NCCL asks for the same: rank 0 draws a unique id,
-# and some other library, such as MPI, has to bring it to the others [nccl]. Horovod
-# does it so, too [horovodnccl].
+# A program without a default group says `dist.init_process_group("gloo", store=store,
+# rank=comm.rank, world_size=comm.size)`, as the script of this chapter does. NCCL asks
+# for the same: rank 0 draws a unique id, and some other library, such as MPI, has to
+# bring it to the others [nccl]. Horovod does it so, too [horovodnccl].
 
 # --- Call for call --------------------------------------------------------------------
 
@@ -476,13 +481,16 @@ def sendrecv(outgoing, dst, incoming, src):
 #
 # | PyTorch | MPI, in mpi4py |
 # | --- | --- |
-# | `torchrun --nproc-per-node 4 x.py` | `mpiexec -n 4 python x.py` |
+# | `torchrun --nproc-per-node 4 x.py` | `mpiexec -n 4 python -m mpi4py x.py` |
 # | `dist.init_process_group(...)` | `from mpi4py import MPI` |
 # | `dist.get_rank()`, `dist.get_world_size()` | `comm.rank`, `comm.size` |
 # | process group, `dist.new_group(ranks)` | communicator, `comm.Split(color)` |
 # | handle, `handle.wait()` | request, `request.Wait()` |
 # | `dist.ReduceOp.PRODUCT` | `MPI.PROD` |
 # | `timeout=`, 30 minutes for Gloo | none: it waits for ever |
+#
+# `Split` gives every rank a communicator of those that named the same color, an
+# integer. A handle and a request are not quite the same: a later section measures it.
 #
 # Then the calls. Each row of the next three cells is a call of PyTorch, and what to
 # write in MPI for it. They are functions, so that we can run both on the same numbers,
@@ -494,7 +502,9 @@ if rank == 0:
 
 messages = {  # name: PyTorch's call, MPI's twin, who calls it
     "send": (lambda: dist.send(x, 1), lambda: comm.Send(x, 1), 0),
-    "receive": (lambda: dist.recv(y, 0), lambda: comm.Recv(y, 0), 1),
+    "receive": (
+        lambda: dist.recv(y, 0), lambda: comm.Recv(y, 0, tag=0), 1
+    ),
     "send with a tag": (
         lambda: dist.send(x, 1, tag=7), lambda: comm.Send(x, 1, tag=7), 0
     ),
@@ -503,18 +513,24 @@ messages = {  # name: PyTorch's call, MPI's twin, who calls it
     ),
     "start now, wait later": (
         lambda: wait(dist.isend(x, right), dist.irecv(y, left)),
-        lambda: wait(comm.Isend(x, right), comm.Irecv(y, left)),
+        lambda: MPI.Request.Waitall(
+            [comm.Isend(x, right), comm.Irecv(y, left, tag=0)]
+        ),
         "all",
     ),
     "both at once": (
         lambda: sendrecv(x, right, y, left),
-        lambda: comm.Sendrecv(x, right, recvbuf=y, source=left),
+        lambda: comm.Sendrecv(x, right, 0, recvbuf=y, source=left, recvtag=0),
         "all",
     ),
 }
 
-# Then chapter 7, the nine collectives. `part` is one of the n parts of `x`, and `parts`
-# the list of all, which only the root has.
+# PyTorch sends and receives with the tag 0, unless told otherwise. mpi4py sends with 0,
+# too, but without `tag=` it receives any.
+#
+# Then chapter 7, the nine collectives. First the six that only move numbers, or wait.
+# `part` is a copy of this rank's part of `x`. `parts`, on the root only, are views of
+# `x`: whoever fills `parts` fills `x`.
 
 everyone()
 collectives = {
@@ -534,9 +550,10 @@ collectives = {
     "barrier": (lambda: dist.barrier(), lambda: comm.Barrier()),
 }
 
-# Those that add, multiply or compare take an operation. `y` begins as a copy of `x`, so
-# that PyTorch may overwrite it: in MPI, what goes in and what comes out are two
-# arguments. Whoever wants to overwrite says `comm.Allreduce(MPI.IN_PLACE, x)`.
+# The other three add, multiply or compare, and take an operation; the last two rows are
+# all-reduce again. `y` begins as a copy of `x`, so that PyTorch may overwrite it: in
+# MPI, what goes in and what comes out are two arguments. Whoever wants to overwrite
+# says `comm.Allreduce(MPI.IN_PLACE, x)`.
 
 everyone()
 reductions = {
@@ -629,10 +646,11 @@ sums = [(R.SUM, MPI.SUM)]
 numeric = sums + [(R.PRODUCT, MPI.PROD), (R.MIN, MPI.MIN), (R.MAX, MPI.MAX)]
 bitwise = [(R.BAND, MPI.BAND), (R.BOR, MPI.BOR), (R.BXOR, MPI.BXOR)]
 kinds = {
-    "integers": [torch.int32, torch.int64], "float16": [torch.float16],
-    "float32": [torch.float32], "float64": [torch.float64],
+    "integers": [torch.int8, torch.uint8, torch.int32, torch.int64],
+    "float16": [torch.float16], "float32": [torch.float32],
+    "float64": [torch.float64],
 }
-differ = {}
+differ, extremes = {}, {}
 for name, (call, twin, who) in messages.items():
     takes_part = who in ("all", rank)
     differ[name, "float32"] = apart(call, twin) if takes_part else 0
@@ -641,8 +659,9 @@ for name, pair in (collectives | reductions).items():
         ops = numeric if name in reductions else sums
         if name in reductions and kind == "integers":
             ops = numeric + bitwise
-        found = [apart(*pair, of, op) for of in types for op in ops]
+        found = [max(apart(*pair, of, op) for of in types) for op in ops]
         differ[name, kind] = max(found)
+        extremes[name, kind] = max(found[2:4], default=0)  # of MIN and MAX
 
 
 def result(name, value, varies=False):
@@ -662,14 +681,11 @@ if rank == 0:
     play("kernel")
     differ, kinds = differ_by_rank, list(kinds_by_rank[0])
 
+    def worst(name, kind, found=differ):
+        """The most units on any rank; of a reduce, only the root's is promised."""
+        of_ranks = found[:1] if name == "reduce" else found
+        return max(of_rank[name, kind] for of_rank in of_ranks)
 
-def worst(name, kind):
-    """The most units on any rank; of a reduce, only the root's is promised."""
-    of_ranks = differ[:1] if name == "reduce" else differ
-    return max(of_rank[name, kind] for of_rank in of_ranks)
-
-
-if rank == 0:
     print(f"units apart{'':12}", *(f"{kind:>9}" for kind in kinds))
     for name in dict.fromkeys(name for name, _ in differ[0]):
         compared = [kind for kind in kinds if (name, kind) in differ[0]]
@@ -678,16 +694,23 @@ if rank == 0:
         for kind in compared:
             rounds = "reduce" in name and kind != "integers"
             assert worst(name, kind) <= 2 * (n - 1) * rounds, (name, kind)
+
+play("ranks")
+extremes_by_rank = to_rank_0(extremes)
+if rank == 0:
+    play("kernel")
+    extremes = extremes_by_rank
+    assert not any(worst(*key, extremes) for key in extremes[0])
     assert n > 4 or worst("all-reduce, in a group", "float32") == 0
     result("most_units", max(worst(*key) for key in differ[0]), varies=True)
     result("unit_limit", 2 * (n - 1))
 
-# Whatever only moves numbers is equal, and so is every reduction of integers, to the
-# bit. Sums and products of floats are at most (most_units) units apart. They must be
-# equal where there is only one order to add in, as in the groups of two, and are. With
-# more ranks the libraries add in other orders, as the ways of chapter 8 did. More than
-# 2(n − 1) = (unit_limit) units it cannot be: each library rounds n − 1 times, by at
-# most one unit of the result.
+# Whatever only moves numbers is equal, and so are minimum and maximum, and every
+# reduction of integers, to the bit. Sums and products of floats are at most
+# (most_units) units apart. They must be equal where there is only one order to add in,
+# as in the groups of two, and are. With more ranks the libraries add in other orders,
+# as the ways of chapter 8 did. More than 2(n − 1) = (unit_limit) units it cannot be:
+# each library rounds n − 1 times, by at most one unit of the result.
 
 # --- What only one of them has --------------------------------------------------------
 
@@ -752,10 +775,10 @@ if rank == 0:
 everyone()
 play("ranks")
 matrix = torch.arange(6.0).reshape(3, 2)
-column = MPI.FLOAT.Create_vector(3, 1, 2).Commit()  # 3 times 1, every 2
+column = MPI.FLOAT.Create_vector(3, 1, 2).Commit()  # 3 blocks of 1, each 2 on
 received = None
 if rank == 0:
-    comm.Send([matrix, 1, column], 1)  # no copy, no .contiguous()
+    comm.Send([matrix, 1, column], 1)  # 1 item of this type
 elif rank == 1:
     envelope = MPI.Status()
     comm.Probe(source=0, status=envelope)
@@ -767,18 +790,19 @@ if rank == 0:
     play("kernel")
     assert received_by_rank[1].tolist() == [0.0, 2.0, 4.0]
 
-# Prefix sums (`Scan`) and the owner of a maximum (`MAXLOC`) came up in chapter 7. In
-# one-sided communication a rank puts numbers into the memory of another (`Put`), which
-# calls nothing. Neighborhood collectives exchange with the neighbors in a grid or a
-# graph, also without waiting (`Ineighbor_alltoall`) [mpi].
+# Prefix sums (`Scan`) and the owner of a maximum (`MAXLOC`) came up in the exercises of
+# chapter 7. In one-sided communication a rank puts numbers into the memory of another
+# (`Put`), which has opened it, and need not receive. Neighborhood collectives exchange
+# with the neighbors in a grid or a graph, also without waiting (`Ineighbor_alltoall`)
+# [mpi].
 
 # --- Buffers and objects --------------------------------------------------------------
 
 # mpi4py has most calls twice. With a capital letter, the call takes a buffer and fills
 # one. In lower case, it takes any object, pickles it, and returns one.
 #
-# Predict: What is in `x` after `comm.allreduce(x)`? And how many times as long does a
-# list of 100,000 numbers take as a tensor of them?
+# Predict: What is in `x` after `comm.allreduce(x)`? And how much longer does a list of
+# 100,000 numbers take than a tensor of them?
 
 
 def in_a_row(call, repeats=5):
@@ -855,8 +879,8 @@ if rank == 0:
 
 if rank == 0:
     print("\n## What a message costs\n")
-    speed = """
-import json, time
+    balls = """
+import ctypes, json, sys, time
 from mpi4py import MPI
 
 comm = MPI.COMM_WORLD
@@ -873,12 +897,19 @@ def ping(nbytes, repeats=20):
             comm.Send(ball, 0)
         seconds.append((time.perf_counter() - start) / 2)
     return min(seconds)
+"""
 
-found = {"messages": [ping(4**k) for k in range(1, 12)]}
+if rank == 0:
+    speed = balls + """
+sizes = sorted([4**k for k in range(1, 12)] + [8000, 8300])
+found = {"messages": [ping(nbytes) for nbytes in sizes]}
 used = time.process_time()
 time.sleep(0.3 * (comm.rank == 0))
 comm.Barrier()  # rank 1 waits for 0.3 seconds
 found["processor"] = time.process_time() - used
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(29, 1)  # timer slack: 1 ns
+found["on time"] = ping(4)
 if comm.rank == 1:
     print(json.dumps(found))
 """
@@ -902,17 +933,23 @@ def mpiexec(program, *options, n=2, seconds=20, sleeps="1"):
     return said, ended or running.returncode
 
 
+def last_line(program, **how):
+    """What a program prints in its last line, read as JSON."""
+    return json.loads(mpiexec(program, **how)[0].splitlines()[-1])
+
+
 # A rank that waits in MPICH looks again and again whether something has come: it spins.
 # With the variable `MPIR_CVAR_ENABLE_HEAVY_YIELD=1` it sleeps between two looks. The
 # lab sets it, as the ranks of a notebook often have to share cores. The program runs
-# both ways.
+# both ways. At its end it plays again, with Linux's timer slack set to a nanosecond:
+# that is by how much a sleeper may oversleep, else 50 µs as a rule [prctl].
 #
 # Predict: Gloo sends through TCP, and its ranks sleep while they wait. MPICH's ranks on
 # one host share memory. How much faster is MPI for 4 bytes? How much of that is due to
 # the spinning?
 
 if rank == 0:
-    spinning, sleeping = (json.loads(mpiexec(speed, sleeps=s)[0]) for s in "01")
+    spinning, sleeping = (last_line(speed, sleeps=s) for s in "01")
 
 # From ranklab.taught.messages:
 
@@ -940,12 +977,13 @@ def ping(nbytes, repeats=10, a=0, b=1):
 
 # Chapter 6 said that MPI sends small messages eagerly, and waits with large ones for
 # the receiver. Where is the border? A message that is gone although nobody receives it
-# was sent eagerly. So ask, and halve the distance:
+# was sent eagerly. So ask, by bisection:
 
 everyone()
 play("ranks")
 
-gloo_messages = [ping(4**k) for k in range(1, 12)]
+sizes = sorted([4**k for k in range(1, 12)] + [8000, 8300])
+gloo_messages = [ping(nbytes) for nbytes in sizes]
 used = time.process_time()
 time.sleep(0.3 * (rank == 0))
 dist.barrier()  # the others wait for 0.3 seconds
@@ -981,17 +1019,15 @@ def save_figures():
         plt.close(figure)
 
 
-everyone()
-if rank == 0:
-    play("kernel")
-    sizes = [4**k for k in range(1, 12)]
-
-gloo_messages_by_rank = to_rank_0(gloo_messages)
-play("ranks")
+sizes_by_rank = to_rank_0(sizes)
 eager_by_rank = to_rank_0(eager)
 if rank == 0:
     play("kernel")
-    by_gloo, eager = gloo_messages_by_rank[0], eager_by_rank[0]
+    sizes, eager = sizes_by_rank[0], eager_by_rank[0]
+
+gloo_messages_by_rank = to_rank_0(gloo_messages)
+if rank == 0:
+    by_gloo = gloo_messages_by_rank[0]
     curves = {
         "Gloo": (by_gloo, "C0o-"), "MPI, sleeps": (sleeping["messages"], "C1s-"),
         "MPI, spins": (spinning["messages"], "C2v-"),
@@ -1000,9 +1036,9 @@ if rank == 0:
     for name, (seconds, style) in curves.items():
         ax.loglog(sizes, 1e6 * np.array(seconds), style, label=name)
     ax.axvline(eager, color="C7", linestyle=":")
-    middle = 1e6 * np.sqrt(min(spinning["messages"]) * min(by_gloo))
+    bottom = 1.3 * ax.get_ylim()[0]
     for side, text in (("right", "eager "), ("left", " waits for Recv")):
-        ax.text(eager, middle, text, ha=side, fontsize=9)
+        ax.text(eager, bottom, text, ha=side, fontsize=9)
     ax.set(xlabel="size of the message (bytes)", ylabel="time (µs)")
     ax.legend()
     save_figures()
@@ -1014,6 +1050,10 @@ if rank == 0:
         result(f"{name}_gb", sizes[-1] / seconds[-1] / 1e9, varies=True)
     for name, one in (("sleeping", sleeping), ("spinning", spinning)):
         result(f"{name}_processor", one["processor"], varies=True)
+    result("on_time_us", 1e6 * sleeping["on time"], varies=True)
+    step = sizes.index(8300), sizes.index(8000)  # above MPICH's border, below
+    handshake = np.divide(*(sleeping["messages"][k] for k in step))
+    result("handshake", handshake, varies=True)
 
 gloo_processor_by_rank = to_rank_0(gloo_processor)
 if rank == 0:
@@ -1023,21 +1063,31 @@ if rank == 0:
         assert 5 * min(spinning["messages"]) < min(sleeping["messages"])
         assert 5 * min(spinning["messages"]) < min(by_gloo)
         assert sleeping["processor"] < spinning["processor"]
+        if sys.platform == "linux":
+            assert sleeping["on time"] < min(sleeping["messages"])
     save_figures()
 
 # A small message takes (gloo_us) µs over Gloo, (spinning_us) µs over MPI that spins,
-# and (sleeping_us) µs over MPI that sleeps. So the small latency is the spinning. With
-# 4 MB it is (gloo_gb), (spinning_gb) and (sleeping_gb) GB/s. The step is at (eager)
-# bytes: above that, MPI's sender waits for its receiver, too.
+# and (sleeping_us) µs over MPI that sleeps. The two of MPI differ in how a rank waits,
+# and in nothing else. MPICH's nap is short, and most of what it costs is oversleeping:
+# with naps on time, on Linux, a message takes (on_time_us) µs. That Gloo is near it is
+# chance: its rank does not nap, the kernel wakes it.
+#
+# With 4 MB it is (gloo_gb), (spinning_gb) and (sleeping_gb) GB/s. The step is at
+# (eager) bytes: above that, MPI's sender waits for its receiver, too. That is one more
+# wait, and so best seen where it is a nap: 8,300 bytes took (handshake) times as long
+# as 8,000 where MPI sleeps.
 
 # --- Ranks that spin, on busy cores ---------------------------------------------------
 
 # What does the spinning cost? While rank 1 waited for 0.3 seconds, it used
 # (spinning_processor) seconds of a core when it spun, and (sleeping_processor) when it
 # slept; in Gloo it used (gloo_processor). Whoever has a core for each rank can afford
-# that. In the next program two ranks and a third process that computes share one core:
+# that. In the next program ranks 0 and 1 all-reduce a flag, until rank 0 has seen that
+# the time is over. All three ranks share one core. Rank 2 computes in the first round
+# and in the third, and sleeps in the others:
 #
-# Predict: The two all-reduce one number again and again. Is it still better to spin?
+# Predict: Is it still better to spin? In all rounds?
 
 if rank == 0:
     print("\n## Ranks that spin, on busy cores\n")
@@ -1050,10 +1100,11 @@ comm, over, counts = MPI.COMM_WORLD, array("i", [0]), []
 pair = comm.Split(comm.rank < 2)
 if hasattr(os, "sched_setaffinity"):  # Linux: all on one core
     os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
-for _ in range(3):
+for busy in (True, False) * 2:
     comm.Barrier()
     end = time.perf_counter() + 0.1
     over[0] = count = 0
+    time.sleep(0.12 * (comm.rank == 2 and not busy))
     while comm.rank == 2 and time.perf_counter() < end:
         pass  # computes
     while comm.rank < 2 and not over[0]:  # has rank 0 seen the end?
@@ -1066,20 +1117,25 @@ if comm.rank == 0:
 """
 
 if rank == 0:
-    spin, sleep = (json.loads(mpiexec(crowded, n=3, sleeps=s)[0]) for s in "01")
+    spin, sleep = (last_line(crowded, n=3, sleeps=s) for s in "01")
     print("they spin: ", spin)
     print("they sleep:", sleep)
 
 if rank == 0:
-    result("crowded_spin", int(np.median(spin)), varies=True)
-    result("crowded_sleep", int(np.median(sleep)), varies=True)
-    if mpich and hasattr(os, "sched_setaffinity"):
-        assert min(spin) < min(sleep)
+    for name, counts in (("spin", spin), ("sleep", sleep)):
+        result(f"crowded_{name}", min(counts[::2]), varies=True)
+        result(f"alone_{name}", max(counts[1::2]), varies=True)
+    if mpich and hasattr(os, "sched_setaffinity") and cores_are_free():
+        assert min(spin[::2]) < min(sleep[::2])
+    save_figures()
 
-# No. In a tenth of a second they make (crowded_spin) all-reduces where they spin, and
-# (crowded_sleep) where they sleep, in the median of three. A rank that spins keeps the
-# core from the one that it waits for. Give every rank of MPI a core of its own, or let
-# it sleep.
+# Not beside a process that computes. At worst the two make (crowded_spin) all-reduces
+# there in a tenth of a second where they spin, and (crowded_sleep) where they sleep.
+# While rank 2 sleeps, they make (alone_spin) and (alone_sleep) at best: with the core
+# to themselves, on a quiet machine, those that spin mostly win. For a rank of MPICH
+# that spins offers its core at every look. If the other rank gets it, little is lost; a
+# process that computes keeps it for a whole time slice. Let ranks of MPI sleep where
+# something else computes on their cores.
 
 # --- One all-reduce, written once -----------------------------------------------------
 
@@ -1264,7 +1320,7 @@ play("ranks")
 shared = SharedMemory()
 ways = {
     "Gloo": dist.all_reduce,
-    "MPI": lambda x: comm.Allreduce(MPI.IN_PLACE, x.numpy()),
+    "MPI, sleeps": lambda x: comm.Allreduce(MPI.IN_PLACE, x.numpy()),
     "ring, Gloo": lambda x: ring_all_reduce(x, rank, world_size, sendrecv),
     "ring, MPI": lambda x: ring_all_reduce(x, rank, world_size, mpi_sendrecv),
     "shared": shared.all_reduce,
@@ -1280,55 +1336,166 @@ if rank == 0:
     for of_rank in sums_by_rank:
         assert len({tuple(x.tolist()) for x in of_rank.values()}) == 1
 
-# shared is chapter 8's way through memory that all ranks see. MPI sleeps here, as these
-# ranks may have to share cores.
-#
+# shared is chapter 8's way through memory that all ranks see. MPI sleeps in these
+# ranks, as they may have to share cores. The same all-reduce by ranks that spin is a
+# program of its own again:
+
+if rank == 0:
+    all_reduces = """
+import json, time
+from mpi4py import MPI
+
+comm, medians = MPI.COMM_WORLD, []
+for nbytes in [4, 1 << 12, 1 << 17, 1 << 22]:
+    x, seconds = bytearray(nbytes), []
+    comm.Barrier()
+    for _ in range(12 if nbytes < 1 << 20 else 6):
+        start = time.perf_counter()
+        comm.Allreduce(MPI.IN_PLACE, [x, MPI.FLOAT])
+        seconds.append(time.perf_counter() - start)
+    medians.append(sorted(seconds[1:])[len(seconds) // 2 - 1])
+of_ranks = comm.gather(medians)
+if comm.rank == 0:
+    print(json.dumps([max(times) for times in zip(*of_ranks)]))
+"""
+
 # Predict: Two libraries in C and C++, and two rings in Python over the same libraries.
-# Which way is the fastest for 4 bytes, which for 4 MB?
+# Which way is the fastest for 4 bytes, which for 4 MB? What does the spinning change?
 
 everyone()
 play("ranks")
 seconds = []
 for nbytes in [4, 1 << 12, 1 << 17, 1 << 22]:
     x = torch.zeros(nbytes // 4)  # sums of zeros stay zeros
-    repeats = 21 if nbytes < 1 << 20 else 5
+    repeats = 11 if nbytes < 1 << 20 else 5
     seconds.append([in_a_row(lambda: way(x), repeats) for way in ways.values()])
 
+everyone()
+if rank == 0:
+    play("kernel")
+    spins = last_line(all_reduces, n=n, sleeps="0")
+
+play("ranks")
 names_by_rank = to_rank_0(names)
 if rank == 0:
     play("kernel")
-    sizes, names = [4, 1 << 12, 1 << 17, 1 << 22], names_by_rank[0]
+    sizes, names = [4, 1 << 12, 1 << 17, 1 << 22], [*names_by_rank[0], "MPI, spins"]
 
 play("ranks")
 seconds_by_rank = to_rank_0(seconds)
 if rank == 0:
     play("kernel")
     median = np.max(seconds_by_rank, axis=0)[:, :, 1].T  # of the slowest rank
-    fig, ax = plt.subplots(num="all-reduces", figsize=(5.2, 3.6))
-    for i, (way, marker) in enumerate(zip(names, "os^vP")):
+    median = np.vstack([median, spins])
+    fig, ax = plt.subplots(num="all-reduces", figsize=(6.4, 3.6))
+    for i, (way, marker) in enumerate(zip(names, "os^vPx")):
         ax.loglog(sizes, 1e3 * median[i], f"C{i}{marker}-", label=way)
     ax.set(xlabel="size of the tensor (bytes)", ylabel="time (ms)")
-    ax.legend()
+    ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
     save_figures()
 
 if rank == 0:
+    result("cores", os.cpu_count(), varies=True)
     for i, which in ((0, "4_bytes"), (-1, "4_mb")):
         result(f"fastest_{which}", names[np.argmin(median[:, i])], varies=True)
-        mpi_over_gloo = median[1, i] / median[0, i]
-        result(f"mpi_over_gloo_{which}", mpi_over_gloo, varies=True)
+        for k, how in ((1, "sleeping"), (5, "spinning")):
+            over_gloo = median[k, i] / median[0, i]
+            result(f"{how}_over_gloo_{which}", over_gloo, varies=True)
+    in_messages = median[3, 0] / min(sleeping["messages"])
+    result("ring_in_messages", in_messages, varies=True)
     result("rings", median[3, -1] / median[2, -1], varies=True)
     save_figures()
 
-# For 4 bytes (fastest_4_bytes) was the fastest, for 4 MB (fastest_4_mb). MPI's
-# all-reduce took (mpi_over_gloo_4_bytes) times as long as Gloo's for 4 bytes, and
-# (mpi_over_gloo_4_mb) times for 4 MB. Our ring for 4 MB took (rings) times as long over
-# MPI as over Gloo. These are medians of the slowest rank; take the numbers of your own
-# machine before you choose.
+# On (cores) cores, the fastest way was (fastest_4_bytes) for 4 bytes and (fastest_4_mb)
+# for 4 MB. The table gives MPI's times, divided by Gloo's:
+#
+# | | 4 bytes | 4 MB |
+# | --- | --- | --- |
+# | MPI that sleeps | (sleeping_over_gloo_4_bytes) | (sleeping_over_gloo_4_mb) |
+# | MPI that spins | (spinning_over_gloo_4_bytes) | (spinning_over_gloo_4_mb) |
+#
+# So for small tensors MPI's time is, again, the way in which its ranks wait. Shared
+# sends no message. Our rings need 2(n − 1) rounds, 6 with four ranks, each with a
+# wake-up: over MPI, for 4 bytes, ours took as long as (ring_in_messages) messages
+# above. For 4 MB it took (rings) times as long over MPI as over Gloo. These are medians
+# of the slowest rank, here with (cores) cores; take the numbers of your own machine
+# before you choose.
+#
+# One more difference: what becomes of an all-reduce while its ranks do something else?
+#
+# Predict: Each rank starts to all-reduce 4 MB, is elsewhere for 0.1 seconds, and then
+# waits. How long must it still wait: over Gloo, over MPI?
+
+everyone()
+play("ranks")
+x, late = torch.zeros(1 << 20), {}
+for name, begin in (
+    ("Gloo", lambda: dist.all_reduce(x, async_op=True).wait),
+    ("MPI", lambda: comm.Iallreduce(MPI.IN_PLACE, x).Wait),
+):
+    comm.Barrier()
+    finish = begin()
+    time.sleep(0.1)  # this rank is elsewhere
+    start = time.perf_counter()
+    finish()
+    late[name] = time.perf_counter() - start
+
+
+def from_rank_0(make):
+    """What make() returns on rank 0, in the kernel, on every rank: a copy for each."""
+    before = play("kernel")
+    box = [pickle.dumps(make()) if rank == 0 else None]
+    dist.broadcast_object_list(box, group=driver)
+    play(before)
+    return pickle.loads(box[0])
+
+
+def in_step(make):
+    """Loop over make() on rank 0, in the kernel, and as often, over None, on the other ranks."""
+    if rank == 0:
+        play("kernel")
+        for item in make():
+            from_rank_0(lambda: True)
+            yield item
+            play("kernel")
+    while from_rank_0(lambda: False):
+        yield None
+
+
+everyone()
+if rank == 0:
+    play("kernel")
+
+for item in in_step(lambda: ("Gloo", "MPI")):
+    if rank == 0:
+        play("kernel")
+        name = item
+
+    play("ranks")
+    late_by_rank = to_rank_0(late)
+    if rank == 0:
+        play("kernel")
+        waited = max(late[name] for late in late_by_rank)
+        result(f"late_{name}", 1e3 * waited, varies=True)
+play("ranks")
+late_by_rank = to_rank_0(late)
+if rank == 0:
+    play("kernel")
+    late = np.max([list(late.values()) for late in late_by_rank], axis=0)
+    if mpich and cores_are_free():
+        assert late[0] < late[1]
+    save_figures()
+
+# Over Gloo (late_Gloo) ms, over MPI (late_MPI). Gloo has threads of its own, which go
+# on while a rank is elsewhere. MPI may go on only inside its calls [mpi]. The next
+# chapters hide communication behind computation; over MPI that needs a call of it, now
+# and then.
 
 # --- When it goes wrong ---------------------------------------------------------------
 
-# MPI has no timeout. What hangs, hangs until the program is ended. Five faults, the
-# silent one first.
+# MPI has no timeout. What hangs, hangs until the program is ended. MPICH's launcher has
+# one for the whole program: `MPIEXEC_TIMEOUT=600 mpiexec ...` ends it after ten
+# minutes. Five faults.
 
 # --- Who is the root? -----------------------------------------------------------------
 
@@ -1350,27 +1517,39 @@ if rank == 0:
     got = [x.tolist() for x in x_by_rank]
     print(*got, sep="\n")
 
-# And if each of two ranks takes the other one for the root? That is for a program that
-# can be ended:
+# And with more numbers? And if each of two ranks takes the other one for the root?
+# Those are for programs that can be ended:
 
 if rank == 0:
-    other_root = """
+    roots = """
 from mpi4py import MPI
 comm = MPI.COMM_WORLD
-comm.Bcast(bytearray(24), root=1 - comm.rank)
+comm.Bcast(bytearray(24), root=0)
+print("agreed", flush=True)
+comm.Bcast(bytearray({nbytes}), root={root})
 """
-    said, ended = mpiexec(other_root, seconds=1.2)
-    print(ended)
+    own = roots.format(nbytes=40_000, root="comm.rank")
+    other = roots.format(nbytes=24, root="1 - comm.rank")
+    (own_said, own_ended), (other_said, other_ended) = (
+        mpiexec(program, seconds=1.5) for program in (own, other)
+    )
+    print(own_ended, other_ended)
 
 if rank == 0:
-    assert ended == "stuck"
+    assert other_ended == "stuck"
+    for said in (own_said, other_said):  # with one root they had agreed
+        assert said.count("agreed") == 2 or not cores_are_free()
     if mpich.startswith("5.0."):
-        assert got == [[0.0] * 3] * n
+        assert got == [[0.0] * 3] * n and own_ended == "stuck"
 
-# With its own root each rank goes on, and all have rank 0's numbers. It looks right,
-# and nothing promises it: all must name one root, says the standard [mpi], and nobody
-# checks. The lab cannot see it either, as no rank waits. With the other's root, both
-# wait for ever.
+# With three numbers each rank goes on, and all have rank 0's. Each takes itself for the
+# root and sends, so nobody waits. MPICH brings a root's numbers to the first rank of
+# the host, which hands them out [mpichbcast]; rank 0 hands out its own, and nobody
+# receives the others'. With 40,000 bytes the same line hangs, as a large `Send` would.
+# It looks right when it is small, and nothing promises it: all must name one root, says
+# the standard [mpi]. MPICH does not check that; MUST [must] is a tool that does. The
+# lab cannot see it either, where no rank waits. With the other's root, both wait for
+# ever.
 #
 # `Dup` made a communicator of the same ranks, whose messages never meet those of
 # another. Whatever this fault has left behind stays in there. Libraries that use MPI
@@ -1378,7 +1557,34 @@ if rank == 0:
 
 # --- One rank pickles, the others do not ----------------------------------------------
 
-# `allreduce` and `Allreduce` differ in one letter. Only the call that is missing frees
+# `bcast` and `Bcast` differ in one letter. Rank 0 writes the one, rank 1 the other:
+
+if rank == 0:
+    mixed = """
+from array import array
+from mpi4py import MPI
+comm, x = MPI.COMM_WORLD, array("q", [0])
+if comm.rank == 0:
+    comm.bcast("hello")
+else:
+    comm.Bcast(x)
+    print(x[0])
+"""
+
+# Predict: Is there an error, a hang, or a number? Which?
+
+if rank == 0:
+    mixed_said, mixed_ended = mpiexec(mixed)
+    print(mixed_said, mixed_ended)
+
+if rank == 0:
+    if mpich.startswith("5.0."):
+        assert mixed_ended == 0
+        assert int(mixed_said.split()[-1]) == len(pickle.dumps("hello", 5))
+
+# A number, and exit code 0. `bcast` sends the length of the pickle first, in eight
+# bytes [mpi4pypickle], and that is what `x` now holds. The other pairs of letters are
+# not silent. Here are `allreduce` and `Allreduce`. Only the call that is missing frees
 # a rank that is stuck in MPI. `ranks.reset()` does not; what is left is
 # `ranks.restart()`. So that this notebook can go on without, a second thread of each
 # rank makes the missing call, two and a half seconds later.
@@ -1393,15 +1599,21 @@ everyone()
 play("ranks")
 
 pair = comm.Split(rank < 2)  # the next faults are of ranks 0 and 1
-pair.allreduce(0)  # from now on pair has what it needs for objects
+pair.allreduce(0)  # makes pair's communicator for objects: see below
 three = np.ones(3)
 
 # Predict: Rank 0 calls the one, rank 1 the other. Both want the sum. What does each of
 # them wait for?
 
 # MPI itself says nothing. The lab sees which call each rank is in, and that they do not
-# match. mpi4py makes `allreduce` of messages with pickled objects, in a communicator of
-# its own [mpi4pypickle]. So neither rank ever hears of the other.
+# match. Buffers go through MPI's own all-reduce; objects go through messages that
+# mpi4py sends, in a communicator of its own [mpi4pypickle]. So neither rank ever hears
+# of the other. That communicator is made, by all ranks, in the first such call. Our
+# `pair` had it. Where this fault is the first such call, the messages meet, and a rank
+# aborts: "Message truncated".
+
+everyone()
+show(pair.Barrier(), rank)
 
 # --- Safe when small ------------------------------------------------------------------
 
@@ -1455,26 +1667,28 @@ comm.recv(source=1)
 # Predict: Rank 1 raises, and prints its error. When does the program end?
 
 if rank == 0:
-    said, plain_end = mpiexec(failing, seconds=1.5)
-    print(plain_end, "ValueError" in said)
+    plain_said, plain_end = mpiexec(failing, seconds=1.5)
+    print(plain_end, "ValueError" in plain_said)
     said, guarded_end = mpiexec(failing, "-m", "mpi4py")
     print(guarded_end, "ValueError" in said)
 
 if rank == 0:
     assert plain_end == "stuck" and guarded_end == 1
+    assert "ValueError" in plain_said or not cores_are_free()
 
 # Never. Before rank 1 ends, mpi4py calls `MPI_Finalize`, which waits for the others,
 # and rank 0 waits for a message. With `python -m mpi4py` an exception that nobody
-# catches ends in `MPI_Abort`, and so do all ranks [mpi4pyrun]. Start every program by
-# `mpiexec -n 4 python -m mpi4py program.py`.
+# catches calls `MPI_Abort`, which ends all ranks [mpi4pyrun]. Start every program by
+# `mpiexec -n 4 python -m mpi4py program.py`, unless it calls `Abort` itself, as the
+# script of this chapter does.
 
 # --- A rank that dies -----------------------------------------------------------------
 
-# One program, over MPI and over Gloo:
+# One program, over MPI, over Gloo, and over nothing:
 
 if rank == 0:
     dying = """
-import os, signal
+import os, signal, time
 {join}
 if rank == 1:
     receive(0)  # rank 0 is there
@@ -1483,7 +1697,8 @@ try:
     send(1)
     receive(1)
 except RuntimeError as error:
-    print("rank 0 lives, with a", type(error).__name__)
+    print("an error:", type(error).__name__)
+print("rank 0 lives")
 """
 
 if rank == 0:
@@ -1496,19 +1711,16 @@ receive = lambda src: comm.recv(source=src)
     over_gloo = """
 import torch
 from torch import distributed as dist
+rank = 1 if os.fork() == 0 else 0  # saves an import; chapter 5 starts two
 file = "file://" + os.environ["MEETING"]
-rank = 1 if os.fork() == 0 else 0  # one process becomes two
 dist.init_process_group("gloo", file, rank=rank, world_size=2)
 send = lambda dst: dist.send(torch.zeros(1), dst)
 receive = lambda src: dist.recv(torch.zeros(1), src)
 """
-
-# Predict: Rank 1 is killed while rank 0 waits for it. Over which of the two does rank 0
-# live on?
-
-if rank == 0:
-    said, ended = mpiexec(dying.format(join=over_mpi))
-    print("lives" in said, ended)
+    over_nothing = """
+rank = int(os.environ["PMI_RANK"])  # MPICH's mpiexec tells it
+send = receive = lambda other: time.sleep(0.2 if rank == 1 else 5)
+"""
 
 
 def leave_group():
@@ -1517,18 +1729,25 @@ def leave_group():
     dist.destroy_process_group()
 
 
-if rank == 0:
-    assert "lives" not in said and ended != 0
-    assert not mpich or "CLEANING UP REMAINING PROCESSES" in said
+# Predict: Rank 1 is killed while rank 0 waits for it, or sleeps. The first and the last
+# are started by `mpiexec`, the second by hand. Where does rank 0 live on?
 
-# Over Gloo rank 0 gets an error, as in chapter 5, and goes on. Over MPI it is not
-# asked: `mpiexec` sees that one process has died, says so, and ends the others.
-# `torchrun` does the same [torchrun].
+if rank == 0:
+    for over in (over_mpi, over_nothing):
+        said, ended = mpiexec(dying.format(join=over))
+        print("lives" in said, ended)
+        assert "lives" not in said and ended != 0 or not mpich
+
+# Over Gloo rank 0 gets an error, as in chapter 5, and goes on. Under `mpiexec` it is
+# not asked, whatever it talks over: the last program calls no library at all. The
+# difference is the launcher, and our Gloo program had none. `mpiexec` sees that a
+# process has died, says so, and ends the others. So does `torchrun` [torchrun].
 #
 # | fault | what becomes of it over MPI | what helps |
 # | --- | --- | --- |
 # | roots differ | a result that looks right, or a hang | one variable for the root, the same on all |
-# | `allreduce` and `Allreduce` | a hang | `where()`; one kind of call in one place |
+# | `allreduce` and `Allreduce` | a hang; an abort where it is the first call for objects | `where()`; one kind of call in one place |
+# | `bcast` and `Bcast` | wrong numbers, in silence | one kind of call in one place |
 # | both send first | a hang, for large messages only | `Ssend` in tests, `Sendrecv` |
 # | an exception | a hang | `-m mpi4py` |
 # | a dead rank | `mpiexec` ends all | checkpoints: chapter 25 |
@@ -1541,8 +1760,8 @@ if rank == 0:
 # | sums of bfloat16 | `torch.distributed` | MPICH (mpich) has none |
 # | an error in place of a hang | `torch.distributed` | it has a timeout |
 # | small latency, a core for each rank | MPI that spins | (spinning_us) µs against (gloo_us) |
-# | more ranks than cores | Gloo, or MPI that sleeps | who waits leaves the core to others |
-# | prefix sums, columns, `Put` | mpi4py | `torch.distributed` has none of them |
+# | cores on which others compute | Gloo, or MPI that sleeps | who waits leaves the core to them |
+# | prefix sums, columns, `Put` | mpi4py | `torch.distributed` has none of them on the CPU |
 # | to start on a cluster | what its manual says | ranks of `mpiexec` get a group of PyTorch by one `bcast` |
 #
 # They get on well in one process: start with `mpiexec`, broadcast an address, and train
@@ -1562,11 +1781,13 @@ if rank == 0:
 
 #     mpiexec -n 4 python scripts/09_mpi.py
 #
-# `python scripts/09_mpi.py` starts `mpiexec` itself. All ranks must be on one host, as
-# some cells share files and memory. The extra `ranklab[mpi]` installs MPICH and mpi4py.
-# A cluster has an MPI of its own as a rule, which knows its network: there, build
-# mpi4py against that one. If every rank says that it is rank 0 of 1, `mpiexec` and
-# mpi4py belong to two different MPIs.
+# `python scripts/09_mpi.py` starts `mpiexec` itself. It needs no `-m mpi4py`: it calls
+# `Abort` itself when an exception is not caught. All ranks must be on one host, as some
+# cells share files and memory. The extra `ranklab[mpi]` installs MPICH and mpi4py. A
+# cluster has an MPI of its own as a rule, which knows its network: there, build mpi4py
+# against that one, with `MPICC=mpicc pip install --no-binary=mpi4py mpi4py`. Under
+# Slurm `srun` often stands for `mpiexec`. If every rank says that it is rank 0 of 1,
+# `mpiexec` and mpi4py belong to two different MPIs.
 
 # --- Where to read on -----------------------------------------------------------------
 
