@@ -1919,7 +1919,7 @@ if rank == 0:
         assert off.max(where=flips.cumsum() == 0, initial=0) < 2e-5
         assert dtype == "float32" or (off.max() < 1e-11 and not flips.any())
         if flips.any():  # a ring around the first
-            first = flips.argmax()
+            first = (flips > 0).argmax()
             ax.plot(first + 1, off[first], "o", ms=12, mfc="none", mec="gray")
     ax.set(xlabel="step", ylabel="difference of the losses")
     ax.legend()
