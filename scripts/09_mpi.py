@@ -1143,7 +1143,7 @@ if rank == 0:
 # from the left. Here it is told how, as an argument, and runs over both:
 
 
-def ring_all_reduce(x, me, n, sendrecv):
+def ring_over(x, me, n, sendrecv):
     """Replace x, flat, by the sum over n ranks; me: this one's number.
 
     sendrecv(outgoing, dst, incoming, src) is how messages are exchanged.
@@ -1321,8 +1321,8 @@ shared = SharedMemory()
 ways = {
     "Gloo": dist.all_reduce,
     "MPI, sleeps": lambda x: comm.Allreduce(MPI.IN_PLACE, x.numpy()),
-    "ring, Gloo": lambda x: ring_all_reduce(x, rank, world_size, sendrecv),
-    "ring, MPI": lambda x: ring_all_reduce(x, rank, world_size, mpi_sendrecv),
+    "ring, Gloo": lambda x: ring_over(x, rank, world_size, sendrecv),
+    "ring, MPI": lambda x: ring_over(x, rank, world_size, mpi_sendrecv),
     "shared": shared.all_reduce,
 }
 names, sums = list(ways), {}

@@ -5,7 +5,7 @@
 import torch
 
 
-def ring_all_reduce(x, me, n, sendrecv):
+def ring_over(x, me, n, sendrecv):
     """Replace x, flat, by the sum over n ranks; me: this one's number.
 
     sendrecv(outgoing, dst, incoming, src) is how messages are exchanged.

@@ -40,8 +40,8 @@ def sums_by_ring(length, dtype):
     generator = torch.Generator().manual_seed(rank)  # noqa: F821
     x = (8 * torch.rand(length, generator=generator, dtype=torch.float64)).to(dtype)
     sums = [x.clone() for _ in range(3)]
-    mpi.ring_all_reduce(sums[0], rank, world_size, over_mpi)  # noqa: F821
-    mpi.ring_all_reduce(sums[1], rank, world_size, messages.sendrecv)  # noqa: F821
+    mpi.ring_over(sums[0], rank, world_size, over_mpi)  # noqa: F821
+    mpi.ring_over(sums[1], rank, world_size, messages.sendrecv)  # noqa: F821
     all_reduce.ring_all_reduce(sums[2])
     return sums
 
