@@ -426,14 +426,15 @@ if rank == 0:
 # implementation of MPI is MPICH here [mpich], and mpi4py [dalcin2021] makes it a Python
 # library. It takes NumPy's arrays, and PyTorch's tensors on the CPU, as they are.
 # Tensors on a GPU need an MPI that was built for GPUs, and `torch.cuda.synchronize()`
-# before a send: MPI does not know PyTorch's streams.
+# before a send: MPI does not know PyTorch's streams. Names with a capital letter are
+# calls for arrays, those in lower case for any object: more below.
 #
-# How do ranks that MPI has started get a Gloo group? Its members need an address that
-# all of them know. In chapter 5 they were told by their environment. Ranks that can
-# already talk tell each other: rank 0 makes up an address, and broadcasts it. Here it
-# is the path of a file; between hosts it is a name and a port. As these ranks have a
-# default group already, we build a second one by its class, `dist.ProcessGroupGloo`,
-# whose calls take lists of tensors.
+# The lab has made this Gloo group. How do ranks that MPI has started get one? Its
+# members need an address that all of them know. In chapter 5 they were told by their
+# environment. Ranks that can already talk tell each other: rank 0 makes up an address,
+# and broadcasts it. Here it is the path of a file; between hosts it is a name and a
+# port. As these ranks have a default group already, we build a second one by its class,
+# `dist.ProcessGroupGloo`, whose calls take lists of tensors.
 
 everyone()
 play("ranks")
@@ -494,7 +495,7 @@ def sendrecv(outgoing, dst, incoming, src):
 #
 # Then the calls. Each row of the next three cells is a call of PyTorch, and what to
 # write in MPI for it. They are functions, so that we can run both on the same numbers,
-# and compare. First, chapter 6:
+# and compare; their variables are set in a folded cell below. First, chapter 6:
 
 everyone()
 if rank == 0:
@@ -581,8 +582,8 @@ reductions = {
 # the sums of integers?
 #
 # How far apart are two floats? The unit in the last place is the distance from one
-# float to the next. Positive floats, read as integers, count up unit by unit. So a
-# subtraction will do:
+# float to the next. Read the bits of a positive float as an integer, and the next float
+# is the next integer. So subtract the integers:
 
 everyone()
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -710,7 +711,7 @@ if rank == 0:
 # (most_units) units apart. They must be equal where there is only one order to add in,
 # as in the groups of two, and are. With more ranks the libraries add in other orders,
 # as the ways of chapter 8 did. More than 2(n − 1) = (unit_limit) units it cannot be:
-# each library rounds n − 1 times, by at most one unit of the result.
+# each of the two libraries rounds n − 1 times, by at most one unit of the result.
 
 # --- What only one of them has --------------------------------------------------------
 
@@ -762,11 +763,11 @@ if rank == 0:
         assert "Invalid MPI_Op" in refused[0] and "null datatype" in refused[1]
     result("mpich", mpich, varies=True)
 
-# They move, as bytes, which is what mpi4py makes of a type that it does not know. Bytes
-# cannot be added, and in MPICH (mpich) the name stands for no type. (float16 it can
-# add: see the table.) So widen to float32, or bring an operation of your own, as an
-# exercise does. PyTorch's mean (`ReduceOp.AVG`) and its timeout have no twin in the
-# standard [mpi].
+# They move, because mpi4py hands MPICH a bfloat16 tensor as bytes. Bytes cannot be
+# added, and in MPICH (mpich) `MPI.BFLOAT16_T` stands for no type. (float16 it can add:
+# see the table.) So widen to float32, or bring an operation of your own, as an exercise
+# does. PyTorch's mean (`ReduceOp.AVG`) and its timeout have no twin in the standard
+# [mpi].
 #
 # The other way around, MPI has more kinds of messages. A derived type describes numbers
 # that lie apart, such as a column of a matrix. And a receiver may look at a message
@@ -775,7 +776,7 @@ if rank == 0:
 everyone()
 play("ranks")
 matrix = torch.arange(6.0).reshape(3, 2)
-column = MPI.FLOAT.Create_vector(3, 1, 2).Commit()  # 3 blocks of 1, each 2 on
+column = MPI.FLOAT.Create_vector(3, 1, 2).Commit()  # 3 blocks of 1, 2 apart
 received = None
 if rank == 0:
     comm.Send([matrix, 1, column], 1)  # 1 item of this type
@@ -792,9 +793,9 @@ if rank == 0:
 
 # Prefix sums (`Scan`) and the owner of a maximum (`MAXLOC`) came up in the exercises of
 # chapter 7. In one-sided communication a rank puts numbers into the memory of another
-# (`Put`), which has opened it, and need not receive. Neighborhood collectives exchange
-# with the neighbors in a grid or a graph, also without waiting (`Ineighbor_alltoall`)
-# [mpi].
+# (`Put`), which has opened that memory beforehand, and need not receive. Neighborhood
+# collectives exchange with the neighbors in a grid or a graph, also without waiting
+# (`Ineighbor_alltoall`) [mpi].
 
 # --- Buffers and objects --------------------------------------------------------------
 
@@ -867,15 +868,15 @@ if rank == 0:
     result("pickled_over_buffer", pickled / buffer, varies=True)
     result("list_over_buffer", as_list / buffer, varies=True)
 
-# `x` is what it was: the sum was returned. Chapter 7's calls for objects are the
-# lower-case ones, with a list to fill in place of a result. A pickled tensor takes
-# (pickled_over_buffer) times as long as the buffer, a list (list_over_buffer) times. So
-# again: objects for names and settings, buffers for everything in a loop.
+# `x` is what it was: the sum was returned. Chapter 7's calls for objects do what the
+# lower-case ones do, but fill a list. A pickled tensor takes (pickled_over_buffer)
+# times as long as the buffer, a list (list_over_buffer) times. So again: objects for
+# names and settings, buffers for everything in a loop.
 
 # --- What a message costs -------------------------------------------------------------
 
 # Chapter 6's ping-pong, over both. For MPI it is a program of its own, on two fresh
-# ranks:
+# ranks, as how a rank waits is set before it starts:
 
 if rank == 0:
     print("\n## What a message costs\n")
@@ -941,8 +942,8 @@ def last_line(program, **how):
 # A rank that waits in MPICH looks again and again whether something has come: it spins.
 # With the variable `MPIR_CVAR_ENABLE_HEAVY_YIELD=1` it sleeps between two looks. The
 # lab sets it, as the ranks of a notebook often have to share cores. The program runs
-# both ways. At its end it plays again, with Linux's timer slack set to a nanosecond:
-# that is by how much a sleeper may oversleep, else 50 µs as a rule [prctl].
+# both ways. At its end it plays again, with Linux's timer slack set to a nanosecond.
+# Timer slack is how late Linux may wake a sleeper: as a rule 50 µs [prctl].
 #
 # Predict: Gloo sends through TCP, and its ranks sleep while they wait. MPICH's ranks on
 # one host share memory. How much faster is MPI for 4 bytes? How much of that is due to
@@ -1070,13 +1071,13 @@ if rank == 0:
 # A small message takes (gloo_us) µs over Gloo, (spinning_us) µs over MPI that spins,
 # and (sleeping_us) µs over MPI that sleeps. The two of MPI differ in how a rank waits,
 # and in nothing else. MPICH's nap is short, and most of what it costs is oversleeping:
-# with naps on time, on Linux, a message takes (on_time_us) µs. That Gloo is near it is
-# chance: its rank does not nap, the kernel wakes it.
+# with naps on time, on Linux, a message takes (on_time_us) µs. Gloo's time resembles
+# that of sleeping MPI only by chance: Gloo's rank does not nap; the operating system
+# wakes it.
 #
 # With 4 MB it is (gloo_gb), (spinning_gb) and (sleeping_gb) GB/s. The step is at
 # (eager) bytes: above that, MPI's sender waits for its receiver, too. That is one more
-# wait, and so best seen where it is a nap: 8,300 bytes took (handshake) times as long
-# as 8,000 where MPI sleeps.
+# wait: 8,300 bytes took (handshake) times as long as 8,000 where MPI sleeps.
 
 # --- Ranks that spin, on busy cores ---------------------------------------------------
 
@@ -1132,10 +1133,10 @@ if rank == 0:
 # Not beside a process that computes. At worst the two make (crowded_spin) all-reduces
 # there in a tenth of a second where they spin, and (crowded_sleep) where they sleep.
 # While rank 2 sleeps, they make (alone_spin) and (alone_sleep) at best: with the core
-# to themselves, on a quiet machine, those that spin mostly win. For a rank of MPICH
-# that spins offers its core at every look. If the other rank gets it, little is lost; a
-# process that computes keeps it for a whole time slice. Let ranks of MPI sleep where
-# something else computes on their cores.
+# to themselves, on a quiet machine, those that spin mostly win. The reason: a spinning
+# rank of MPICH offers its core at every look. If the other rank gets it, little is
+# lost. A process that computes keeps it for its whole turn, its time slice. Let ranks
+# of MPI sleep where something else computes on their cores.
 
 # --- One all-reduce, written once -----------------------------------------------------
 
@@ -1414,12 +1415,11 @@ if rank == 0:
 # | MPI that sleeps | (sleeping_over_gloo_4_bytes) | (sleeping_over_gloo_4_mb) |
 # | MPI that spins | (spinning_over_gloo_4_bytes) | (spinning_over_gloo_4_mb) |
 #
-# So for small tensors MPI's time is, again, the way in which its ranks wait. Shared
-# sends no message. Our rings need 2(n − 1) rounds, 6 with four ranks, each with a
-# wake-up: over MPI, for 4 bytes, ours took as long as (ring_in_messages) messages
-# above. For 4 MB it took (rings) times as long over MPI as over Gloo. These are medians
-# of the slowest rank, here with (cores) cores; take the numbers of your own machine
-# before you choose.
+# So for small tensors MPI's time is, again, decided by how its ranks wait. Our rings
+# need 2(n − 1) rounds, 6 with four ranks, each with a wake-up: over MPI, for 4 bytes,
+# ours took as long as (ring_in_messages) messages above. For 4 MB it took (rings) times
+# as long over MPI as over Gloo. These are medians of the slowest rank, here with
+# (cores) cores; take the numbers of your own machine before you choose.
 #
 # One more difference: what becomes of an all-reduce while its ranks do something else?
 #
@@ -1542,14 +1542,14 @@ if rank == 0:
     if mpich.startswith("5.0."):
         assert got == [[0.0] * 3] * n and own_ended == "stuck"
 
-# With three numbers each rank goes on, and all have rank 0's. Each takes itself for the
-# root and sends, so nobody waits. MPICH brings a root's numbers to the first rank of
-# the host, which hands them out [mpichbcast]; rank 0 hands out its own, and nobody
-# receives the others'. With 40,000 bytes the same line hangs, as a large `Send` would.
-# It looks right when it is small, and nothing promises it: all must name one root, says
-# the standard [mpi]. MPICH does not check that; MUST [must] is a tool that does. The
-# lab cannot see it either, where no rank waits. With the other's root, both wait for
-# ever.
+# With three numbers each rank goes on, and all have rank 0's. In MPICH a root that is
+# not the host's first rank sends its numbers to that one, then receives like all others
+# [mpichbcast]. Here rank 0, itself a root, takes nobody's numbers and hands out its
+# own. With 40,000 bytes the same line hangs, as a large `Send` would. It looks right
+# when it is small, and nothing promises it: all must name one root, says the standard
+# [mpi]. MPICH does not check that; MUST [must] is a tool that does. The lab cannot see
+# it either, where no rank waits. If each of two ranks names the other as root, both
+# wait for ever.
 #
 # `Dup` made a communicator of the same ranks, whose messages never meet those of
 # another. Whatever this fault has left behind stays in there. Libraries that use MPI
@@ -1583,11 +1583,11 @@ if rank == 0:
         assert int(mixed_said.split()[-1]) == len(pickle.dumps("hello", 5))
 
 # A number, and exit code 0. `bcast` sends the length of the pickle first, in eight
-# bytes [mpi4pypickle], and that is what `x` now holds. The other pairs of letters are
-# not silent. Here are `allreduce` and `Allreduce`. Only the call that is missing frees
-# a rank that is stuck in MPI. `ranks.reset()` does not; what is left is
-# `ranks.restart()`. So that this notebook can go on without, a second thread of each
-# rank makes the missing call, two and a half seconds later.
+# bytes [mpi4pypickle], and that is what `x` now holds. Other mixed pairs may be as
+# silent, hang, or abort. `allreduce` and `Allreduce` hang. A rank that is stuck in MPI
+# is freed by the missing call, or by `ranks.restart()`; `ranks.reset()` does not help.
+# To avoid a restart here, a second thread of each rank makes the missing call, two and
+# a half seconds later.
 
 
 def later(call, *given, seconds=2.5):
@@ -1608,9 +1608,9 @@ three = np.ones(3)
 # MPI itself says nothing. The lab sees which call each rank is in, and that they do not
 # match. Buffers go through MPI's own all-reduce; objects go through messages that
 # mpi4py sends, in a communicator of its own [mpi4pypickle]. So neither rank ever hears
-# of the other. That communicator is made, by all ranks, in the first such call. Our
-# `pair` had it. Where this fault is the first such call, the messages meet, and a rank
-# aborts: "Message truncated".
+# of the other. That communicator is made, by all ranks, in the first such call. We had
+# made `pair`'s beforehand. Otherwise making it is itself a collective, which meets the
+# other rank's `Allreduce`, and a rank aborts: "Message truncated".
 
 everyone()
 show(pair.Barrier(), rank)
@@ -1684,7 +1684,7 @@ if rank == 0:
 
 # --- A rank that dies -----------------------------------------------------------------
 
-# One program, over MPI, over Gloo, and over nothing:
+# One program, over MPI, over Gloo, and without any messages:
 
 if rank == 0:
     dying = """
@@ -1738,8 +1738,8 @@ if rank == 0:
         print("lives" in said, ended)
         assert "lives" not in said and ended != 0 or not mpich
 
-# Over Gloo rank 0 gets an error, as in chapter 5, and goes on. Under `mpiexec` it is
-# not asked, whatever it talks over: the last program calls no library at all. The
+# Over Gloo rank 0 gets an error, as in chapter 5, and goes on. Under `mpiexec` rank 0
+# is ended, too, whatever it talks over: the last program calls no library at all. The
 # difference is the launcher, and our Gloo program had none. `mpiexec` sees that a
 # process has died, says so, and ends the others. So does `torchrun` [torchrun].
 #
@@ -1747,7 +1747,7 @@ if rank == 0:
 # | --- | --- | --- |
 # | roots differ | a result that looks right, or a hang | one variable for the root, the same on all |
 # | `allreduce` and `Allreduce` | a hang; an abort where it is the first call for objects | `where()`; one kind of call in one place |
-# | `bcast` and `Bcast` | wrong numbers, in silence | one kind of call in one place |
+# | `bcast` and `Bcast`, `scatter` and `Scatter` | wrong numbers, in silence | one kind of call in one place |
 # | both send first | a hang, for large messages only | `Ssend` in tests, `Sendrecv` |
 # | an exception | a hang | `-m mpi4py` |
 # | a dead rank | `mpiexec` ends all | checkpoints: chapter 25 |
