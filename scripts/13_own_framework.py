@@ -210,9 +210,9 @@ def mul(a, b):
 # nobody needs are never computed: the first layer's input, say, is an image and wants
 # no gradient.
 #
-# NumPy broadcasts: it repeats a smaller array along the axes that it lacks. An entry
-# that was used many times gets the sum of the gradients from all its uses. So a rule
-# sums over what was repeated.
+# NumPy broadcasts: it repeats a smaller array along the axes that it lacks, and along
+# those in which it has length 1. An entry that was used many times gets the sum of the
+# gradients from all its uses. So a rule sums over what was repeated.
 
 
 def unbroadcast(grad, shape):
@@ -822,8 +822,9 @@ if rank == 0:
 # After one block it is right. After two it is doubled. The node between the blocks
 # hands on ½, and then 1, in which that ½ is contained: 1½ in all. The two products
 # behind it are visited twice as well, and repeat the mistake: 2. Every further block
-# doubles the visits, and each hands on again what the earlier ones have. The test with
-# one block is green, a network with two trains, badly, and nothing says why.
+# doubles the visits, and each passes on again what the blocks before it have already
+# passed on. The test with one block is green, a network with two trains, badly, and
+# nothing says why.
 #
 # What finds it is a check that knows nothing of graphs. Change one entry of an input by
 # a little, up and down, and see how much the value changes: a central difference.
@@ -837,16 +838,17 @@ def slope(f, array, at, step=1e-6):
     return (f(up) - f(down)) / (2 * step)
 
 
-def of_biases(b):
-    return formula(Tensor(arrays[0]), Tensor(arrays[1]), Tensor(b)).item()
+def of_x(x):
+    return formula(Tensor(x), *map(Tensor, arrays[1:])).item()
 
 
 if rank == 0:
-    assert abs(slope(of_biases, arrays[2], at=1) - ours[2].grad[1]) < 1e-8
+    slopes = [slope(of_x, arrays[0], at) for at in np.ndindex(4, 4)]
+    assert np.allclose(slopes, ours[0].grad.ravel(), rtol=0, atol=1e-8)
 
-# It is slow, two forward passes for a single entry, and it has about nine of sixteen
-# digits. But it shares no code with what it tests. Whoever writes an operation writes
-# this test, too.
+# It is slow, two forward passes for a single entry, and rounding and the step cost it
+# about half of the digits. But it shares no code with what it tests. Whoever writes an
+# operation writes this test, too.
 
 # --- A convolution is a matrix product ------------------------------------------------
 
@@ -909,9 +911,12 @@ def add_windows(parts, shape, stride):
     return x
 
 
-# Everything else is shapes. Outside, images are (n, channels, h, w) and filters (out,
-# channels, k, k), as in PyTorch; inside, the channels come last, so that a window's
-# rows are contiguous.
+# The loop goes over the k × k places within a window, not over the windows. For one
+# place, all windows have different pixels, so one `+=` on a slice adds them all.
+#
+# Everything else is shapes: the image, the matrix whose rows are its windows, and the
+# product. Outside, images are (n, channels, h, w) and filters (out, channels, k, k), as
+# in PyTorch; inside, the channels come last, so that a window's rows are contiguous.
 
 
 def conv(x, weight, bias, stride=1, padding=0):
@@ -963,7 +968,6 @@ if rank == 0:
     of_conv, of_product, of_torchs = np.median(seconds, axis=0)
     result("product_share", round(of_product / of_conv, 2), varies=True)
     result("conv_over_torchs", round(of_conv / of_torchs, 1), varies=True)
-    result("product_over_torchs", round(of_product / of_torchs, 1), varies=True)
 
 # From ranklab.framework.modules:
 
@@ -1089,8 +1093,7 @@ def _kaiming(tensor, a, mode, nonlinearity):
 
 
 # The product is (product_share) of the time here. The whole takes (conv_over_torchs)
-# times as long as PyTorch's own convolution, and our product alone
-# (product_over_torchs) times as long.
+# times as long as PyTorch's own convolution.
 
 # --- Layers, and ResNet-9 -------------------------------------------------------------
 
@@ -1304,14 +1307,16 @@ class Flatten(Module):
 
 
 # Weights begin as random numbers. Kaiming's rule [he2015] keeps a signal's size from
-# layer to layer. PyTorch's layers, and ours, take its formula with $a = \sqrt5$:
-# weights within ±1/√(fan-in), where the fan-in is how many inputs an output has. That
-# is √6 times less than the rule has for ReLU. Batch norm makes up for it.
+# layer to layer. PyTorch's layers, and ours, take its formula for a leaky ReLU of slope
+# $a$, with $a = \sqrt5$: weights within ±1/√(fan-in), where the fan-in is how many
+# inputs an output has. That is √6 times less than the rule has for ReLU. Batch norm
+# makes up for it.
 #
-# ResNet-9 has eight convolutions, two linear layers, and two residual blocks [he2016],
-# which add their input to their output. This is the one that the course on which our
-# framework is modeled gives its students [dlsys]: four convolutions shrink an image, by
-# 4, 2, 2 and 2, from 32 by 32 to a single pixel of 128 channels.
+# ResNet-9 has eight convolutions, two linear layers (the 9 is only its name), and two
+# residual blocks [he2016], which add their input to their output. This is the one that
+# the course on which our framework is modeled gives its students [dlsys]: four
+# convolutions shrink an image, by 4, 2, 2 and 2, from 32 by 32 to a single pixel of 128
+# channels.
 
 
 def ResNet9(device=None, dtype="float32"):
@@ -1396,10 +1401,10 @@ def _shapes(state):
 # --- Adam -----------------------------------------------------------------------------
 
 # Stochastic gradient descent moves every weight by its gradient. Adam [kingma2015]
-# divides by how large this weight's gradients usually are, so that each weight moves by
-# at most about the learning rate. For that it keeps two numbers for each weight: `m`, a
-# running mean of gradients, and `v`, one of their squares. Both begin at 0, and the
-# divisions by $1 - \beta^t$ make up for it.
+# divides by how large this weight's gradients usually are, so that each weight usually
+# moves by at most about the learning rate. For that it keeps two numbers for each
+# weight: `m`, a running mean of gradients, and `v`, one of their squares. Both begin at
+# 0, and the divisions by $1 - \beta^t$ make up for it.
 
 
 class Adam(Optimizer):
@@ -1653,8 +1658,9 @@ class Batches:
 # It trains to the same weights. But `p` wants a gradient, so `p * self.weight_decay` is
 # recorded, and so is everything that is computed from it: `u` holds a graph of
 # (remembered) tensors that reaches back to the first step. Nobody will ever call
-# backward on it. Each step keeps (growth) arrays of the parameters' size: a large model
-# dies within its first steps, and the traceback names an innocent line.
+# backward on it. Each step keeps (growth) arrays of the parameters' size, the values of
+# its four operations and the gradient that they used: a large model dies within its
+# first steps, and the traceback names an innocent line.
 #
 # A rule for state: What lives longer than a step holds arrays, or tensors cut off from
 # their past: `.data` here, `detach()` in PyTorch. The same slip with a logged loss,
@@ -1960,12 +1966,12 @@ def cores_are_free():
 
 
 # In float32 both round, in different orders. Mostly that stays rounding, until an
-# activation lies closer to 0 than its rounding: the rings. ReLU lets it pass in one
-# network and not in the other, and gradients jump. PyTorch's own float32 leaves its
-# float64 in the same way, so neither of the two is wrong. Is it only rounding? In
-# float64 the same code agrees in every step. That is the test to do when two trainings
-# differ: give them more digits. If the difference shrinks with the rounding, it was
-# rounding; if it stays, it is a mistake.
+# activation is so close to 0 that rounding decides its sign. A ring marks the first
+# step in which that happens. ReLU lets it pass in one network and not in the other, and
+# gradients jump. PyTorch's own float32 leaves its float64 in the same way, so neither
+# of the two is wrong. Is it only rounding? In float64 the same code agrees in every
+# step. That is the test to do when two trainings differ: give them more digits. If the
+# difference shrinks with the rounding, it was rounding; if it stays, it is a mistake.
 
 if rank == 0:
     rows = [128 * side**2 for side in (8, 4, 4, 4, 2, 1, 1, 1, 1, 1)]
@@ -1987,9 +1993,9 @@ if rank == 0:
 
 # --- From one process to many ranks ---------------------------------------------------
 
-# A program trains on one process, and shall train on many. How many of its lines have
-# to change? Horovod's answer [sergeev2018] is four, whatever the model: start, take a
-# GPU, wrap the optimizer, broadcast the variables. The program that this chapter
+# A program trains on one process, and is now to train on many. How many of its lines
+# have to change? Horovod's answer [sergeev2018] is four, whatever the model: start,
+# take a GPU, wrap the optimizer, broadcast the variables. The program that this chapter
 # follows, a student's for the same course, adds one for the data:
 #
 # ```python
@@ -1999,8 +2005,9 @@ if rank == 0:
 # opt = ddp.DistributedOptimizer(opt)
 # ```
 #
-# Now you write these four, over the MPI of chapter 9. This time the ranks are processes
-# that `mpiexec` has started.
+# `init` is Horovod's first two in one; `partition_dataset` is the added one. Now you
+# write these four, over the MPI of chapter 9. This time the ranks are processes that
+# `mpiexec` has started.
 
 if rank == 0:
     print("\n## From one process to many ranks\n")
@@ -2163,10 +2170,11 @@ def init(comm=None, framework="numpy"):
 
 
 # `World` holds what a rank knows of the others. An exception on one rank would leave
-# the others waiting (chapter 9): `end_all` shows it, and ends them all; `sys.exit`
-# passes it by. `OverTorch` does the same for PyTorch's tensors, over NCCL or Gloo,
-# where MPI says where the ranks meet, and carries what is no gradient or weight. What
-# the page does not show is in `ranklab/framework/`, as before.
+# the others waiting (chapter 9): `end_all` shows it, and ends them all. `sys.exit` does
+# not go through it: the others would still wait. `OverTorch` does the same for
+# PyTorch's tensors, over NCCL or Gloo. MPI then only tells the ranks where to meet, and
+# carries what is neither gradient nor weight. What the page does not show is in
+# `ranklab/framework/`, as before.
 
 # --- A share of every batch -----------------------------------------------------------
 
@@ -2232,10 +2240,11 @@ def partition_dataset(dataset, batch_size, device=None, dtype="float32",
 
 
 # The loader notes $m_k$, how many examples this rank has of the batch, and $n$, how
-# many all have: `World.weight()` is $m_k/n$. One batch a step: gradients of two would
-# get the weights of the second. Where a batch has fewer examples than there are ranks,
-# some ranks have none. They are lent one, whose gradient will get the weight 0. So they
-# take part in everything, and count nothing.
+# many all have: `World.weight()` is $m_k/n$. The weight is that of the latest batch, so
+# take one batch a step: gradients of two would both get the weight of the second. Where
+# a batch has fewer examples than there are ranks, some ranks have none. They are lent
+# one, whose gradient will get the weight 0. So they take part in every call, and count
+# for nothing.
 
 # --- The same start, and one gradient -------------------------------------------------
 
@@ -2448,13 +2457,14 @@ if rank == 0:
 # One training, to (weighted_off), and the same bits on all ranks. With the plain mean
 # it is another one, (plain_off) off.
 #
-# The weight decay of 0.001 has a part in that. A convolution's bias is added to a whole
-# channel, and the batch norm behind it takes the channel's mean away again. So the bias
-# has no effect, and its gradient is 0. What is computed in its place is the rounding of
-# a sum, which differs between one process and four. With SGD it would not matter. But
-# Adam divides a gradient by its own size plus `eps`, 1e-8. Noise of 1e-16 becomes a
-# step of 1e-8 of the learning rate: little, but far above the rounding of a weight. In
-# float32, where such noise reaches `eps`, it becomes an ordinary step.
+# That they agree so well is partly due to the weight decay of 0.001. A convolution's
+# bias is added to a whole channel, and the batch norm behind it takes the channel's
+# mean away again. So the bias has no effect, and its gradient is 0. What is computed in
+# its place is the rounding of a sum, which differs between one process and four. With
+# SGD it would not matter. But Adam divides a gradient by its own size plus `eps`, 1e-8.
+# Noise of 1e-16 becomes a step of 1e-8 of the learning rate: little, but far above the
+# rounding of a weight. In float32, where such noise reaches `eps`, it becomes an
+# ordinary step.
 
 everyone()
 play("ranks")
@@ -2471,9 +2481,9 @@ if rank == 0:
     result("off_biases", off_biases, varies=True)
     result("off_others", max(off_of.values()), varies=True)
 
-# Without decay these biases are (off_biases) off, and everything else (off_others).
-# Decay pulls a bias towards 0 by more than the noise, and Adam follows that. Better
-# still, such a convolution has no bias.
+# Without decay these biases are (off_biases) off, and nothing else is off by more than
+# rounding, (off_others). Decay pulls a bias towards 0 by more than the noise, and Adam
+# follows that. Better still, such a convolution has no bias.
 
 # --- One buffer for all gradients -----------------------------------------------------
 
@@ -2723,9 +2733,9 @@ def mean_over_ranks(number):
 # (predicted_ratio) of the time of (n_tensors) messages, and it took (flat_over_each).
 # Buckets of 512 KB, (n_buckets) messages, lie near the one. With InfiniBand's 2.7 µs
 # [nccltuning] and 50 GB/s [connectx7] one buffer takes (ratio_on_cluster) of the time.
-# Whether messages behind backward gain something, chapter 12 has measured: not where
-# the ranks share too few cores. And what `Iallreduce` has begun need not go on by
-# itself. MPI may move bytes only while the rank is in one of its calls.
+# Whether it pays to send buffers while backward computes, chapter 12 has measured: not
+# where the ranks share too few cores. And MPI may move bytes only while the rank is
+# inside one of its calls, as chapter 9 has measured.
 
 # --- The whole program ----------------------------------------------------------------
 
@@ -2733,20 +2743,20 @@ def mean_over_ranks(number):
 # what they print. New are the options and a test, and accuracy and loss are those of
 # all ranks' examples, where it printed those of rank 0.
 
-# One epoch, as in the original. The test images are from halves of the photographs that
-# it has not seen. It is not the accuracy from above: batch norm takes the statistics of
-# each rank's own share, and float32 rounds in another order. With
-# `synchronize_batch_norm(model)` and float64 one, two and four ranks agree (the tests
-# do that). `--data` trains on CIFAR-10, and `--framework torch` trains PyTorch's
-# ResNet-9 through the same four calls, over Gloo, or NCCL where each rank has a GPU.
-# Its batch norm refuses a share of a single image.
+# One epoch, as the original ran; the default is five. The test images are from halves
+# of the photographs that it has not seen. It is not the accuracy from above: batch norm
+# takes the statistics of each rank's own share, and float32 rounds in another order.
+# With `synchronize_batch_norm(model)` and float64 any number of ranks agrees, as above.
+# `--data` trains on CIFAR-10, and `--framework torch` trains PyTorch's ResNet-9 through
+# the same four calls, over Gloo, or NCCL where each rank has a GPU. Its batch norm
+# refuses a share of a single image.
 
 # --- What goes wrong without a word ---------------------------------------------------
 
 # --- A sum that nobody divides --------------------------------------------------------
 
-# A slip: the division is forgotten. Here is the network without batch norm, with SGD
-# and with Adam.
+# A slip: the weights $m_k/n$ are forgotten, and gradients are only summed. Here is the
+# network without batch norm, with SGD and with Adam.
 #
 # Predict: The sum is (n_ranks) times the mean. Which of the two optimizers notices, and
 # how?

@@ -1,5 +1,5 @@
 # Generated from book/13_own_framework.md by `make forms`, to work in: right here, or in a copy.
-# Once this file is changed, `make forms` leaves it alone (as generated: ec9f7e063cde).
+# Once this file is changed, `make forms` leaves it alone (as generated: 63f0f2b01d01).
 #
 # === Backward through the statistics ==================================================
 #
@@ -8,8 +8,8 @@
 # var divides by n. `batch_norm_back(x, grad, eps)` is given the gradient of y and
 # returns that of x. Each row of x changes its own row of y, and through mean and var
 # all the others. What is kept from the forward pass is there already. In each column
-# the result sums to 0, and times `normal` to nearly 0: take from `grad` what breaks
-# either, then scale.
+# the result sums to 0, and the result times `normal` sums to nearly 0. Subtract from
+# `grad` the part that breaks each, then multiply by `scale`.
 #
 #     python scripts/exercises/13_batch_norm_back.py
 #
