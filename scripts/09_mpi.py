@@ -488,7 +488,7 @@ def sendrecv(outgoing, dst, incoming, src):
 # | process group, `dist.new_group(ranks)` | communicator, `comm.Split(color)` |
 # | handle, `handle.wait()` | request, `request.Wait()` |
 # | `dist.ReduceOp.PRODUCT` | `MPI.PROD` |
-# | `timeout=`, 30 minutes for Gloo | none: it waits for ever |
+# | `timeout=`, 30 minutes for Gloo | none in the standard: it waits for ever |
 #
 # `Split` gives every rank a communicator of those that named the same color, an
 # integer. A handle and a request are not quite the same: a later section measures it.
@@ -716,7 +716,7 @@ if rank == 0:
 # --- What only one of them has --------------------------------------------------------
 
 # Predict: Gradients are often bfloat16. mpi4py has a name for that type,
-# `MPI.BFLOAT16_T`. Can MPICH move such numbers? Can it add them?
+# `MPI.BFLOAT16_T`. Can mpi4py move such numbers? Can it add them?
 
 everyone()
 if rank == 0:
@@ -764,10 +764,11 @@ if rank == 0:
     result("mpich", mpich, varies=True)
 
 # They move, because mpi4py hands MPICH a bfloat16 tensor as bytes. Bytes cannot be
-# added, and in MPICH (mpich) `MPI.BFLOAT16_T` stands for no type. (float16 it can add:
-# see the table.) So widen to float32, or bring an operation of your own, as an exercise
-# does. PyTorch's mean (`ReduceOp.AVG`) and its timeout have no twin in the standard
-# [mpi].
+# added. MPICH has a bfloat16 of its own since 5.0, `MPIX_BFLOAT16` [mpich]. But this
+# build of mpi4py does not know it: with MPICH (mpich) its `BFLOAT16_T` is null.
+# (float16 it can add: see the table.) So widen to float32, or bring an operation of
+# your own, as an exercise does. PyTorch's mean (`ReduceOp.AVG`) and its timeout have no
+# twin in the standard [mpi].
 #
 # The other way around, MPI has more kinds of messages. A derived type describes numbers
 # that lie apart, such as a column of a matrix. And a receiver may look at a message
@@ -1132,11 +1133,12 @@ if rank == 0:
 
 # Not beside a process that computes. At worst the two make (crowded_spin) all-reduces
 # there in a tenth of a second where they spin, and (crowded_sleep) where they sleep.
-# While rank 2 sleeps, they make (alone_spin) and (alone_sleep) at best: with the core
-# to themselves, on a quiet machine, those that spin mostly win. The reason: a spinning
-# rank of MPICH offers its core at every look. If the other rank gets it, little is
-# lost. A process that computes keeps it for its whole turn, its time slice. Let ranks
-# of MPI sleep where something else computes on their cores.
+# While rank 2 sleeps, they make (alone_spin) and (alone_sleep) at best. With the core
+# to themselves, those that spin can be far ahead; on a machine where anything else
+# runs, they need not be. The reason: a spinning rank of MPICH offers its core at every
+# look. If the other rank gets it, little is lost. A process that computes keeps it for
+# its whole turn, its time slice. Let ranks of MPI sleep where something else computes
+# on their cores.
 
 # --- One all-reduce, written once -----------------------------------------------------
 
@@ -1415,11 +1417,12 @@ if rank == 0:
 # | MPI that sleeps | (sleeping_over_gloo_4_bytes) | (sleeping_over_gloo_4_mb) |
 # | MPI that spins | (spinning_over_gloo_4_bytes) | (spinning_over_gloo_4_mb) |
 #
-# So for small tensors MPI's time is, again, decided by how its ranks wait. Our rings
-# need 2(n − 1) rounds, 6 with four ranks, each with a wake-up: over MPI, for 4 bytes,
-# ours took as long as (ring_in_messages) messages above. For 4 MB it took (rings) times
-# as long over MPI as over Gloo. These are medians of the slowest rank, here with
-# (cores) cores; take the numbers of your own machine before you choose.
+# For small tensors, how ranks wait decides, and which way depends on whether each has a
+# core. Our rings need 2(n − 1) rounds, 6 with four ranks, each with at least one
+# wake-up: over MPI, for 4 bytes, ours took as long as (ring_in_messages) messages
+# above. For 4 MB it took (rings) times as long over MPI as over Gloo. These are medians
+# of the slowest rank, here with (cores) cores; take the numbers of your own machine
+# before you choose.
 #
 # One more difference: what becomes of an all-reduce while its ranks do something else?
 #
@@ -1487,15 +1490,16 @@ if rank == 0:
     save_figures()
 
 # Over Gloo (late_Gloo) ms, over MPI (late_MPI). Gloo has threads of its own, which go
-# on while a rank is elsewhere. MPI may go on only inside its calls [mpi]. The next
-# chapters hide communication behind computation; over MPI that needs a call of it, now
-# and then.
+# on while a rank is elsewhere, if a core is free for them. MPI may go on only inside
+# its calls [mpi]. The next chapters hide communication behind computation; over MPI
+# that needs a call of it, now and then.
 
 # --- When it goes wrong ---------------------------------------------------------------
 
-# MPI has no timeout. What hangs, hangs until the program is ended. MPICH's launcher has
-# one for the whole program: `MPIEXEC_TIMEOUT=600 mpiexec ...` ends it after ten
-# minutes. Five faults.
+# The standard has no timeout. What hangs, hangs until the program is ended. MPICH's
+# launcher has one for the whole program: `MPIEXEC_TIMEOUT=600 mpiexec ...` ends it
+# after ten minutes. MPICH 5 can be given one for most of the calls that wait, too:
+# `MPIR_CVAR_PROGRESS_TIMEOUT`, in seconds. Now the faults.
 
 # --- Who is the root? -----------------------------------------------------------------
 
@@ -1605,12 +1609,13 @@ three = np.ones(3)
 # Predict: Rank 0 calls the one, rank 1 the other. Both want the sum. What does each of
 # them wait for?
 
-# MPI itself says nothing. The lab sees which call each rank is in, and that they do not
-# match. Buffers go through MPI's own all-reduce; objects go through messages that
-# mpi4py sends, in a communicator of its own [mpi4pypickle]. So neither rank ever hears
-# of the other. That communicator is made, by all ranks, in the first such call. We had
-# made `pair`'s beforehand. Otherwise making it is itself a collective, which meets the
-# other rank's `Allreduce`, and a rank aborts: "Message truncated".
+# Unless told to, MPI says nothing. The lab sees which call each rank is in, and that
+# they do not match. Buffers go through MPI's own all-reduce; objects go through
+# messages that mpi4py sends, in a communicator of its own [mpi4pypickle]. So neither
+# rank ever hears of the other. That communicator is made, by all ranks, in the first
+# such call. We had made `pair`'s beforehand. Otherwise making it is itself a
+# collective, which meets the other rank's `Allreduce`, and a rank aborts: "Message
+# truncated".
 
 everyone()
 show(pair.Barrier(), rank)
@@ -1757,8 +1762,8 @@ if rank == 0:
 # | you want | take | because |
 # | --- | --- | --- |
 # | to train with PyTorch | `torch.distributed` | DDP and all that the next chapters build speak it |
-# | sums of bfloat16 | `torch.distributed` | MPICH (mpich) has none |
-# | an error in place of a hang | `torch.distributed` | it has a timeout |
+# | sums of bfloat16 | `torch.distributed` | this mpi4py has no name for MPICH's |
+# | an error in place of a hang | `torch.distributed` | its timeout is on by default |
 # | small latency, a core for each rank | MPI that spins | (spinning_us) µs against (gloo_us) |
 # | cores on which others compute | Gloo, or MPI that sleeps | who waits leaves the core to them |
 # | prefix sums, columns, `Put` | mpi4py | `torch.distributed` has none of them on the CPU |

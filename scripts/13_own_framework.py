@@ -1996,7 +1996,7 @@ if rank == 0:
 # A program trains on one process, and is now to train on many. How many of its lines
 # have to change? Horovod's answer [sergeev2018] is four, whatever the model: start,
 # take a GPU, wrap the optimizer, broadcast the variables. The program that this chapter
-# follows, a student's for the same course, adds one for the data:
+# follows, some students' for the same course, adds one for the data:
 #
 # ```python
 # rank, device = ddp.init()
@@ -2243,8 +2243,8 @@ def partition_dataset(dataset, batch_size, device=None, dtype="float32",
 # many all have: `World.weight()` is $m_k/n$. The weight is that of the latest batch, so
 # take one batch a step: gradients of two would both get the weight of the second. Where
 # a batch has fewer examples than there are ranks, some ranks have none. They are lent
-# one, whose gradient will get the weight 0. So they take part in every call, and count
-# for nothing.
+# one, whose gradient will get the weight 0. So they take part in every call, and while
+# that gradient is finite, count for nothing.
 
 # --- The same start, and one gradient -------------------------------------------------
 
@@ -2734,8 +2734,8 @@ def mean_over_ranks(number):
 # Buckets of 512 KB, (n_buckets) messages, lie near the one. With InfiniBand's 2.7 µs
 # [nccltuning] and 50 GB/s [connectx7] one buffer takes (ratio_on_cluster) of the time.
 # Whether it pays to send buffers while backward computes, chapter 12 has measured: not
-# where the ranks share too few cores. And MPI may move bytes only while the rank is
-# inside one of its calls, as chapter 9 has measured.
+# where the ranks share too few cores. And MPI may move bytes only while the rank is in
+# one of its calls [mpi].
 
 # --- The whole program ----------------------------------------------------------------
 
@@ -2743,10 +2743,12 @@ def mean_over_ranks(number):
 # what they print. New are the options and a test, and accuracy and loss are those of
 # all ranks' examples, where it printed those of rank 0.
 
-# One epoch, as the original ran; the default is five. The test images are from halves
-# of the photographs that it has not seen. It is not the accuracy from above: batch norm
-# takes the statistics of each rank's own share, and float32 rounds in another order.
-# With `synchronize_batch_norm(model)` and float64 any number of ranks agrees, as above.
+# One epoch, as the original ran; the default is five. It prints accuracy and loss every
+# 100 batches, as the original does. Here an epoch has fewer, so the one line is from
+# before the first step. The test images are from halves of the photographs that it has
+# not seen. It need not be the accuracy from above: batch norm takes the statistics of
+# each rank's own share, and float32 rounds in another order. With
+# `synchronize_batch_norm(model)` and float64 any number of ranks agrees, as above.
 # `--data` trains on CIFAR-10, and `--framework torch` trains PyTorch's ResNet-9 through
 # the same four calls, over Gloo, or NCCL where each rank has a GPU. Its batch norm
 # refuses a share of a single image.
@@ -2860,11 +2862,10 @@ if rank == 0:
     assert all(np.allclose(of_rank["Flat"], both) for of_rank in averaged)
 
 # Each rank made one call, so nobody waited, and MPI added rank 0's `right` to the
-# others' `left`. It pairs calls by their order, and knows nothing of names. (Horovod
-# pairs by name, and stalls instead.) With other sizes it would be an error, or a sum of
-# a part. The remedy is to put zeros where a gradient is missing, so that all ranks make
-# the same calls: `EachTensor` and `Flat` do, and Horovod has done so since 2018
-# [horovod597].
+# others' `left`. It pairs calls by their order, and knows nothing of names. With other
+# sizes such calls are erroneous [mpi]: MPI may stop, or go on with something else. The
+# remedy is to put zeros where a gradient is missing, so that all ranks make the same
+# calls: `EachTensor` and `Flat` do, and Horovod has done so since 2018 [horovod597].
 
 # --- Resumed without statistics -------------------------------------------------------
 
