@@ -884,14 +884,14 @@ if rank == 0:
     view = windows(image := np.arange(16.0).reshape(1, 4, 4, 1), 3, stride=1)
     assert np.shares_memory(view, image) and view.size == 4 * 9
     assert view[0, 1, 0, :, :, 0].tolist() == image[0, 1:, :3, 0].tolist()
-    tables = {"image": image[0, :, :, 0], "its windows, one a row": view.reshape(4, 9)}
-    fig, axes = plt.subplots(1, 2, num="im2col", figsize=(5.2, 2.3), width_ratios=[4, 9])
+    tables = {"image": image[0, :, :, 0], "windows": view.reshape(4, 9)}
+    style = {"num": "im2col", "figsize": (5.2, 2.3), "width_ratios": [4, 9]}
+    fig, axes = plt.subplots(1, 2, **style)
     for ax, (title, table) in zip(axes, tables.items()):
         ax.pcolormesh(table == 5, cmap="Oranges", vmax=2, edgecolor="gray")
         for (i, j), value in np.ndenumerate(table):
-            ax.text(j + 0.5, i + 0.5, int(value), ha="center", va="center", color="k")
-        ax.set(aspect="equal", xticks=[], yticks=[], title=title)
-        ax.invert_yaxis()
+            ax.text(j + 0.5, i + 0.5, int(value), ha="center", va="center")
+        ax.set(aspect="equal", xticks=[], yticks=[], title=title, ylim=(4, 0))
     assert (table == 5).sum() == 4
     save_figures()
 
@@ -1919,7 +1919,7 @@ if rank == 0:
     for who, dtype in (0, "float32"), (1, "float32"), (0, "float64"):
         off = np.abs(losses[dtype][who] - losses["float64"][1])
         pairs = zip(passed[dtype][who], passed["float64"][1])
-        flips = np.reshape([(one != other).sum() for one, other in pairs], (12, -1)).sum(1)
+        flips = np.reshape([(a != b).sum() for a, b in pairs], (12, -1)).sum(1)
         ax.semilogy(range(1, 13), np.maximum(off, 1e-17), "o-",
                     label=f"{('ours', 'PyTorch')[who]}, {dtype}")
         assert off.max(where=flips.cumsum() == 0, initial=0) < 2e-5
