@@ -1038,7 +1038,7 @@ if rank == 0:
     for name, (seconds, style) in curves.items():
         ax.loglog(sizes, 1e6 * np.array(seconds), style, label=name)
     ax.axvline(eager, color="C7", linestyle=":")
-    bottom = 1.3 * ax.get_ylim()[0]
+    bottom = 2.6 * ax.get_ylim()[0]
     for side, text in (("right", "eager "), ("left", " waits for Recv")):
         ax.text(eager, bottom, text, ha=side, fontsize=9)
     ax.set(xlabel="size of the message (bytes)", ylabel="time (µs)")

@@ -590,7 +590,7 @@ class Operators:
         return self.apply(permute, axes=axes)
 
 
-# From ranklab.framework.recording:
+# From ranklab.framework.grad_mode:
 
 _nested = []
 
@@ -694,7 +694,7 @@ def topological(output):
     return order
 
 
-# From ranklab.framework.recording:
+# From ranklab.framework.grad_mode:
 
 
 def checked(order):
@@ -1429,7 +1429,7 @@ class Adam(Optimizer):
         p.array -= self.lr / (1 - beta_1 ** self.t[i]) * m / (root + self.eps)
 
 
-# From ranklab.framework.judging:
+# From ranklab.framework.watching:
 
 
 def training(model, optimizer, loss_of, tensor, batches):
@@ -1542,7 +1542,7 @@ class TensorSGD(Optimizer):
         p.array -= self.lr * self.u[i].array
 
 
-# From ranklab.framework.judging:
+# From ranklab.framework.watching:
 
 
 def memory_of(kind, p, steps=10):
@@ -1843,7 +1843,7 @@ if rank == 0:
         losses.append(loss.item())
     save_figures()
 
-# From ranklab.framework.recording:
+# From ranklab.framework.grad_mode:
 
 
 class no_grad:
@@ -1856,7 +1856,7 @@ class no_grad:
         _nested.pop()
 
 
-# From ranklab.framework.judging:
+# From ranklab.framework.watching:
 
 
 def recognized(model, batches):
@@ -1876,7 +1876,7 @@ if rank == 0:
     result("last_loss", round(float(np.mean(losses[-5:])), 1), varies=True)
     assert np.mean(losses[-5:]) < 0.5 * losses[0]
 
-# From ranklab.framework.judging:
+# From ranklab.framework.watching:
 
 
 def sides(model):
@@ -1931,7 +1931,7 @@ if rank == 0:
     ax.legend()
     save_figures()
 
-# From ranklab.framework.judging:
+# From ranklab.framework.watching:
 
 
 def products_alone(parameters, rows):

@@ -22,7 +22,7 @@ from types import SimpleNamespace
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-# From ranklab.framework.recording:
+# From ranklab.framework.grad_mode:
 
 _nested = []
 
@@ -450,6 +450,27 @@ class BatchNorm(Module):
             running += self.momentum * (new - running)
 
 
+# From ranklab.framework.grad_mode:
+
+
+def checked(order):
+    """The tensors that a backward goes through, the output last; RuntimeError if it cannot."""
+    if not order:
+        raise RuntimeError("this Tensor does not require grad and has no graph: nothing to do")
+    if order[-1].size != 1:
+        raise RuntimeError("grad can be created only for scalar outputs, such as a loss")
+    if any(node.rules is None for node in order):
+        raise RuntimeError(
+            "Trying to backward through the graph a second time: the first time used it up"
+        )
+    return order
+
+
+def recording():
+    """Whether a tensor shall remember what it was computed from."""
+    return not _nested
+
+
 # From ranklab.framework.initial:
 
 _GAINS = {"linear": 1.0, "conv2d": 1.0, "sigmoid": 1.0, "tanh": 5 / 3, "relu": math.sqrt(2)}
@@ -610,27 +631,6 @@ class SGD(Optimizer):
         u += p.grad
         u += self.weight_decay * p.array
         p.array -= self.lr * u
-
-
-# From ranklab.framework.recording:
-
-
-def checked(order):
-    """The tensors that a backward goes through, the output last; RuntimeError if it cannot."""
-    if not order:
-        raise RuntimeError("this Tensor does not require grad and has no graph: nothing to do")
-    if order[-1].size != 1:
-        raise RuntimeError("grad can be created only for scalar outputs, such as a loss")
-    if any(node.rules is None for node in order):
-        raise RuntimeError(
-            "Trying to backward through the graph a second time: the first time used it up"
-        )
-    return order
-
-
-def recording():
-    """Whether a tensor shall remember what it was computed from."""
-    return not _nested
 
 
 # From ranklab.taught.own_framework:
@@ -1414,7 +1414,7 @@ opt = ndl.optim.Adam(model.parameters(), lr=0.001, weight_decay=0.001)
 opt = DistributedOptimizer(opt)
 loss_fn = ndl.nn.SoftmaxLoss()
 
-# From ranklab.framework.recording:
+# From ranklab.framework.grad_mode:
 
 
 class no_grad:
@@ -1441,7 +1441,7 @@ def accuracy(logits, labels):
     return mean_over_ranks((answers == World.talk.numbers(labels)).mean())
 
 
-# From ranklab.framework.judging:
+# From ranklab.framework.watching:
 
 
 def right_on_all_ranks(model, loader):

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from ranklab.framework.batch_norm import BatchNorm
+from ranklab.framework.grad_mode import checked, recording
 from ranklab.framework.initial import kaiming_uniform_, uniform_
 from ranklab.framework.loading import Batches, RandomSampler
 from ranklab.framework.modules import Flatten, Module, ReLU, Residual, Sequential, SoftmaxLoss
 from ranklab.framework.operators import Operators
 from ranklab.framework.optimizers import SGD, Optimizer
-from ranklab.framework.recording import checked, recording
 from ranklab.images import CIFAR10Dataset
 
 

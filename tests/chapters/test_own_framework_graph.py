@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from ranklab.framework.recording import no_grad
+from ranklab.framework.grad_mode import no_grad
 from ranklab.taught.own_framework import Tensor, topological
 
 # The graph

@@ -11,7 +11,7 @@ from torch import nn
 
 from ranklab import framework
 from ranklab.framework import initial
-from ranklab.framework.recording import no_grad
+from ranklab.framework.grad_mode import no_grad
 from ranklab.framework.torch_twin import torch_kit
 from ranklab.taught import own_framework as own
 

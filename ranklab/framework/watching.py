@@ -5,7 +5,7 @@ import tracemalloc
 
 import numpy as np
 
-from ranklab.framework.recording import no_grad
+from ranklab.framework.grad_mode import no_grad
 from ranklab.framework.world import World, accuracy
 
 
