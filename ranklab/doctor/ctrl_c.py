@@ -1,33 +1,47 @@
-"""Ctrl-C in the kernel, pressed by somebody who is impatient."""
+"""Ctrl-C while the kernel waits for its ranks: noted when it comes, acted on between two waits.
+
+Raised at once, as Python does it, a second one may come while the first is on its way out of
+`threading.Condition.wait`. The lock in there is then held for good, and whoever waits next never
+comes back.
+"""
 
 import contextlib
 import signal
 import threading
+import time
+
+SLICE = 0.05  # seconds of waiting, after which a Ctrl-C is acted on
+
+
+class Noted:
+    """Has Ctrl-C been pressed?"""
+
+    pressed = False
+
+    def press(self, *_):
+        self.pressed = True
+
+    def wait(self, event, seconds):
+        """event.wait(seconds), in slices; KeyboardInterrupt is raised between two of them."""
+        deadline = time.monotonic() + seconds
+        while True:
+            over = event.wait(min(SLICE, seconds))
+            if self.pressed:
+                raise KeyboardInterrupt
+            seconds = deadline - time.monotonic()
+            if over or seconds <= 0:
+                return over
 
 
 @contextlib.contextmanager
-def pressed_once():
-    """Let two Ctrl-C in a row be one.
-
-    Where the second comes while the first is leaving `threading.Condition.wait`, Python gives up a
-    lock that it does not hold, and all that it tells is a RuntimeError.
-    """
-    try:
-        yield
-    except RuntimeError as error:
-        if isinstance(error.__context__, KeyboardInterrupt):
-            raise error.__context__ from None
-        raise
-
-
-@contextlib.contextmanager
-def deaf_to_it():
-    """Do not hear it meanwhile."""
+def noted():
+    """Note it meanwhile, in a Noted; outside of the main thread it never comes."""
+    noted = Noted()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield noted
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = signal.signal(signal.SIGINT, noted.press)
     try:
-        yield
+        yield noted
     finally:
         signal.signal(signal.SIGINT, before)

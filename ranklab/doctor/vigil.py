@@ -76,13 +76,13 @@ class Vigil:
         """Wait until all have answered, or are given up; read what they answered."""
         interrupt = None
         try:
-            with ctrl_c.pressed_once():
-                self._wait(limit)
-        except KeyboardInterrupt as error:
-            interrupt = error
-            with ctrl_c.deaf_to_it():  # who is impatient presses twice
-                self.interrupt(signal)
-            gc.collect()  # the output of an endless print may be a gigabyte of garbage by now
+            with ctrl_c.noted() as pressed:  # also while it is acted on: the impatient press twice
+                try:
+                    self._wait(limit, pressed)
+                except KeyboardInterrupt as error:
+                    interrupt = error
+                    self.interrupt(signal)
+                    gc.collect()  # the output of an endless print may be a gigabyte by now
         except RankError:  # the controller is gone
             self._notice.clear()
             raise
@@ -100,9 +100,9 @@ class Vigil:
         differ = [] if failed else failures.unnoticed(self._result, values)
         return Watched(values, failed, differ, self.account(), self.freed, interrupt)
 
-    def _wait(self, limit):
+    def _wait(self, limit, pressed):
         began = time.monotonic()
-        while not self._result.wait(self.until_next_look()):
+        while not pressed.wait(self._result, self.until_next_look()):
             if not exits.controller_runs(self._ranks.cluster):
                 raise RankError(
                     "The controller, which carries everything between this notebook and the ranks, "

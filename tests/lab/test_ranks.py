@@ -309,15 +309,26 @@ class LatePart:
         return before
 
 
-def test_two_ctrl_c_in_a_row_are_one():
-    """What `threading` tells of a second one that comes in the way out of a lock."""
-    with pytest.raises(KeyboardInterrupt), ctrl_c.pressed_once():
-        try:
-            raise KeyboardInterrupt
-        finally:
-            threading.Lock().release()
-    with pytest.raises(RuntimeError, match="unlocked"), ctrl_c.pressed_once():
-        threading.Lock().release()
+class PressedOnTheWayOut(threading.Condition):
+    """A condition: whoever waits for it in the main thread presses while its lock is held."""
+
+    def __exit__(self, *how):
+        if threading.current_thread() is threading.main_thread():
+            signal.raise_signal(signal.SIGINT)
+        return super().__exit__(*how)
+
+
+def test_a_ctrl_c_is_noted_and_leaves_no_lock_behind():
+    event = threading.Event()
+    event._cond = PressedOnTheWayOut(threading.Lock())
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), ctrl_c.noted() as pressed:
+        pressed.wait(event, 60)
+    assert signal.getsignal(signal.SIGINT) is before
+    other = threading.Thread(target=event.set, daemon=True)  # needs the lock
+    other.start()
+    other.join(10)
+    assert event.is_set()
 
 
 def test_an_answer_that_comes_too_late_is_no_none(monkeypatch):
