@@ -563,6 +563,13 @@ class SoftmaxLoss(Module):
         return (logits.logsumexp(axis=1) - logits[rows, classes]).mean()
 
 
+class Tanh(Module):
+    """The hyperbolic tangent, entry by entry."""
+
+    def forward(self, x):
+        return x.tanh()
+
+
 # From ranklab.framework.optimizers:
 
 
@@ -892,6 +899,7 @@ nn = SimpleNamespace(
     BatchNorm1d=BatchNorm1d,
     BatchNorm2d=BatchNorm2d,
     ReLU=ReLU,
+    Tanh=Tanh,
     Residual=Residual,
     Sequential=Sequential,
     Flatten=Flatten,
@@ -1251,7 +1259,9 @@ class Wrapped:
     """An optimizer around another one, `self.opt`, to which it hands on all else."""
 
     def reset_grad(self):
-        """Forget the gradients, averaged or not."""
+        """Forget the gradients, averaged or not: also where all ranks leave out a step."""
+        if hasattr(self.exchange, "finish"):
+            self.exchange.finish()
         self.averaged = False
         self.opt.zero_grad()
 

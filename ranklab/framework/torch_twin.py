@@ -39,6 +39,16 @@ def torch_kit():
     return SimpleNamespace(ResNet9=ResNet9, nn=names, optim=optim)
 
 
+def twin_of(model, dtype):
+    """torch's ResNet9 with the weights of ours."""
+    import torch
+
+    twin = torch_kit().ResNet9(dtype=dtype)
+    start = {name: torch.tensor(array) for name, array in model.state_dict().items()}
+    twin.load_state_dict(start, strict=False)  # it counts batches, too
+    return twin
+
+
 class torch_adam:
     """torch.optim.Adam's computation, by torch's own function.
 

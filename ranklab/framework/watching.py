@@ -42,6 +42,12 @@ def replay(model, tensor, seen):
     _change_relus(model, lambda relu: lambda x: x * tensor(next(passed)))
 
 
+def first_step_apart(some, others, steps):
+    """In which step two lists of `sides` differ for the first time; `steps`, if in none."""
+    differ = [np.any(a != b) for a, b in zip(some, others)]
+    return next((i // (len(differ) // steps) for i, it in enumerate(differ) if it), steps)
+
+
 def _change_relus(model, change):
     for _, module in model.named_modules():
         if type(module).__name__ == "ReLU":
@@ -76,18 +82,17 @@ def memory_of(kind, p, steps=10):
     return used, p.array, optimizer.u[0]
 
 
-def products_alone(parameters, rows):
-    """A function that does the matrix products of a step, and nothing else.
-
-    rows: how many rows each layer's input has, as a matrix. Nobody wants the gradient of the first.
-    """
+def products_alone(parameters, n):
+    """A function that does the matrix products of a step of ResNet-9 on n images, nothing else."""
     weights = [p.array.reshape(len(p.array), -1) for p in parameters if p.ndim > 1]
+    rows = [n * side**2 for side in (8, 4, 4, 4, 2, 1, 1, 1, 1, 1)]  # what comes out of each
     inputs, grads = (
         [np.ones((n, w.shape[axis]), w.dtype) for n, w in zip(rows, weights)] for axis in (1, 0)
     )
 
     def products():
         for x, grad, w in zip(inputs, grads, weights):
+            # Nobody wants the gradient of the images.
             x @ w.T, grad.T @ x, w is weights[0] or grad @ w
 
     return products

@@ -12,7 +12,7 @@ from ranklab.framework.batch_norm import BatchNorm
 from ranklab.framework.grad_mode import checked, recording
 from ranklab.framework.initial import kaiming_uniform_, uniform_
 from ranklab.framework.loading import Batches, RandomSampler
-from ranklab.framework.modules import Flatten, Module, ReLU, Residual, Sequential, SoftmaxLoss
+from ranklab.framework.modules import Flatten, Module, ReLU, Residual, Sequential, SoftmaxLoss, Tanh
 from ranklab.framework.operators import Operators
 from ranklab.framework.optimizers import SGD, Optimizer
 from ranklab.images import CIFAR10Dataset
@@ -280,6 +280,7 @@ nn = SimpleNamespace(
     BatchNorm1d=BatchNorm1d,
     BatchNorm2d=BatchNorm2d,
     ReLU=ReLU,
+    Tanh=Tanh,
     Residual=Residual,
     Sequential=Sequential,
     Flatten=Flatten,
