@@ -301,7 +301,7 @@ GRAY, ORANGE = 'color="gray60" fontname=Helvetica', 'color="#B34E00"'
 
 
 def both_ways(nodes, arrows):
-    """The graph. nodes: name -> (value, gradient); arrows: (later, earlier) -> part of a gradient."""
+    """The graph. nodes: name -> (value, gradient); arrows: (later, earlier) -> what goes up."""
     dot = [f"nodesep=0.6; ranksep=0.5; node [shape=box style=rounded {GRAY}]"]
     for name, (value, grad) in nodes.items():
         inside = f"{name}<br/>{_text_of(value)}<br/><font {ORANGE}>{_text_of(grad)}</font>"
@@ -739,9 +739,9 @@ def backward(output):
 
 
 # The last line frees the graph while it is gone through: what the rules remember, the
-# activations, is memory that the next step needs. (`checked` says in words what cannot
-# be done, such as a second backward.) A leaf keeps what arrives, in an array of its
-# own.
+# activations, is memory that the next step needs. `checked` refuses, in words, what
+# cannot be done, such as a second backward. A leaf keeps what arrives, in an array of
+# its own.
 
 
 def accumulate(leaf, grad):
@@ -847,8 +847,7 @@ def slope(f, array, at, step=1e-6):
 
 
 if rank == 0:
-    _, *w_and_b = map(Tensor, arrays)
-    slopes = [slope(lambda x: formula(Tensor(x), *w_and_b).item(), arrays[0], at)
+    slopes = [slope(lambda x: formula(Tensor(x), *ours[1:]).item(), arrays[0], at)
               for at in np.ndindex(4, 4)]
     assert np.allclose(slopes, ours[0].grad.ravel(), rtol=0, atol=1e-8)
 
@@ -1408,10 +1407,9 @@ def _shapes(state):
 # --- Adam -----------------------------------------------------------------------------
 
 # Stochastic gradient descent moves every weight by its gradient. Adam [kingma2015]
-# divides by how large this weight's gradients usually are, so that each weight usually
-# moves by at most about the learning rate. For that it keeps two numbers for each
-# weight: `m`, a running mean of gradients, and `v`, one of their squares. Both begin at
-# 0, and the divisions by $1 - \beta^t$ make up for it.
+# divides by how large this weight's gradients usually are. For that it keeps two
+# numbers for each weight: `m`, a running mean of gradients, and `v`, one of their
+# squares. Both begin at 0, and the divisions by $1 - \beta^t$ make up for it.
 #
 # Predict: Two weights have gradients of 1000 and 1. With a learning rate of 0.1, how
 # far does SGD move each of them in its first step, and how far does Adam?
@@ -1564,15 +1562,16 @@ class torch_adam:
             adam(self.params, grads, *self.state, [], self.steps, **self.numbers, **options)
 
 
-# SGD moves them by 100 and by 0.1, Adam both by 0.1. `Optimizer` calls `update` for
-# every parameter that has a gradient. `m`, `v` and the weights are changed in place:
-# whoever holds one of these arrays, as `state_dict` does, still holds the current one.
-# `t` counts the steps of each parameter by itself, for one without a gradient takes
-# none.
+# SGD moves them by 100 and by 0.1. Adam moves both by 0.1: what is divided by its own
+# size is 1.
+#
+# `Optimizer` calls `update` for every parameter that has a gradient. `m`, `v` and the
+# weights are changed in place: whoever holds one of these arrays, as `state_dict` does,
+# still holds the current one. `t` counts the steps of each parameter by itself, for one
+# without a gradient takes none.
 #
 # Is it all right together? Here is a whole training step in float64, ours and
-# PyTorch's, from the same weights: forward, loss, backward, Adam. Layers have PyTorch's
-# names, so their weights fit.
+# PyTorch's, from the same weights: forward, loss, backward, Adam.
 
 if rank == 0:
     def both(batches, dtype, seed=0):
@@ -1712,10 +1711,10 @@ class Batches:
 
 # It trains to the same weights. But `p` wants a gradient, so `p * self.weight_decay` is
 # recorded, and so is everything that is computed from it: `u` holds a graph of
-# (remembered) tensors that reaches back to the first step. Nobody will ever call
-# backward on it. Each step keeps (growth) arrays of the parameters' size, the values of
-# its four operations and the gradient that they used: a large model dies within its
-# first steps, and the traceback names an innocent line.
+# (remembered) tensors that reaches back to the first step. Each step keeps (growth)
+# arrays of the parameters' size, the values of its four operations and the gradient
+# that they used: a large model dies within its first steps, and the traceback names an
+# innocent line.
 #
 # A rule for state: What lives longer than a step holds arrays, or tensors cut off from
 # their past: `.data` here, `detach()` in PyTorch. The same slip with a logged loss,
@@ -1994,7 +1993,7 @@ if rank == 0:
 
 
 def compared(those, dtype, way):
-    """The losses of eight steps, ours and PyTorch's; what their ReLUs passed."""
+    """Losses of eight steps, ours and PyTorch's; what their ReLUs passed."""
     *networks, steps = both(those, dtype, seed=3)
     passed = [way(*pair) for pair in zip(networks, (Tensor, torch.tensor))]
     with threadpool_limits(1):
@@ -2010,13 +2009,14 @@ if rank == 0:
     for who, name in enumerate(("ours", "PyTorch")):
         style = {"color": f"C{who}", "alpha": 0.7, "linewidth": 4 - 2 * who}
         ax.semilogy(steps, off[1 + who], label=f"{name}, float32", **style)
-        ax.semilogy(steps, off[3 + who], "--", label=f"{name}, ReLUs forced", **style)
+        ax.semilogy(steps, off[3 + who], "--", label=f"{name}, ReLUs forced",
+                    **style)
         flip = first_step_apart(passed[who], right, steps=8)
         ring = np.arange(flip, 8)[:1]  # none, if there is no such step
         ax.plot(1 + ring, off[1 + who, ring], "o", ms=12, mfc="none", mec="gray")
     ax.semilogy(steps, np.maximum(off[0], 1e-17), "C2", label="ours, float64")
     ax.set(xlabel="step", ylabel="difference of the losses")
-    ax.legend(loc=(0.02, 0.2), ncols=2)
+    ax.legend(loc=(0.02, 0.2), ncols=2, fontsize="small")
     assert off[0].max() < 1e-11 and off[3:].max() < 2e-5
     save_figures()
 
@@ -2061,8 +2061,8 @@ def cores_are_free():
 # cause: the same float32 networks, but each ReLU passes what it has passed in float64.
 # They do not jump.
 #
-# That is the test to do when two trainings differ: give them more digits. If the
-# difference shrinks with the rounding, it was rounding; if it stays, it is a mistake.
+# So where two trainings differ, give them more digits. If the difference shrinks with
+# the rounding, it was rounding; if it stays, it is a mistake.
 
 if rank == 0:
     *_, steps = both(batches, "float32")
@@ -2089,7 +2089,7 @@ if rank == 0:
 # A program trains on one process, and is now to train on many. How many of its lines
 # have to change? Horovod's answer [sergeev2018] is four, whatever the model: start,
 # take a GPU, wrap the optimizer, broadcast the variables. The program that this chapter
-# follows, some students' for the same course, adds one for the data:
+# follows, written by students of the course above, adds one for the data:
 #
 # ```python
 # rank, device = ddp.init()
@@ -2266,8 +2266,7 @@ def init(comm=None, framework="numpy"):
 # the others waiting (chapter 9): `end_all` shows it, and ends them all. `sys.exit` does
 # not go through it: the others would still wait. `OverTorch` does the same for
 # PyTorch's tensors, over NCCL or Gloo. MPI then only tells the ranks where to meet, and
-# carries what is neither gradient nor weight. What the page does not show is in
-# `ranklab/framework/`, as before.
+# carries what is neither gradient nor weight.
 
 # --- A share of every batch -----------------------------------------------------------
 
@@ -2571,13 +2570,14 @@ if rank == 0:
         off_others = max(off_of.values())
         result(f"biases_{dtype}", off_biases, varies=True)
         result(f"others_{dtype}", off_others, varies=True)
-        low, high = (1e-12, 1e-8) if dtype == "float64" else (1e-3, 0.041)
-        assert off_others < low / 10 < low < off_biases < high  # 20 steps of 1e-3
+        low, high = (1e-12, 1e-8) if dtype == "float64" else (1e-3, 0.1)
+        assert off_others < low / 10 < low < off_biases < high
 
 # Without decay these biases are (biases_float64) off in float64, and nothing else is
-# off by more than rounding, (others_float64). In float32 it is (biases_float32), ten
-# steps of 0.001, against (others_float32). Decay pulls a bias towards 0 by more than
-# the noise, and Adam follows that. Better still, such a convolution has no bias.
+# off by more than rounding, (others_float64). In float32 the biases are
+# (biases_float32) off, more than a step of 0.001, and the rest (others_float32). Decay
+# pulls a bias towards 0 by more than the noise, and Adam follows that. Better still,
+# such a convolution has no bias.
 
 # --- One buffer for all gradients -----------------------------------------------------
 
@@ -2695,7 +2695,7 @@ class Overlapped(Overlapping):
 
 # `Overlapped` is chapter 12's: several such buffers, and a tensor's `hooks`, which are
 # called when its gradient is complete, send each as soon as it is full, by
-# `Iallreduce`.
+# `Iallreduce`. Where all ranks leave out a step, `reset_grad` ends what is under way.
 #
 # Predict: The same bytes in (n_tensors) messages, in a few, and in one. Which share of
 # the time does the one take? Chapter 8 has a model for it. What do you have to measure?
@@ -2716,8 +2716,7 @@ def pass_on(nbytes):
 
 def exchange(how):
     """What averages gradients of ResNet-9 so; the bytes of its messages."""
-    parameters = ResNet9().parameters()
-    way = how(parameters)
+    way = how(parameters := ResNet9().parameters())
     for p in parameters:
         p.grad = np.zeros_like(p.array) if p.into is None else p.into
     sent = [p.grad for p in parameters] if how is EachTensor else [
@@ -2834,7 +2833,8 @@ def mean_over_ranks(number):
 # bandwidth, and from these the gray bars. A message takes (alpha_us) µs of latency
 # here, where ranks sleep while they wait (chapter 9). By the model one buffer takes
 # (predicted_ratio) of the time of (n_tensors) messages, and it took (flat_over_each).
-# Buckets of 512 KB, (n_buckets) messages, take less than twice as long as the one.
+# Buckets of 512 KB, (n_buckets) messages, take less than twice as long as the one. On a
+# quiet machine no prediction is off by more than a factor of 2.5.
 #
 # And between machines, over InfiniBand with its 50 GB/s [connectx7]? NCCL has two
 # protocols for it (chapter 8): 2.7 µs and at most half of the bandwidth, or 14 µs and
@@ -2854,12 +2854,11 @@ def mean_over_ranks(number):
 # One epoch, as the original ran; the default is five. It prints accuracy and loss every
 # 100 batches, as the original does. Here an epoch has fewer, so the one line is from
 # before the first step. The test images are from halves of the photographs that it has
-# not seen. It need not be the accuracy from above: batch norm takes the statistics of
-# each rank's own share, and float32 rounds in another order. With
+# not seen. The accuracy need not be the one from above: batch norm takes the statistics
+# of each rank's own share, and float32 rounds in another order. With
 # `synchronize_batch_norm(model)` and float64 any number of ranks agrees, as above.
 # `--data` trains on CIFAR-10, and `--framework torch` trains PyTorch's ResNet-9 through
-# the same four calls, over Gloo, or NCCL where each rank has a GPU. Its batch norm
-# refuses a share of a single image.
+# the same four calls, over Gloo, or NCCL where each rank has a GPU.
 
 # --- What goes wrong without a word ---------------------------------------------------
 

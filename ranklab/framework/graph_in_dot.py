@@ -6,7 +6,7 @@ GRAY, ORANGE = 'color="gray60" fontname=Helvetica', 'color="#B34E00"'
 
 
 def both_ways(nodes, arrows):
-    """The graph. nodes: name -> (value, gradient); arrows: (later, earlier) -> part of a gradient."""
+    """The graph. nodes: name -> (value, gradient); arrows: (later, earlier) -> what goes up."""
     dot = [f"nodesep=0.6; ranksep=0.5; node [shape=box style=rounded {GRAY}]"]
     for name, (value, grad) in nodes.items():
         inside = f"{name}<br/>{_text_of(value)}<br/><font {ORANGE}>{_text_of(grad)}</font>"
