@@ -563,6 +563,13 @@ class SoftmaxLoss(Module):
         return (logits.logsumexp(axis=1) - logits[rows, classes]).mean()
 
 
+class Tanh(Module):
+    """The hyperbolic tangent, entry by entry."""
+
+    def forward(self, x):
+        return x.tanh()
+
+
 # From ranklab.framework.optimizers:
 
 
@@ -766,14 +773,14 @@ def conv(x, weight, bias, stride=1, padding=0):
     around = [(0, 0), (padding, padding), (padding, padding), (0, 0)]
     padded = np.pad(x.transpose(0, 2, 3, 1), around)
     view = windows(padded, weight.shape[2], stride)
-    columns = view.reshape(-1, prod(view.shape[3:]))
+    patches = view.reshape(-1, prod(view.shape[3:]))  # copies each window
     filters = weight.transpose(0, 2, 3, 1).reshape(len(weight), -1)
-    value = columns @ filters.T
+    value = patches @ filters.T
     value += bias
     value = value.reshape(*view.shape[:3], -1)
 
     def flat(grad):
-        return grad.transpose(0, 2, 3, 1).reshape(len(columns), -1)
+        return grad.transpose(0, 2, 3, 1).reshape(len(patches), -1)
 
     def to_x(grad):
         parts = (flat(grad) @ filters).reshape(view.shape)
@@ -782,7 +789,7 @@ def conv(x, weight, bias, stride=1, padding=0):
         return back[:, :, padding : padding + h, padding : padding + w]
 
     def to_weight(grad):
-        product = (flat(grad).T @ columns).reshape(-1, *view.shape[3:])
+        product = (flat(grad).T @ patches).reshape(-1, *view.shape[3:])
         return product.transpose(0, 3, 1, 2)
 
     rules = to_x, to_weight, lambda grad: flat(grad).sum(axis=0)
@@ -892,6 +899,7 @@ nn = SimpleNamespace(
     BatchNorm1d=BatchNorm1d,
     BatchNorm2d=BatchNorm2d,
     ReLU=ReLU,
+    Tanh=Tanh,
     Residual=Residual,
     Sequential=Sequential,
     Flatten=Flatten,
@@ -1251,7 +1259,9 @@ class Wrapped:
     """An optimizer around another one, `self.opt`, to which it hands on all else."""
 
     def reset_grad(self):
-        """Forget the gradients, averaged or not."""
+        """Forget the gradients, averaged or not: also where all ranks leave out a step."""
+        if hasattr(self.exchange, "finish"):
+            self.exchange.finish()
         self.averaged = False
         self.opt.zero_grad()
 

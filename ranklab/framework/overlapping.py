@@ -52,3 +52,8 @@ class Overlapping:
             wait()
             bucket.take()
         self.reset()
+
+    def finish(self):
+        """End what a backward has begun, where no step came after it."""
+        if any(bucket.missing < len(bucket.parameters) for bucket in self.buckets):
+            self.average()

@@ -37,3 +37,41 @@ def torch_kit():
 
     names = SimpleNamespace(SoftmaxLoss=nn.CrossEntropyLoss)
     return SimpleNamespace(ResNet9=ResNet9, nn=names, optim=optim)
+
+
+def twin_of(model, dtype):
+    """torch's ResNet9 with the weights of ours."""
+    import torch
+
+    twin = torch_kit().ResNet9(dtype=dtype)
+    start = {name: torch.tensor(array) for name, array in model.state_dict().items()}
+    twin.load_state_dict(start, strict=False)  # it counts batches, too
+    return twin
+
+
+class torch_adam:
+    """torch.optim.Adam's computation, by torch's own function.
+
+    The class would load torch's compiler first, which takes more than all that is compared.
+    """
+
+    def __init__(self, params, lr=0.001, weight_decay=0.0):
+        import torch
+
+        self.params = list(params)
+        self.state = [[torch.zeros_like(p) for p in self.params] for _ in range(2)]
+        self.steps = [torch.tensor(0.0) for _ in self.params]
+        self.numbers = {"lr": lr, "weight_decay": weight_decay, "beta1": 0.9, "beta2": 0.999}
+
+    def zero_grad(self):
+        for p in self.params:
+            p.grad = None
+
+    def step(self):
+        import torch
+        from torch.optim.adam import adam
+
+        grads = [p.grad for p in self.params]
+        options = {"eps": 1e-8, "amsgrad": False, "maximize": False, "foreach": False}
+        with torch.no_grad():
+            adam(self.params, grads, *self.state, [], self.steps, **self.numbers, **options)

@@ -66,7 +66,9 @@ class Wrapped:
     """An optimizer around another one, `self.opt`, to which it hands on all else."""
 
     def reset_grad(self):
-        """Forget the gradients, averaged or not."""
+        """Forget the gradients, averaged or not: also where all ranks leave out a step."""
+        if hasattr(self.exchange, "finish"):
+            self.exchange.finish()
         self.averaged = False
         self.opt.zero_grad()
 

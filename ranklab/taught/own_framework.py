@@ -12,7 +12,7 @@ from ranklab.framework.batch_norm import BatchNorm
 from ranklab.framework.grad_mode import checked, recording
 from ranklab.framework.initial import kaiming_uniform_, uniform_
 from ranklab.framework.loading import Batches, RandomSampler
-from ranklab.framework.modules import Flatten, Module, ReLU, Residual, Sequential, SoftmaxLoss
+from ranklab.framework.modules import Flatten, Module, ReLU, Residual, Sequential, SoftmaxLoss, Tanh
 from ranklab.framework.operators import Operators
 from ranklab.framework.optimizers import SGD, Optimizer
 from ranklab.images import CIFAR10Dataset
@@ -148,14 +148,14 @@ def conv(x, weight, bias, stride=1, padding=0):
     around = [(0, 0), (padding, padding), (padding, padding), (0, 0)]
     padded = np.pad(x.transpose(0, 2, 3, 1), around)
     view = windows(padded, weight.shape[2], stride)
-    columns = view.reshape(-1, prod(view.shape[3:]))
+    patches = view.reshape(-1, prod(view.shape[3:]))  # copies each window
     filters = weight.transpose(0, 2, 3, 1).reshape(len(weight), -1)
-    value = columns @ filters.T
+    value = patches @ filters.T
     value += bias
     value = value.reshape(*view.shape[:3], -1)
 
     def flat(grad):
-        return grad.transpose(0, 2, 3, 1).reshape(len(columns), -1)
+        return grad.transpose(0, 2, 3, 1).reshape(len(patches), -1)
 
     def to_x(grad):
         parts = (flat(grad) @ filters).reshape(view.shape)
@@ -164,7 +164,7 @@ def conv(x, weight, bias, stride=1, padding=0):
         return back[:, :, padding : padding + h, padding : padding + w]
 
     def to_weight(grad):
-        product = (flat(grad).T @ columns).reshape(-1, *view.shape[3:])
+        product = (flat(grad).T @ patches).reshape(-1, *view.shape[3:])
         return product.transpose(0, 3, 1, 2)
 
     rules = to_x, to_weight, lambda grad: flat(grad).sum(axis=0)
@@ -280,6 +280,7 @@ nn = SimpleNamespace(
     BatchNorm1d=BatchNorm1d,
     BatchNorm2d=BatchNorm2d,
     ReLU=ReLU,
+    Tanh=Tanh,
     Residual=Residual,
     Sequential=Sequential,
     Flatten=Flatten,

@@ -297,6 +297,16 @@ def twice(comm):
     return *found, Training(comm, make=without_norm).gradients()
 
 
+def skipped(comm):
+    """A backward without a step, whose gradients are forgotten, and another one."""
+    training = Training(comm, how=lambda params: ddp.Overlapped(params, 1000), make=without_norm)
+    X, y = next(iter(training.loader))
+    training.loss(training.output(X, y) * 7, y).backward()
+    training.opt.reset_grad()
+    training.loader.sampler.epoch = 0
+    return training.gradients(), Training(comm, make=without_norm).gradients()
+
+
 def beside_torch(comm):
     """Equal shards, each rank with statistics of its own: as torch's DDP does it."""
     training = Training(comm, n=36, batch_size=12)

@@ -29,6 +29,7 @@ BY_DAY = (
     "broadcast",
     "dealt",
     "twice",
+    "skipped",
 )
 
 
@@ -126,6 +127,11 @@ def test_two_backwards_add_up_in_one_buffer_and_are_refused_by_several(found):
     for added, refused, once in found["twice"]:
         assert apart(added, 2 * once) < CLOSE
         assert "A second backward" in refused
+
+
+def test_a_step_that_all_leave_out_leaves_nothing_behind_in_several_buffers(found):
+    after, once = zip(*found["skipped"])
+    assert apart(on_every_rank(after), on_every_rank(once)) < CLOSE
 
 
 def test_the_parameters_and_the_statistics_of_any_rank_are_handed_out(found):

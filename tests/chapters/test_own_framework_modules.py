@@ -241,3 +241,11 @@ def test_what_lies_under_the_chapter_knows_nothing_of_what_is_taught(file):
     """The page's code is made of these files, and not the other way around."""
     imports = [n for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, IMPORTS)]
     assert not [one for one in imports if "taught" in ast.unparse(one)]
+
+
+def test_the_framework_has_as_many_lines_as_the_chapter_says():
+    parts = ["batch_norm", "grad_mode", "initial", "loading"]
+    parts += ["modules", "operations", "operators", "optimizers"]
+    files = [own.__file__, *(Path(framework.__path__[0], f"{part}.py") for part in parts)]
+    lines = [line for file in files for line in Path(file).read_text().splitlines()]
+    assert 680 < sum(bool(line.strip()) for line in lines) < 750  # "about 700"

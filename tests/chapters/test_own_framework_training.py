@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from ranklab.framework.loading import RandomSampler
+from ranklab.framework.torch_twin import torch_adam
 from ranklab.framework.world import Wrapped
 from ranklab.taught.own_framework import SGD, Adam, DataLoader, Linear, SoftmaxLoss, Tensor
 
@@ -65,6 +66,19 @@ def test_20_steps_are_torchs(name):
     for p, q, array in zip(optimizer.params, twins, arrays):
         assert p.array is array  # in place
         np.testing.assert_allclose(p.array, q.detach(), rtol=1e-12, atol=1e-12)
+
+
+def test_the_twins_adam_is_torchs():
+    """Chapter 13 compares itself with torch's function, not with torch's class."""
+    one, other = ([torch.full((3, 2), 0.5, requires_grad=True)] for _ in range(2))
+    twin = torch_adam(one, weight_decay=0.1)
+    theirs = torch.optim.Adam(other, weight_decay=0.1)
+    for step in range(5):
+        for (p,), optimizer in ((one, twin), (other, theirs)):
+            optimizer.zero_grad()
+            ((p - step) ** 3).sum().backward()
+            optimizer.step()
+    assert torch.equal(one[0], other[0])
 
 
 @each_optimizer
