@@ -457,7 +457,7 @@ if rank == 0:
 
 
 def store_for(host):
-    """A store on rank 0, whose host has this name, and all other ranks."""
+    """The same store on all ranks; rank 0's host has this name, and serves it."""
     store = port = None
     if comm.rank == 0:  # port 0: any that is free
         store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
@@ -496,11 +496,11 @@ def sendrecv(outgoing, dst, incoming, src):
 # Between hosts the address is a name and a port: rank 0 opens a `dist.TCPStore` under
 # `socket.gethostname()`, at any free port, and broadcasts both. Which GPU of its host
 # is a rank's? Its number within the host says so: the rank in
-# `comm.Split_type(MPI.COMM_TYPE_SHARED)`. The folded cell does both. A program without
-# a default group says `dist.init_process_group("gloo", store=store, rank=comm.rank,
-# world_size=comm.size)`, as the script of this chapter does. NCCL asks for the same:
-# rank 0 draws a unique id, and some other library, such as MPI, has to bring it to the
-# others [nccl]. Horovod does it so, too [horovodnccl].
+# `comm.Split_type(MPI.COMM_TYPE_SHARED)`. The folded cell does both, within this host.
+# A program without a default group says `dist.init_process_group("gloo", store=store,
+# rank=comm.rank, world_size=comm.size)`, as the script of this chapter does. NCCL asks
+# for the same: rank 0 draws a unique id, and some other library, such as MPI, has to
+# bring it to the others [nccl]. Horovod does it so, too [horovodnccl].
 
 # --- Call for call --------------------------------------------------------------------
 
@@ -1059,13 +1059,13 @@ def save_figures():
         plt.close(figure)
 
 
-def named(ax, sizes, curves, apart):
+def named(ax, sizes, curves, gap):
     """Draw curves on logarithmic axes, and name them at their right ends."""
     height = np.inf
     for name in sorted(curves, key=lambda name: -curves[name][0][-1]):
         times, style = curves[name]
         (line,) = ax.loglog(sizes, times, style, markersize=5, linewidth=1.2)
-        height = min(times[-1], height / apart)  # names stand apart
+        height = min(times[-1], height / gap)  # names stand apart
         line = {"color": line.get_color(), "arrowstyle": "-"}
         ax.annotate(name, (sizes[-1], times[-1]), (4 * sizes[-1], height),
                     va="center", fontsize=9,
@@ -1089,7 +1089,7 @@ if rank == 0:
     curves = dict(zip(("Gloo", "MPI, sleeps", "MPI, spins"),
                       zip(times, ("C0o-", "C1s-", "C2v-"))))
     fig, ax = plt.subplots(num="gloo-mpi")
-    named(ax, sizes, curves, apart=1.8)
+    named(ax, sizes, curves, gap=1.8)
     low, high = times[2, 1], times[1, 1]
     ax.annotate("", (sizes[1], high), (sizes[1], low),
                 arrowprops={"arrowstyle": "<->", "shrinkA": 4, "shrinkB": 4})
@@ -1113,6 +1113,8 @@ if rank == 0:
     step = sizes.index(8300), sizes.index(8000)  # above MPICH's border, below
     handshake = np.divide(*(spinning["messages"][k] for k in step))
     result("handshake", handshake, varies=True)
+    asleep = np.divide(*(sleeping["messages"][k] for k in step))
+    result("handshake_asleep", asleep, varies=True)
 
 gloo_processor_by_rank = to_rank_0(gloo_processor)
 if rank == 0:
@@ -1133,17 +1135,18 @@ if rank == 0:
 # that of sleeping MPI only by chance: Gloo's rank does not nap; the operating system
 # wakes it.
 #
-# With 4 MB it is (gloo_gb), (spinning_gb) and (sleeping_gb) GB/s. The step is at
-# (eager) bytes: above that, MPI's sender waits for its receiver, too. That is one more
-# wait: 8,300 bytes took (handshake) times as long as 8,000 where MPI spins. Where it
-# sleeps, oversleeping hides most of the step.
+# The step is at (eager) bytes: above that, MPI's sender waits for its receiver, too.
+# That is one more wait: 8,300 bytes took (handshake) times as long as 8,000 where MPI
+# spins, and (handshake_asleep) times where it sleeps.
 #
-# Between GPUs the two numbers are others. This machine's stand here beside those that
-# NCCL reckons with [nccltuning], and what the hardware can carry:
+# Bandwidth is measured with 4 MB. Below this machine's numbers stand those of a
+# cluster: the latencies that NCCL reckons with [nccltuning], and what the hardware can
+# carry:
 #
 # | | latency | bandwidth |
 # | --- | --- | --- |
 # | Gloo, here | (gloo_us) µs | (gloo_gb) GB/s |
+# | MPI that sleeps, here | (sleeping_us) µs | (sleeping_gb) GB/s |
 # | MPI that spins, here | (spinning_us) µs | (spinning_gb) GB/s |
 # | NVLink 4, between GPUs of a host | 3.4 µs | 450 GB/s each way [hopper] |
 # | InfiniBand NDR, between hosts | 14 µs | 50 GB/s [connectx7] |
@@ -1466,7 +1469,7 @@ if rank == 0:
               "ring, Gloo": "C0o--", "ring, MPI": "C1s--", "shared": "C3P-"}
     fig, ax = plt.subplots(num="all-reduces")
     named(ax, sizes, {way: (1e3 * median[way], style)
-                      for way, style in styles.items()}, apart=1.7)
+                      for way, style in styles.items()}, gap=1.7)
     ax.set(ylabel="time (ms)")
     ax.set_title("dashed: our rings", fontsize=10, loc="left")
     save_figures()
@@ -1571,7 +1574,8 @@ if rank == 0:
 
 # The standard has no timeout. What hangs, hangs until the program is ended. MPICH's
 # launcher has one for the whole program: `MPIEXEC_TIMEOUT=600 mpiexec ...` ends it
-# after ten minutes. MPICH 5 has one for calls that wait, too, in seconds:
+# after ten minutes. MPICH 5 has one for calls that wait, too, in seconds. Here a rank
+# waits for a message from itself:
 
 if rank == 0:
     print("\n## When it goes wrong\n")
@@ -1588,9 +1592,9 @@ if rank == 0:
     if mpich.startswith("5.0."):
         assert "Progress TIMEOUT" in said and ended == 1
 
-# The call that waits raises an exception. What `-m mpi4py` does with it is told below.
-# `Probe` and `recv` never look at the clock, and sleeping ranks look at it so rarely
-# that the error comes much too late. Now the faults.
+# `Recv` raises an exception, and `-m mpi4py` ends the program, as below. But `Probe`
+# and `recv` never look at the clock, and ranks that sleep look at it so rarely that the
+# error comes far too late. Now the faults.
 
 # --- Who is the root? -----------------------------------------------------------------
 
@@ -1677,11 +1681,11 @@ if rank == 0:
 # Numbers, and exit code 0. `bcast` and `scatter` send the length of the pickle first,
 # in eight bytes [mpi4pypickle], and that is what `x` and `y` now hold. `send` sends the
 # pickle alone, and `z` holds its bytes. Other pairs, or buffers of other lengths, may
-# be as silent, hang, or abort. `allreduce` and `Allreduce` hang. A rank that is stuck
-# in MPI is freed by the missing call, or by `ranks.restart()`; `ranks.reset()` does not
-# help. To avoid a restart here, a second thread of each rank makes the missing call,
-# two seconds later. It may, as mpi4py asks MPI for `MPI_THREAD_MULTIPLE`: any thread
-# may call at any time.
+# be as silent, hang, abort, or raise an error. `allreduce` and `Allreduce` hang. A rank
+# that is stuck in MPI is freed by the missing call, or by `ranks.restart()`;
+# `ranks.reset()` does not help. To avoid a restart here, a second thread of each rank
+# makes the missing call, two seconds later. It may, as mpi4py asks MPI for
+# `MPI_THREAD_MULTIPLE`: any thread may call at any time.
 
 
 def later(call, *given, seconds=2):
