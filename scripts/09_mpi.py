@@ -457,7 +457,7 @@ if rank == 0:
 
 
 def store_for(host):
-    """The same store on all ranks; rank 0's host has this name, and serves it."""
+    """The same store on all ranks, served by rank 0, on the host named."""
     store = port = None
     if comm.rank == 0:  # port 0: any that is free
         store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
