@@ -94,7 +94,7 @@ def _cards(recordings):
         about = members[0][0].about
         ranks = [r.about["rank"] for r, _ in members if r.about.get("rank") is not None]
         number = about.get("device")
-        title = named(ranks) if ranks else "CPU" if number is None else f"GPU {number}"
+        title = _named(ranks) if ranks else "CPU" if number is None else f"GPU {number}"
         title += ", on one GPU" if len(ranks) > 1 else ""
         title += f", {about.get('host')}" if len(hosts) > 1 else ""
         color = _color((ranks or [number or 0])[0])
@@ -105,6 +105,12 @@ def _cards(recordings):
 def _flat(recordings):
     for one in recordings:
         yield from _flat(one) if isinstance(one, (list, tuple)) else [one]
+
+
+def _named(ranks):
+    """Short enough for a title: of many, the first and the last."""
+    low, high = min(ranks), max(ranks)
+    return f"ranks {low} to {high}" if 4 < len(ranks) == high - low + 1 else named(ranks)
 
 
 def _color(rank):

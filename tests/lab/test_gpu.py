@@ -535,6 +535,7 @@ def test_a_row_for_each_card_and_ranks_that_share_one_share_it():
     assert (
         "forward" in drawn and "Phases of rank 1: forward 45 %, backward 23 % of the time" in said
     )
+    assert "ranks 0 to 5, on one GPU" in alt(utilization_plot([rank(r, "A") for r in range(6)]))
     hosts = utilization_plot([[rank(0, "A")], [rank(1, "B", "b")]])
     assert "rank 0, a: 0 %" in svg_text(hosts) and "rank 1, b: 10 %" in svg_text(hosts)
     rows = _cards([rank(2, "A"), rank(1, "B")])
