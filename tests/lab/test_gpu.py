@@ -89,6 +89,7 @@ class NVML:
 
 @pytest.fixture(autouse=True)
 def both_count_alike(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)  # another test may have loaded it
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
 
@@ -259,7 +260,6 @@ def test_of_all_cards_the_one_that_is_broken_is_left_out():
     ],
 )
 def test_the_gpu_is_the_one_the_program_counts(monkeypatch, visible, device, card):
-    monkeypatch.setitem(sys.modules, "torch", None)
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     with sampled(nvml=NVML(), device=device) as s:
