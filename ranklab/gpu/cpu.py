@@ -8,19 +8,18 @@ import time
 
 import psutil
 
-MEMORY_EVERY = 0.5  # seconds: asking costs as much as all else together, and it changes slowly
-
 
 class Cpu:
     """Reads the cores, this process, and the processes below it.
 
     All but memory are differences of the system's counters, which count in hundredths of a second.
     So at 10 samples a second a process's reading is 0, 10, 20, ... percent; means are exact.
-    Memory is looked at every half second (and when a process is new), and kept in between.
     """
 
     def __init__(self):
-        self.about = {"card": f"CPU, {psutil.cpu_count()} cores", "driver": platform.platform()}
+        card = f"CPU, {psutil.cpu_count()} cores"
+        self.about = {"card": card, "driver": platform.platform(), "uuid": None, "device": None}
+        self.notes = []
         self._own = psutil.Process()
         self._below = _Descendants(self._own)
 
@@ -28,49 +27,42 @@ class Cpu:
         """Take the counters' first values."""
         self._when, self._cores = time.perf_counter(), _core_seconds()
         self._seconds, self._total, self._own_seconds, self._gone = {}, 0.0, 0.0, 0.0
-        self._looked, self._used, self._memory = -math.inf, 0, {}
         self.read()
 
     def read(self):
-        """Return (column -> reading, pid -> its readings) for the time since the last call.
+        """Return (column -> reading, {}: nothing is missing) for the time since the last call.
 
-        Percent of one core for a process, of all cores for `utilization_percent`; memory in bytes.
+        Percent of one core for processes, of all cores for `utilization_percent`. Memory is the
+        machine's, in bytes.
         """
         now, cores = time.perf_counter(), _core_seconds()
         per_second = 100 / max(now - self._when, 1e-9)
-        if now - self._looked > MEMORY_EVERY:
-            self._looked, self._used, self._memory = now, psutil.virtual_memory().used, {}
-        seconds, processes, total = {}, {}, 0.0
+        seconds, total = {}, 0.0
         for process in [self._own, *self._below.now()]:
             try:
                 times = process.cpu_times()
-                memory = self._memory.get(process.pid) or process.memory_info().rss
             except psutil.Error:  # it has just ended
                 continue
-            pid = process.pid
-            seconds[pid] = times.user + times.system
+            seconds[process.pid] = times.user + times.system
             # On Linux a process also has the seconds of its children that have ended.
-            total += sum(times[:4]) if psutil.LINUX else seconds[pid]
-            # One that started since the last sample has used all its seconds since then.
-            used = per_second * (seconds[pid] - self._seconds.get(pid, 0.0))
-            processes[pid] = {"utilization_percent": used, "memory_bytes": memory}
-            self._memory[pid] = memory
+            total += sum(times[:4]) if psutil.LINUX else seconds[process.pid]
         if not psutil.LINUX:  # those that have ended are remembered as they were last seen
             self._gone += sum(s for pid, s in self._seconds.items() if pid not in seconds)
         # One that ends between two of the lines above is in nobody's seconds, this time.
         total = max(self._total, total + self._gone)
         own = seconds[self._own.pid]
-        below = max(0.0, total - self._total - (own - self._own_seconds))
+        used = own - self._own_seconds
+        below = max(0.0, total - self._total - used)
         per_core = [_percent(before, after) for before, after in zip(self._cores, cores)]
         self._when, self._cores, self._seconds = now, cores, seconds
         self._total, self._own_seconds = total, own
         return {
             "utilization_percent": sum(per_core) / len(per_core),
-            "own_percent": processes[self._own.pid]["utilization_percent"],
+            "own_percent": per_second * used,
             "children_percent": per_second * below,
             "cores_percent": per_core,
-            "memory_bytes": self._used,
-        }, processes
+            "memory_bytes": psutil.virtual_memory().used,
+        }, {}
 
     def close(self):
         """Nothing is held open."""

@@ -1,87 +1,146 @@
-"""Samples of a processor with their times, and the files that hold them."""
+"""Samples of a card with their times, and the files that hold them."""
 
+import copy
 import json
 import math
 import sys
+import time
+from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 
 class Recording:
-    """Samples of one processor, with their times.
+    """Samples of one GPU, or of the CPU, with their times; a value that goes from rank to kernel.
 
-    time_s: seconds since the block began, one for each sample. recording["name"]: the readings of
-        a column as an array; NaN where the hardware or the driver does not tell. Both kinds have
-        `utilization_percent` and `memory_bytes`; `columns` names all.
-    processes: for each sample a dict pid -> {"utilization_percent", "memory_bytes"}.
-    about: the card or processor, versions, date and command.
+    time_s: seconds since the block began, one for each sample; began: that moment, as time.time()
+        counts. recording["name"]: the readings of a column as an array; NaN where the hardware or
+        the driver does not tell. GPU and CPU have `utilization_percent` and `memory_bytes`;
+        `columns` names all.
+    phases: (name, from, to) for each `with recording.phase(name):`, on the clock of time_s.
+    notes: what is to be known of the readings, in sentences.
+    about: the card and its uuid, the host, the rank, versions, date and command.
     cost: CPU time that the sampling took, as a share of one core. gap_s: the longest time between
         two samples, in seconds.
+
+    While the block runs it grows; `so_far()` is a copy that does not.
     """
 
-    def __init__(self, about):
-        self.about, self.cost = about, math.nan
-        self._times, self._columns, self.processes = [], {}, []
+    def __init__(self, about, notes=(), phases=None):
+        self.about, self.cost, self.began = about, math.nan, math.nan
+        self.phases = [] if phases is None else phases
+        self._notes, self._zero = list(notes), None
+        self._samples = []  # each comes as a whole: no column is ever longer than another
 
-    def add(self, seconds, readings, processes):
-        """Add a sample: its time, column -> reading (None: unknown), and its processes."""
-        for name, reading in readings.items():
-            self._columns.setdefault(name, []).append(math.nan if reading is None else reading)
-        self.processes.append(processes)
-        self._times.append(seconds)
+    def begin(self):
+        """Time counts from here."""
+        self.began, self._zero = time.time(), time.perf_counter()
+
+    def now(self):
+        """Seconds since then."""
+        return time.perf_counter() - self._zero
+
+    def add(self, seconds, readings, missing):
+        """Add a sample: its time, column -> reading (None: unknown), column -> why it is."""
+        self._samples.append((seconds, readings, missing))
+
+    @contextmanager
+    def phase(self, name):
+        """Mark what the block in it does. Of a GPU it is the time in which work is queued:
+        `torch.cuda.synchronize()` at its end makes it the time in which work is done.
+
+        Cards sampled together (device="all") have their phases together.
+        """
+        if self._zero is None:
+            raise RuntimeError("a phase is marked while the recording is made, where it is made.")
+        start = self.now()
+        try:
+            yield
+        finally:
+            self.phases.append((name, start, self.now()))
+
+    def so_far(self):
+        """A copy with the samples and phases until now."""
+        return copy.copy(self)
+
+    def __getstate__(self):
+        grown = {"_samples": self._samples[:], "phases": self.phases[:], "_zero": None}
+        return self.__dict__ | grown
 
     @property
     def time_s(self):
-        return np.array(self._times, dtype=float)
+        return np.array([seconds for seconds, _, _ in self._samples[:]], dtype=float)
 
     @property
     def columns(self):
-        return tuple(self._columns)
+        return tuple(dict.fromkeys(c for _, readings, _ in self._samples[:] for c in readings))
+
+    @property
+    def notes(self):
+        samples, failures = self._samples[:], Counter()
+        for _, _, missing in samples:
+            failures.update(missing.items())
+        alike = {}  # one sentence for all that are missing as often, for the same reason
+        for (column, why), times in failures.items():
+            alike.setdefault((why, times), []).append(" ".join(column.split("_")[:-1]))
+        return self._notes + [
+            f"The driver did not tell {', '.join(columns)}"
+            + (f" in {times} of {len(samples)} samples" if times < len(samples) else "")
+            + f" ({why})."
+            for (why, times), columns in alike.items()
+        ]
 
     @property
     def gap_s(self):
         return float(np.diff(self.time_s, prepend=0.0).max(initial=0.0))
 
     def __len__(self):
-        return len(self._times)
+        return len(self._samples)
 
     def __getitem__(self, column):
-        if column not in self._columns:
-            raise KeyError(f"there is no column {column!r}; there are {', '.join(self.columns)}.")
-        return np.array(self._columns[column][: len(self)], dtype=float)
+        samples, columns = self._samples[:], self.columns
+        if samples and column not in columns:
+            raise KeyError(f"there is no column {column!r}; there are {', '.join(columns)}.")
+        values = [readings.get(column) for _, readings, _ in samples]
+        return np.array([math.nan if value is None else value for value in values], dtype=float)
 
     def mean(self, column="utilization_percent"):
         """The mean over time: a reading counts for as long as it took since the one before."""
-        lasted, readings = np.diff(self.time_s, prepend=0.0), self[column]
+        it = self.so_far()
+        lasted, readings = np.diff(it.time_s, prepend=0.0), it[column]
         known = ~np.isnan(readings)
         if not known.any():
             return math.nan
         return float(np.average(readings[known], weights=lasted[known]))
 
     def __repr__(self):
-        seconds = self._times[-1] if self._times else 0.0
-        return f"<{len(self)} samples of {self.about['card']} in {seconds:.1f} s>"
+        it = self.so_far()
+        seconds = it.time_s[-1] if len(it) else 0.0
+        return f"<{len(it)} samples of {self.about['card']} in {seconds:.1f} s>"
 
 
 def save(recordings, path):
-    """Write recordings (name -> Recording) of one machine as JSON: about it, and the data.
-
-    Raises ValueError where two of them differ in their card or versions.
-    """
-    abouts = [recording.about for recording in recordings.values()]
-    if not abouts or any(about != abouts[0] for about in abouts):
-        raise ValueError("save: give one or more recordings, all from one card and one program.")
+    """Write recordings (name -> Recording) as JSON: what is about all of them, and the data."""
+    if not recordings:
+        raise ValueError("save: there is no recording to write.")
+    recordings = {name: r.so_far() for name, r in recordings.items()}
+    first, *others = [r.about for r in recordings.values()]
+    common = {k: v for k, v in first.items() if all(o.get(k, ...) == v for o in others)}
     data = {
         name: {
             "time_s": r.time_s.tolist(),
             **{column: _plain(r[column]) for column in r.columns},
-            "processes": r.processes,
-            "cost": r.cost,
+            "phases": r.phases,
+            "notes": r.notes,
+            "began": _plain(r.began),
+            "cost": _plain(r.cost),
+            "about": {k: v for k, v in r.about.items() if k not in common},
         }
         for name, r in recordings.items()
     }
-    Path(path).write_text(json.dumps(abouts[0] | {"data": data}, indent=1, allow_nan=False) + "\n")
+    Path(path).write_text(json.dumps(common | {"data": data}, indent=1, allow_nan=False) + "\n")
 
 
 def _plain(readings):
@@ -91,15 +150,17 @@ def _plain(readings):
 
 def load(path):
     """The recordings that `save` wrote: name -> Recording."""
-    about = json.loads(Path(path).read_text())
+    common = json.loads(Path(path).read_text())
     recordings = {}
-    for name, columns in about.pop("data").items():
-        recordings[name] = recording = Recording(about)
-        times, processes = columns.pop("time_s"), columns.pop("processes")
-        recording.cost = columns.pop("cost")
-        for i, (seconds, each) in enumerate(zip(times, processes, strict=True)):
-            by_pid = {int(pid): readings for pid, readings in each.items()}
-            recording.add(seconds, {c: values[i] for c, values in columns.items()}, by_pid)
+    for name, columns in common.pop("data").items():
+        columns.pop("processes", None)  # which older files have
+        about, notes = columns.pop("about", {}), columns.pop("notes", ())
+        phases = [tuple(phase) for phase in columns.pop("phases", ())]
+        recordings[name] = recording = Recording(common | about, notes, phases)
+        numbers, times = (columns.pop("began", None), columns.pop("cost")), columns.pop("time_s")
+        recording.began, recording.cost = (math.nan if x is None else x for x in numbers)
+        for i, seconds in enumerate(times):
+            recording.add(seconds, {c: values[i] for c, values in columns.items()}, {})
     return recordings
 
 

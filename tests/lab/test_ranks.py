@@ -6,6 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from ranklab import Ranks
 from ranklab.doctor import ctrl_c, failures, vigil
 from ranklab.doctor.failures import Failure
 from ranklab.errors import MissingOnRanks, RankError
+from ranklab.gpu import utilization_plot
 from ranklab.ranks import outcome, process_group
 from ranklab.ranks.ranks import LOOPBACK
 from ranklab.start import arguments, cluster
@@ -168,6 +170,21 @@ def test_the_folder_is_private(ranks):
 
 def test_pull_is_in_rank_order(ranks):
     assert ranks["rank"] == list(range(N))
+
+
+def test_recordings_of_utilization_travel(ranks):
+    cell = """
+        import time
+        from ranklab.gpu import sampled
+        with sampled(device="cpu", hz=50) as s, s.phase("asleep"):
+            time.sleep(0.1)
+    """
+    ranks.view.execute(textwrap.dedent(cell), block=True)
+    recordings = ranks["s"]
+    assert [s.about["rank"] for s in recordings] == list(range(N))
+    assert [[name for name, *_ in s.phases] for s in recordings] == [["asleep"]] * N
+    said = utilization_plot(recordings).svg
+    assert "rank 0: " in said and f"Phases of rank {N - 1}: asleep" in said
 
 
 def test_run_is_in_rank_order_whoever_comes_first(ranks):
