@@ -1426,13 +1426,13 @@ if rank == 0:
 #
 # `torch.distributed.launch` is deprecated [torchrun]. Without `--use-env` it hands each
 # process an argument `--local-rank` as well, which programs of its time read, and which
-# ours would refuse. `torchrun` tells it in `LOCAL_RANK` alone. It can also start ranks
-# that have failed again, and let hosts come and go.
+# ours would refuse. `torchrun` tells it in `LOCAL_RANK` alone. With `--max-restarts` it
+# also starts all ranks again after one has failed.
 #
 # Which GPUs does a program see? With `CUDA_VISIBLE_DEVICES=2,3` in its environment only
 # these two, which it then calls `cuda:0` and `cuda:1`; with an empty value none
-# [cudaenvironment]. Set it before the program starts. And forget `set_device` in none
-# of these programs: `"cuda"` without a number is GPU 0 until it is called.
+# [cudaenvironment]. Set it before the program starts. Each of these programs needs
+# `set_device`: until it is called, `"cuda"` without a number is GPU 0, on every rank.
 
 # --- Extra: DataParallel, threads or processes ----------------------------------------
 
@@ -1615,10 +1615,16 @@ if rank == 0:
 # - Accumulate gradients with one all-reduce, and count that it is one.
 # - Read the error of unused parameters, and know what its cure costs.
 # - Choose batch, learning rate, workers and seeds when ranks are added.
+# - Write the whole program, and start it with `torchrun` or `mp.spawn`, on one host or
+#   on several.
 
 # --- Run it on a cluster --------------------------------------------------------------
 
 #     torchrun --standalone --nproc-per-node 4 scripts/11_ddp.py
+#
+# The whole program alone, on all GPUs of a host:
+#
+#     torchrun --standalone --nproc-per-node gpu scripts/11_train_ddp.py
 
 # --- Where to read on -----------------------------------------------------------------
 
