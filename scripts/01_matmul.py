@@ -866,6 +866,11 @@ if rank == 0:
     assert core_peak > 50 * rate["three loops"]
     assert core_peak > 7  # and no clock ticks 7 billion times a second
     assert torch.get_float32_matmul_precision() == "highest"
+    built = {"MKL": torch.backends.mkl.is_available()}
+    built |= {"CUDA": torch.backends.cuda.is_built()}
+    built |= {"cuDNN": torch.backends.cudnn.is_available()}
+    libraries = [name for name, there in built.items() if there]
+    result("libraries_here", libraries or "none of them", varies=True)
     result("cores", cores, varies=True)
     in_float32 = rate["float32, wall"] / rate["all cores, wall"]
     result("float32_gain", in_float32, varies=True)
@@ -876,8 +881,11 @@ if rank == 0:
 # (blas_over_loops) times the rate of the loops with 64. No processor is sold with a
 # clock of seven billion ticks a second, so one core did at least (operations_a_tick)
 # operations in a tick, on average. That a machine with 64 cores does 64 operations at a
-# time is therefore wrong: an instruction works on several numbers at once, and a core
-# can begin several instructions in a tick.
+# time is therefore wrong. An instruction works on several numbers at once, which is
+# called SIMD; a fused multiply-add counts twice; and a core can begin several
+# instructions in a tick. A server core with AVX-512 may have two units that each take 8
+# float64 numbers [inteloptimization]. That makes $2 \times 8 \times 2 = 32$ operations
+# in a tick, and 64 such cores can do 2048.
 #
 # Of numbers half as long, an instruction takes twice as many. So float32 can gain a
 # factor of two, here (float32_gain).
@@ -1018,9 +1026,11 @@ if rank == 0:
 #
 # Read a data sheet with care. The A100's has "624 TFLOPS" for this format too. That is
 # with sparsity: half of one matrix is zero, in a fixed pattern, and not multiplied.
-# Training multiplies dense matrices; for them it is half, 312. The H100's sheet prints
-# only 1979, where a dense product gets at most 989. In TF32 it is half of that again,
-# and in float32 proper 67 TFLOP/s: a rung without its format says little.
+# Training multiplies dense matrices; for them it is half, 312. Its "2496 TOPS" are no
+# FLOP/s at all: the operations are those of whole numbers of 4 bits, again with
+# sparsity, and half of it without [ampere]. The H100's sheet prints only 1979, where a
+# dense product gets at most 989. In TF32 it is half of that again, and in float32
+# proper 67 TFLOP/s: a rung without its format says little.
 #
 # Worked problem: From which batch on does a linear layer with 4096 inputs and 4096
 # outputs use an H100's processor and not only its memory? A batch of $m$ rows times a
@@ -1047,8 +1057,18 @@ if rank == 0:
 
 # --- Rows over two processes ----------------------------------------------------------
 
-# At the flat roof, then, more processors. NumPy's `@` uses the cores of one machine,
-# and PyTorch's on a GPU that one GPU. To go further is up to us. The rows of $C$ do not
+# At the flat roof, then, more processors. How far do the libraries go by themselves?
+#
+# | | what it is | how far one call of PyTorch reaches |
+# | --- | --- | --- |
+# | MKL [onemkl] | Intel's BLAS, and more mathematics | the cores of one machine |
+# | CUDA [nickolls2008] | NVIDIA's language and runtime for programs on its GPUs | the GPU on which the tensors lie |
+# | cuBLAS [cublas] | a BLAS, written in CUDA | the same GPU |
+# | cuDNN [chetlur2014] | convolution, attention, normalization, written in CUDA | the same GPU |
+#
+# The PyTorch of this page has (libraries_here). Some of these have relatives that
+# divide one product among several GPUs or machines, such as cuBLASMp [cublas];
+# PyTorch's `@` does not call them. To go further is up to us. The rows of $C$ do not
 # wait for each other: whoever has the rows of $A$ that belong to them, and all of $B$,
 # can compute them alone.
 #

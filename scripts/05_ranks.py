@@ -793,8 +793,11 @@ if rank == 0:
 # Which GPU is mine? A rank is the number of a process, not of a computer. `LOCAL_RANK`
 # counts the processes of one host, that is, of one computer. A program on GPUs begins
 # with `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))`; without it, all the ranks
-# of a host work on its GPU 0. With the same number of processes on every host, and the
-# ranks dealt out host by host, as `torchrun` does,
+# of a host work on its GPU 0. A whole program is in chapter 11, with
+# `CUDA_VISIBLE_DEVICES` and the older `torch.distributed.launch`.
+#
+# With the same number of processes on every host, and the ranks dealt out host by host,
+# as `torchrun` does,
 #
 # $$\text{RANK} = \text{number of the host} \times \text{processes per host} + \text{LOCAL\_RANK}.$$
 

@@ -181,7 +181,8 @@ def split(X, y, share=0.1, seed=0):
 # Data parallelism: every rank has the whole model, its replica, and a part of the
 # batch, its shard. Each computes the gradient of its own shard, the gradients are
 # averaged, and every replica makes the same step. As all wait for all in every step,
-# this is synchronous SGD [chen2016sgd].
+# this is synchronous SGD [chen2016sgd]. The start page has a picture of this beside the
+# other ways to share a training.
 #
 # The data are real ones this time, and small: 1797 digits that people wrote by hand, 8
 # × 8 pixels each [alpaydin1998]. They come with scikit-learn. A fifth of them is for

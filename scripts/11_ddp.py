@@ -196,7 +196,7 @@ def digits(seed=0):
 # processes train one network. What does the wrapper send, and when? And what is left
 # for you to do?
 #
-# 25 minutes to read · 30 seconds to run · stands on chapter 10
+# 30 minutes to read · 30 seconds to run · stands on chapter 10
 #
 # At the end you can turn a training loop into a data-parallel one, prove that it is the
 # same training, and say which messages DDP sends at what moment. You can divide the
@@ -1383,18 +1383,56 @@ if rank == 0:
 # torch.backends.cudnn.benchmark = False  # choose by rule, not by the clock
 # ```
 #
-# The second line includes `cudnn.deterministic = True`, which older programs set. The
-# settings cost twice. Deterministic kernels can be slower. And memory that nobody has
-# written is filled with NaN, so that a forgotten initialization shows. We time
-# `torch.empty` with and without:
+# The second line includes `torch.backends.cudnn.deterministic = True`, which older
+# programs set, and which is about cuDNN's convolutions alone. The same programs often
+# set `benchmark = True`, to be faster: cuDNN then times its algorithms for each new
+# shape of a convolution's input, and keeps the fastest. So the first step of each shape
+# takes longer, and two runs may choose differently.
+#
+# The settings of determinism cost twice. Deterministic kernels can be slower. And
+# memory that nobody has written is filled with NaN, so that a forgotten initialization
+# shows. We time `torch.empty` with and without:
 
 # Filling takes longer: all 4 MiB are written, where `torch.empty` usually writes
 # nothing at all. If it hurts, switch
 # `torch.utils.deterministic.fill_uninitialized_memory` off. What the kernels cost
-# depends on the model: measure a step of your own. PyTorch's notes promise only that
-# deterministic operations are often slower, and no setting brings equal bits on another
-# kind of GPU or with another version [reproducibility]. Nor does any of this make a
-# restarted run go on with the same bits. That takes chapter 25.
+# depends on the model: measure a step of your own. This book has no recording of it
+# from a GPU yet; it will stand here. PyTorch's notes promise only that deterministic
+# operations are often slower, and no setting brings equal bits on another kind of GPU
+# or with another version [reproducibility]. Nor does any of this make a restarted run
+# go on with the same bits. That takes chapter 25.
+
+# --- The whole program, a GPU for each process ----------------------------------------
+
+# This is how it all looks in a file. There is one process for each GPU of each host,
+# and without a GPU there are two. `main_worker` is a name that many programs have from
+# PyTorch's own example [imagenetexample]. First what the program can be told:
+
+# Then the training. A checkpoint remembers on which device each tensor lay.
+# `map_location` brings it to this rank's; without it, what rank 0 has saved goes to GPU
+# 0 on every rank of a host, where it may not fit so many times.
+
+# The last lines start it. `mp.spawn` puts `local_rank` in front of the other arguments.
+
+# The same file starts in five ways. chapter 5 explains the three kinds of addresses.
+#
+# | started by | where the ranks meet |
+# | --- | --- |
+# | `torchrun --nproc-per-node 8 train_ddp.py` | `env://`: the launcher tells everything |
+# | `python -m torch.distributed.launch --use-env --nproc-per-node 8 train_ddp.py` | the same, by an older name |
+# | `python train_ddp.py` | `tcp://127.0.0.1:29500`: on this host |
+# | on each host H of two, `python train_ddp.py --meet tcp://FIRST_HOST:29500 --hosts 2 --host H` | where rank 0 is; the hosts have equally many GPUs |
+# | the same with `--meet file:///shared/new` | a file that all hosts see, and that was not there before |
+#
+# `torch.distributed.launch` is deprecated [torchrun]. Without `--use-env` it hands each
+# process an argument `--local-rank` as well, which programs of its time read, and which
+# ours would refuse. `torchrun` tells it in `LOCAL_RANK` alone. With `--max-restarts` it
+# also starts all ranks again after one has failed.
+#
+# Which GPUs does a program see? With `CUDA_VISIBLE_DEVICES=2,3` in its environment only
+# these two, which it then calls `cuda:0` and `cuda:1`; with an empty value none
+# [cudaenvironment]. Set it before the program starts. Each of these programs needs
+# `set_device`: until it is called, `"cuda"` without a number is GPU 0, on every rank.
 
 # --- Extra: DataParallel, threads or processes ----------------------------------------
 
@@ -1577,10 +1615,16 @@ if rank == 0:
 # - Accumulate gradients with one all-reduce, and count that it is one.
 # - Read the error of unused parameters, and know what its cure costs.
 # - Choose batch, learning rate, workers and seeds when ranks are added.
+# - Write the whole program, and start it with `torchrun` or `mp.spawn`, on one host or
+#   on several.
 
 # --- Run it on a cluster --------------------------------------------------------------
 
 #     torchrun --standalone --nproc-per-node 4 scripts/11_ddp.py
+#
+# The whole program alone, on all GPUs of a host:
+#
+#     torchrun --standalone --nproc-per-node gpu scripts/11_train_ddp.py
 
 # --- Where to read on -----------------------------------------------------------------
 

@@ -146,7 +146,7 @@ def play(part):
 # In data parallelism every rank holds the whole model and a part of the batch. Here it
 # is the other way round: every sample passes through every rank, and a rank holds a
 # part of the model. That is model parallelism, and in its simplest form the cut runs
-# between two layers.
+# between two layers. The start page has a picture of all the ways.
 #
 # You first cut a small network by hand, then a GPT, at any place and between any number
 # of ranks. The result is the model that one rank would have trained. You measure what a
@@ -1711,8 +1711,10 @@ if rank == 0:
 
 # --- When it is worth it --------------------------------------------------------------
 
-# In one process with two GPUs the same cut is three lines, and one of the two GPUs is
-# idle at any moment in the same way:
+# In one process with two GPUs the same cut is a few lines. `.to(other)` is the seam:
+# for autograd it is an operation like any other, and in backward the gradient is copied
+# back. The targets belong on the last GPU. One optimizer can have all parameters,
+# wherever they lie.
 
 everyone()
 if rank == 0:
@@ -1723,10 +1725,13 @@ two = torch.cuda.device_count() > 1
 one, other = ("cuda:0", "cuda:1") if two else ("cpu", "cpu")
 front, back = gpt(tiny, 0, 4).to(one), gpt(tiny, 4).to(other)
 logits = back(front(tokens[None, :8].to(one)).to(other))
-in_one_piece = gpt(tiny)(tokens[None, :8])
+language_loss(logits, tokens[None, 1:9].to(other)).backward()
+in_one_piece = gpt(tiny)
+show(language_loss(in_one_piece(tokens[None, :8]), tokens[None, 1:9]).backward(), rank)
 
 everyone()
-assert torch.allclose(logits.cpu(), in_one_piece, atol=1e-4)
+for a, b in zip(front.parameters(), in_one_piece.parameters()):
+    assert torch.allclose(a.grad.cpu(), b.grad.cpu(), atol=1e-4)
 
 
 def leave_group():
@@ -1735,6 +1740,9 @@ def leave_group():
     dist.destroy_process_group()
 
 
+# One of the two GPUs is idle at any moment, as before. A machine with one GPU, or none,
+# runs this cell on the CPU.
+#
 # Cut between layers, n ranks train at the speed of one. If the model fits on one rank,
 # data parallelism is better: the same n ranks, each on a processor of its own, have up
 # to n times the speed (chapter 12). What remains is the model that does not fit. How

@@ -799,8 +799,9 @@ if rank == 0:
 # --- One rank reads, too --------------------------------------------------------------
 
 # So one rank looks for the newest checkpoint, and sends what it has read to the others,
-# which need not even see the folder. A small model can be sent like this. For large
-# ones there is DCP, below.
+# which need not even see the folder. A file remembers the device of each tensor;
+# `map_location="cpu"` reads all of it into ordinary memory, also where there is no such
+# GPU. A small model can be sent like this. For large ones there is DCP, below.
 #
 # If the newest cannot be read, the one before it is taken, with a warning. If none can,
 # that is an error: a training that silently began anew would in time delete what was

@@ -1,13 +1,22 @@
-"""Chapter 11's recipe for unequal shards: DDP's average is the mean over all ranks' samples."""
+"""Chapter 11: the recipe for unequal shards, with which DDP's average is the mean over all ranks'
+samples; and its whole program, started in each way."""
+
+import os
+import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
 import torch.distributed as dist
+from launch import BLOCK
 from on_ranks import group_of, started
+from tiers import few
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ranklab.taught import ddp
+from bookmaker.folders import HERE
+from ranklab.taught import ddp, training
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -51,3 +60,42 @@ def test_it_is_the_gradient_of_the_whole_batch(ranks, members, sizes):
     for count, gradient in (found[r] for r in members):
         assert count == sum(sizes)
         torch.testing.assert_close(gradient, model.weight.grad, rtol=1e-12, atol=1e-14)
+
+
+TWO = ["--standalone", "--nproc-per-node", "2"]
+START = {
+    "mp.spawn": [],
+    "torchrun": ["-m", "torch.distributed.run", *TWO],
+    "launch": ["-m", "torch.distributed.launch", "--use-env", *TWO],
+}
+
+
+@pytest.mark.parametrize("launcher", few(START, lambda name: name == "torchrun"))
+def test_the_whole_program_starts_and_goes_on(launcher, tmp_path):
+    """The page runs it by mp.spawn. However it is started: what it saves, it goes on with."""
+    program = shutil.copy(HERE.root / "scripts" / "11_train_ddp.py", tmp_path)
+    (tmp_path / "sitecustomize.py").write_text(BLOCK)
+    environment = {n: v for n, v in os.environ.items() if n not in ("RANK", "LOCAL_RANK")}
+    environment |= {"PYTHONPATH": str(tmp_path), "GLOO_SOCKET_IFNAME": loopback_name()}
+    environment |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    torch.save(saved_after_nothing(), tmp_path / "start.pt")
+    told = ["--meet", f"file://{tmp_path}/meet", "--save", "end.pt", "--resume", "start.pt"]
+    run = [sys.executable, *START[launcher], program, *told]
+    done = subprocess.run(run, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "2 ranks have trained: end.pt" in done.stdout
+    state = torch.load(tmp_path / "end.pt")
+    assert state["optimizer"]["param_groups"][0]["lr"] == 0.0
+    for name, weights in saved_after_nothing()["model"].items():
+        assert torch.equal(state["model"][name], weights)  # at the rate in the checkpoint
+
+
+def saved_after_nothing():
+    """A checkpoint of its model with other weights than it starts with, and a rate of 0."""
+    model = training.MLP([64, 48, 10], seed=7)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+
+
+def loopback_name():
+    return "lo0" if sys.platform == "darwin" else "lo"

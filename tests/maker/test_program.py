@@ -77,6 +77,13 @@ def test_it_says_how_to_start_it_on_many_ranks():
     assert "# pip install mpi4py mpich\n" in text and text.endswith("\n\n\nmain()\n")
 
 
+def test_the_processes_that_it_starts_find_its_functions():
+    """It is imported there as it is: `if __name__ == "__main__"` says what must not run again."""
+    cell = f"{HEAD}import multiprocessing\n\nmultiprocessing.Process()"
+    (text,) = program_script.files(chapter(cell)).values()
+    assert "__file__" not in text
+
+
 def test_the_labs_images_come_along():
     cell = f"{HEAD}from ranklab.images import CIFAR10Dataset\n\nprint(len(CIFAR10Dataset()))"
     (text,) = program_script.files(chapter(cell)).values()

@@ -1,6 +1,9 @@
 """The files of the site as a reader gets it."""
 
 import re
+import shutil
+import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -83,6 +86,16 @@ def test_every_picture_says_what_is_to_be_seen(soups):
         for image in soup.select("article img"):
             alt = image.get("alt", "")
             assert len(alt) > 20 and not alt.endswith((".png", ".svg")), f"{path.name}: {image}"
+
+
+def test_the_start_pages_picture_is_what_its_program_draws(tmp_path):
+    images = HERE.root / "images"
+    program = shutil.copy(images / "ways.py", tmp_path)
+    subprocess.run([sys.executable, program], check=True)
+    drawn = (tmp_path / "ways.svg").read_text()
+    assert drawn == (images / "ways.svg").read_text(), "run: python images/ways.py"
+    alt = re.search(r'aria-label="([^"]+)"', drawn)[1]
+    assert f":alt: {alt}\n" in (HERE.book / "intro.md").read_text()
 
 
 def test_nothing_is_loaded_from_another_host(site, soups):
