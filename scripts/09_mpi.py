@@ -137,7 +137,7 @@ store_ = next(dist.rendezvous("env://"))[0]
 form_groups()
 
 
-APART = ["differ", "eager", "extremes", "found", "kind", "kinds", "late", "library", "name", "refused", "seconds", "sizes", "way"]  # the kernel and the ranks have one each
+APART = ["differ", "eager", "extremes", "found", "kind", "kinds", "late", "library", "middle", "name", "own", "refused", "sizes", "way"]  # the kernel and the ranks have one each
 playing, held_by = "kernel", {"ranks": {}}
 
 
@@ -157,7 +157,7 @@ def play(part):
 # The cluster's manual says `mpiexec`. My code says `torch.distributed`. What is the
 # same in both, what is different, and which do I use for what?
 #
-# 30 minutes to read · 30 seconds to run · stands on chapter 6, chapter 7 and chapter 8
+# 35 minutes to read · 30 seconds to run · stands on chapter 6, chapter 7 and chapter 8
 #
 # MPI, the message-passing interface, is a standard of 1994 [mpi], with several
 # implementations. Rank, communicator, broadcast, reduce: its words are those of the
@@ -740,7 +740,7 @@ if rank == 0:
 # --- What only one of them has --------------------------------------------------------
 
 # Predict: Gradients are often bfloat16. mpi4py has a name for that type,
-# `MPI.BFLOAT16_T`. Can mpi4py move such numbers? Can it add them?
+# `MPI.BFLOAT16_T`. Can it move such numbers? Can it add them?
 
 everyone()
 if rank == 0:
@@ -798,12 +798,12 @@ if own:
     assert added.tolist() == [float(world_size)] * 3
 
 # They move, because mpi4py hands MPICH a bfloat16 tensor as bytes. Bytes cannot be
-# added. MPICH has a bfloat16 of its own since 5.0, `MPIX_BFLOAT16` [mpich]. But this
-# build of mpi4py has no name for it: with MPICH (mpich) its `BFLOAT16_T` is null. By
-# its number in `mpi.h` MPICH adds it; a product or a maximum ends the program. float16
-# it can reduce by name, as the table shows. So widen to float32, or bring an operation
-# of your own, as an exercise does. PyTorch's mean (`ReduceOp.AVG`) and its timeout have
-# no twin in the standard [mpi].
+# added. MPICH has a bfloat16 of its own since 5.0, `MPIX_BFLOAT16` [mpich]. mpi4py's
+# name does not lead to it: in this build, with MPICH (mpich), `BFLOAT16_T` is a null
+# type. Whoever passes the type's number in `mpi.h` gets sums; a product or a maximum
+# ends the program. float16 has a name that works, as the table shows. So widen to
+# float32, or bring an operation of your own, as an exercise does. PyTorch's mean
+# (`ReduceOp.AVG`) and its timeout have no twin in the standard [mpi].
 #
 # The other way around, MPI has more kinds of messages. A derived type describes numbers
 # that lie apart, such as a column of a matrix. And a receiver may look at a message
@@ -870,6 +870,7 @@ array, listed = tensor.numpy(), tensor.tolist()
 bcast_times = [in_a_row(lambda: comm.Bcast(tensor, 0))]
 for thing in (array, tensor, listed):
     bcast_times.append(in_a_row(lambda: comm.bcast(thing, 0)))
+lengths = [len(MPI.pickle.dumps(thing)) for thing in (array, tensor)]
 
 # From ranklab.taught.feeding:
 
@@ -898,15 +899,19 @@ bcast_times_by_rank = to_rank_0(bcast_times)
 if rank == 0:
     times = np.max(bcast_times_by_rank, axis=0)[:, 0]
     assert list(times) == sorted(times) or not cores_are_free()
+
+lengths_by_rank = to_rank_0(lengths)
+if rank == 0:
+    assert 0 < np.diff(lengths_by_rank[0]) < 1000  # bytes
     for name, seconds in zip(("array", "tensor", "list"), times[1:]):
         result(f"{name}_over_buffer", seconds / times[0], varies=True)
 
 # `x` is what it was: the sum was returned. Chapter 7's calls for objects do what the
 # lower-case ones do, but fill a list. A pickled array of NumPy's takes
 # (array_over_buffer) times as long as the buffer, a pickled tensor (tensor_over_buffer)
-# times, as it also carries what PyTorch needs to build it again, and a list
-# (list_over_buffer) times. So again: objects for names and settings, buffers for
-# everything in a loop.
+# times, though its pickle is hardly longer: PyTorch writes it into a file in memory
+# first, and loads it from one. A list takes (list_over_buffer) times as long. So again:
+# objects for names and settings, buffers for everything in a loop.
 
 # --- What a message costs -------------------------------------------------------------
 
@@ -1012,6 +1017,9 @@ def ping(nbytes, repeats=10, a=0, b=1):
     return min(times[1:]) if me in (a, b) else float("nan")  # 0 warms up
 
 
+plt.switch_backend("Agg")  # figures go to files
+plt.rcParams.update(STYLE)
+
 # Chapter 6 said that MPI sends small messages eagerly, and waits with large ones for
 # the receiver. Where is the border? A message that is gone although nobody receives it
 # was sent eagerly. So ask, by bisection:
@@ -1046,9 +1054,6 @@ while waits - eager > 1:
     middle = (eager + waits) // 2
     at_once = leaves_at_once(middle)
     eager, waits = (middle, waits) if at_once else (eager, middle)
-
-plt.switch_backend("Agg")  # figures go to files
-plt.rcParams.update(STYLE)
 
 
 def save_figures():
@@ -1092,8 +1097,9 @@ if rank == 0:
     named(ax, sizes, curves, gap=1.8)
     low, high = times[2, 1], times[1, 1]
     ax.annotate("", (sizes[1], high), (sizes[1], low),
-                arrowprops={"arrowstyle": "<->", "shrinkA": 4, "shrinkB": 4})
-    ax.text(1.4 * sizes[1], (low * high) ** 0.5, f"×{high / low:.0f}, asleep",
+                zorder=1,
+                arrowprops={"arrowstyle": "<->", "shrinkA": 0, "shrinkB": 0})
+    ax.text(1.4 * sizes[1], (low * high) ** 0.5, f"MPI asleep: ×{high / low:.0f}",
             va="center", fontsize=9)
     ax.axvline(eager, color="C7", linestyle=":")
     for side, text in (("right", "eager  "), ("left", "  waits for Recv")):
@@ -1148,17 +1154,25 @@ if rank == 0:
 # | Gloo, here | (gloo_us) µs | (gloo_gb) GB/s |
 # | MPI that sleeps, here | (sleeping_us) µs | (sleeping_gb) GB/s |
 # | MPI that spins, here | (spinning_us) µs | (spinning_gb) GB/s |
-# | NVLink 4, between GPUs of a host | 3.4 µs | 450 GB/s each way [hopper] |
-# | InfiniBand NDR, between hosts | 14 µs | 50 GB/s [connectx7] |
+# | NVLink 4, between GPUs of a host | 0.6 to 3.4 µs | 450 GB/s each way [hopper] |
+# | InfiniBand NDR, between hosts | 2.7 to 14 µs | 50 GB/s [connectx7] |
+#
+# The lower latency is that of NCCL's protocol LL, at half of the bandwidth or less, the
+# higher one that of Simple (chapter 8). Both are of messages between GPUs; for MPI
+# between hosts, run the ping-pong there.
+#
+# With 4 MB most of the time is copying. Where other programs run, a rank that spins
+# loses its core between two looks, so its bandwidth varies most from run to run.
 
 # --- Ranks that spin, on busy cores ---------------------------------------------------
 
 # What does the spinning cost? While rank 1 waited for 0.3 seconds, it used
 # (spinning_processor) seconds of a core when it spun, and (sleeping_processor) when it
-# slept; in Gloo it used (gloo_processor). Whoever has a core for each rank can afford
-# that. In the next program ranks 0 and 1 all-reduce a flag, until rank 0 has seen that
-# the time is over. All three ranks share one core. Rank 2 computes in the first round
-# and in the third, and sleeps in the others:
+# slept; in Gloo it used (gloo_processor). It is less than 0.3 where other programs run:
+# MPICH's rank offers its core at every look, and they take it. Whoever has a core for
+# each rank can afford that. In the next program ranks 0 and 1 all-reduce a flag, until
+# rank 0 has seen that the time is over. All three ranks share one core. Rank 2 computes
+# in the first round and in the third, and sleeps in the others:
 #
 # Predict: Is it still better to spin? In all rounds?
 
@@ -1409,8 +1423,7 @@ if rank == 0:
         assert len({tuple(x.tolist()) for x in of_rank.values()}) == 1
 
 # shared is chapter 8's way through memory that all ranks see. MPI's own all-reduce is
-# measured in a program again, which runs twice, with ranks that sleep and with ranks
-# that spin:
+# measured in a program again, with ranks that sleep and with ranks that spin:
 
 if rank == 0:
     all_reduces = """
@@ -1421,7 +1434,7 @@ comm, medians = MPI.COMM_WORLD, []
 for nbytes in [4, 1 << 12, 1 << 17, 1 << 22]:
     x, seconds = bytearray(nbytes), []
     comm.Barrier()
-    for _ in range(12 if nbytes < 1 << 20 else 6):
+    for _ in range(6 if nbytes < 1 << 20 else 4):
         start = time.perf_counter()
         comm.Allreduce(MPI.IN_PLACE, [x, MPI.FLOAT])
         seconds.append(time.perf_counter() - start)
@@ -1434,43 +1447,55 @@ if comm.rank == 0:
 # Predict: Two libraries in C and C++, and two rings in Python over the same libraries.
 # Which way is the fastest for 4 bytes, which for 4 MB? What does the spinning change?
 
-everyone()
-play("ranks")
-seconds = []
-for nbytes in [4, 1 << 12, 1 << 17, 1 << 22]:
-    x = torch.zeros(nbytes // 4)  # sums of zeros stay zeros
-    repeats = 11 if nbytes < 1 << 20 else 5
-    seconds.append([
-        in_a_row(lambda: way(x), repeats)
-        for name, way in ways.items() if name != "MPI"
-    ])
+
+def in_turn():
+    """Median seconds of the other ways, for four sizes."""
+    medians = []
+    for nbytes in [4, 1 << 12, 1 << 17, 1 << 22]:
+        x = torch.zeros(nbytes // 4)  # sums of zeros stay zeros
+        repeats = 5 if nbytes < 1 << 20 else 3
+        medians.append([in_a_row(lambda: way(x), repeats)[1]
+                        for name, way in ways.items() if name != "MPI"])
+    return medians
+
+
+# What else runs on a machine comes and goes. So the ways take turns, three times, and
+# in each turn the slowest rank counts:
+
+if rank == 0:
+    turns = []
+
+for _ in range(3):
+    everyone()
+    play("ranks")
+    values_by_rank = to_rank_0((lambda: in_turn())())
+    if rank == 0:
+        play("kernel")
+        others = np.max(values_by_rank, axis=0).T
+        own = [last_line(all_reduces, n=n, sleeps=s) for s in "10"]
+        turns.append([*others, *own])
 
 everyone()
 if rank == 0:
     play("kernel")
-    rests, spins = (last_line(all_reduces, n=n, sleeps=s) for s in "10")
-
-if rank == 0:
     sizes = [4, 1 << 12, 1 << 17, 1 << 22]
-
-play("ranks")
-seconds_by_rank = to_rank_0(seconds)
-if rank == 0:
-    play("kernel")
-    of_ranks = np.max(seconds_by_rank, axis=0)[:, :, 1].T  # the slowest counts
 
 names_by_rank = to_rank_0(names)
 if rank == 0:
     in_ranks = [name for name in names_by_rank[0] if name != "MPI"]
-    median = dict(zip(in_ranks, of_ranks))
-    median |= {"MPI, sleeps": np.array(rests), "MPI, spins": np.array(spins)}
+    every = dict(zip([*in_ranks, "MPI, sleeps", "MPI, spins"],
+                     np.moveaxis(turns, 1, 0)))  # way: turns x sizes
+    median = {way: np.median(each, axis=0) for way, each in every.items()}
     styles = {"Gloo": "C0o-", "MPI, sleeps": "C1s-", "MPI, spins": "C2v-",
               "ring, Gloo": "C0o--", "ring, MPI": "C1s--", "shared": "C3P-"}
     fig, ax = plt.subplots(num="all-reduces")
     named(ax, sizes, {way: (1e3 * median[way], style)
                       for way, style in styles.items()}, gap=1.7)
+    for way, each in every.items():
+        low, _, high = 1e3 * np.sort(each, axis=0)
+        ax.vlines(sizes, low, high, styles[way][:2], linewidth=4, alpha=0.4)
     ax.set(ylabel="time (ms)")
-    ax.set_title("dashed: our rings", fontsize=10, loc="left")
+    ax.set_title("dashed: our rings; bars: three turns", fontsize=10, loc="left")
     save_figures()
 
 if rank == 0:
@@ -1479,26 +1504,37 @@ if rank == 0:
         fastest = min(median, key=lambda way: median[way][i])
         result(f"fastest_{which}", fastest, varies=True)
         for how, way in (("sleeping", "MPI, sleeps"), ("spinning", "MPI, spins")):
-            over_gloo = median[way][i] / median["Gloo"][i]
-            result(f"{how}_over_gloo_{which}", over_gloo, varies=True)
+            low, middle, high = np.sort(every[way][:, i] / every["Gloo"][:, i])
+            result(f"{how}_{which}", middle, varies=True)
+            result(f"{how}_{which}_low", low, varies=True)
+            result(f"{how}_{which}_high", high, varies=True)
     in_messages = median["ring, MPI"][0] / min(sleeping["messages"])
     result("ring_in_messages", in_messages, varies=True)
     rings = median["ring, MPI"][-1] / median["ring, Gloo"][-1]
     result("rings", rings, varies=True)
+    save_figures()
 
 # On (cores) cores, the fastest way was (fastest_4_bytes) for 4 bytes and (fastest_4_mb)
-# for 4 MB. The table gives MPI's times, divided by Gloo's:
+# for 4 MB. The table gives MPI's times divided by Gloo's, the median of three turns,
+# and the range:
 #
 # | | 4 bytes | 4 MB |
 # | --- | --- | --- |
-# | MPI that sleeps | (sleeping_over_gloo_4_bytes) | (sleeping_over_gloo_4_mb) |
-# | MPI that spins | (spinning_over_gloo_4_bytes) | (spinning_over_gloo_4_mb) |
+# | MPI that sleeps | (sleeping_4_bytes), from (sleeping_4_bytes_low) to (sleeping_4_bytes_high) | (sleeping_4_mb), from (sleeping_4_mb_low) to (sleeping_4_mb_high) |
+# | MPI that spins | (spinning_4_bytes), from (spinning_4_bytes_low) to (spinning_4_bytes_high) | (spinning_4_mb), from (spinning_4_mb_low) to (spinning_4_mb_high) |
 #
-# For small tensors, how ranks wait decides, and which way depends on whether each has a
-# core. Our rings need 2(n − 1) rounds, 6 with four ranks. Over MPI that sleeps, for 4
-# bytes, ours took as long as (ring_in_messages) messages above. For 4 MB it took
-# (rings) times as long over MPI as over Gloo. These are medians of the slowest rank,
-# here with (cores) cores; take the numbers of your own machine before you choose.
+# For small tensors latency decides. Between the two of MPI, how a rank waits makes the
+# difference, and which way depends on whether each has a core. Gloo's ranks sleep, too,
+# but its calls go through threads of its own and TCP. With more ranks than cores the
+# scheduler has its say: where bars overlap, nothing has won, and even our ring over
+# Gloo may be ahead of Gloo's own all-reduce.
+#
+# Our rings need 2(n − 1) rounds, 6 with four ranks. Over MPI that sleeps, for 4 bytes,
+# ours took as long as (ring_in_messages) messages above. With a core for each rank one
+# would expect 6; here (cores) cores serve all ranks, and each round also runs our
+# Python. For 4 MB it took (rings) times as long over MPI as over Gloo. These are
+# medians of the slowest rank, here with (cores) cores; take the numbers of your own
+# machine before you choose.
 #
 # One more difference: what becomes of an all-reduce while its ranks do something else?
 #
@@ -1567,7 +1603,8 @@ if rank == 0:
 # Over Gloo (late_Gloo) ms, over MPI (late_MPI). Gloo has threads of its own, which go
 # on while a rank is elsewhere, if a core is free for them. MPI may go on only inside
 # its calls [mpi]. The next chapters hide communication behind computation; over MPI
-# that needs a call of it, now and then.
+# that needs a call of it, now and then, or a thread that makes such calls: MPICH starts
+# one with `MPIR_CVAR_ASYNC_PROGRESS=1`.
 
 # --- When it goes wrong ---------------------------------------------------------------
 
@@ -1684,7 +1721,9 @@ if rank == 0:
 # that is stuck in MPI is freed by the missing call, or by `ranks.restart()`;
 # `ranks.reset()` does not help. To avoid a restart here, a second thread of each rank
 # makes the missing call, two seconds later. It may, as mpi4py asks MPI for
-# `MPI_THREAD_MULTIPLE`: any thread may call at any time.
+# `MPI_THREAD_MULTIPLE`: any thread may call at any time, but two threads of a rank must
+# not be in collectives of one communicator at once. Here they are not: `allreduce` runs
+# in mpi4py's own.
 
 
 def later(call, *given, seconds=2):
@@ -1859,7 +1898,7 @@ if rank == 0:
 # | --- | --- | --- |
 # | to train with PyTorch | `torch.distributed` | DDP and all that the next chapters build speak it |
 # | ranks with GPUs | `torch.distributed` over NCCL | it works in PyTorch's streams; MPI must be built for GPUs, and waits outside of them |
-# | sums of bfloat16 | `torch.distributed` | this mpi4py has no name for MPICH's |
+# | sums of bfloat16 | `torch.distributed` | mpi4py's name for it is a null type here |
 # | an error in place of a hang | `torch.distributed` | its timeout is on by default |
 # | small latency, a core for each rank | MPI that spins | (spinning_us) µs against (gloo_us) |
 # | cores on which others compute | Gloo, or MPI that sleeps | who waits leaves the core to them |

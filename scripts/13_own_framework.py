@@ -179,9 +179,8 @@ def play(part):
 # PyTorch's. Then the framework becomes data parallel over MPI, and one process or four
 # come to the same weights.
 #
-# At the end you can write an operation with its gradient and test it, say why a
-# convolution is a matrix product, write Adam, and find two mistakes that are easily
-# made: a gradient that is counted twice, and memory that grows with every step.
+# At the end you can write an operation with its gradient and test it, make a
+# convolution a matrix product, write Adam, and share a training among ranks of MPI.
 
 # --- An operation and its rules -------------------------------------------------------
 
@@ -791,11 +790,12 @@ if rank == 0:
 
 # --- Something goes wrong: a node visited twice ---------------------------------------
 
-# Why an order at all? When a part of a gradient arrives, it could be handed on at once.
+# Why an order at all? When a part of a gradient arrives, what the node has so far could
+# be handed on at once.
 
 
 def hasty(node, grad):
-    """A backward without an order: hand on what has come, at once."""
+    """A backward without an order: hand on the sum so far, at once."""
     node.grad = grad if node.grad is None else node.grad + grad
     for source, rule in zip(node.sources, node.rules):
         if source.requires_grad:
@@ -830,9 +830,11 @@ if rank == 0:
 # After one block it is right. After two it is doubled. The node between the blocks
 # should hand on 1, once. It hands on ½ when the first part arrives, and 1, in which
 # that ½ is contained, when the second does: 1½ in all. The two products behind it make
-# the same mistake with what they are given, and the input ends at 2. Every further
-# block doubles the visits. The test with one block is green, a network with two trains,
-# badly, and nothing says why.
+# the same mistake with what they are given, and the input ends at 2. To hand on the
+# part alone, `rule(grad)`, would repair the numbers, as rules are linear, but not the
+# visits: through ten blocks lead $2^{10}$ paths, and it would walk them all. With the
+# order each node is visited once. The test with one block is green, a network with two
+# trains on wrong gradients, and nothing says so.
 #
 # What finds it is a check that knows nothing of graphs. Change one entry of an input by
 # a little, up and down, and see how much the value changes: a central difference.
@@ -915,12 +917,14 @@ def add_windows(parts, shape, stride):
     return x
 
 
-# The loop goes over the k × k places within a window, not over the windows. For one
-# place, all windows have different pixels, so one `+=` on a slice adds them all.
+# For one of the k × k places within a window, all windows have different pixels, so one
+# `+=` on a slice adds them all.
 #
-# Everything else is shapes: the image, the matrix whose rows are its windows, and the
-# product. Outside, images are (n, channels, h, w) and filters (out, channels, k, k), as
-# in PyTorch; inside, the channels come last, so that a window's rows are contiguous.
+# Everything else is shapes. Outside, images are (n, channels, h, w) and filters (out,
+# channels, k, k), as in PyTorch; inside, the channels come last, so that a window's
+# rows are contiguous. With p windows of q numbers `patches` is (p, q), `filters` (out,
+# q) and `value` (p, out). Then `flat(grad)` is (p, out) as well, the gradient of the
+# windows (p, out) @ (out, q), and that of the filters (out, p) @ (p, q).
 
 
 def conv(x, weight, bias, stride=1, padding=0):
@@ -951,8 +955,7 @@ def conv(x, weight, bias, stride=1, padding=0):
     return value.transpose(0, 3, 1, 2), rules
 
 
-# Three products, one for the value, one for x's gradient, one for the weight's: the
-# same three as in a linear layer.
+# Three products, as in a linear layer.
 #
 # Predict: The windows are copied before they are multiplied, and every pixel up to nine
 # times. How much of the time is left for the product?
@@ -1313,16 +1316,14 @@ class Flatten(Module):
 
 
 # Weights begin as random numbers. Kaiming's rule [he2015] keeps a signal's size from
-# layer to layer. PyTorch's layers, and ours, take its formula for a leaky ReLU of slope
-# $a$, with $a = \sqrt5$: weights within ±1/√(fan-in), where the fan-in is how many
-# inputs an output has. That is √6 times less than the rule has for ReLU. Batch norm
-# makes up for it.
+# layer to layer. PyTorch's layers, and ours, draw within ±1/√(fan-in), where the fan-in
+# is how many inputs an output has. That is √6 times less than the rule has for ReLU;
+# batch norm makes up for it.
 #
-# ResNet-9 has eight convolutions, two linear layers (the 9 is only its name), and two
-# residual blocks [he2016], which add their input to their output. This is the one that
-# the course on which our framework is modeled gives its students [dlsys]: four
-# convolutions shrink an image, by 4, 2, 2 and 2, from 32 by 32 to a single pixel of 128
-# channels.
+# ResNet-9 has eight convolutions, two linear layers, and two residual blocks [he2016],
+# which add their input to their output. This is that of the course on which our
+# framework is modeled [dlsys]: four convolutions shrink an image, by 4, 2, 2 and 2,
+# from 32 by 32 to a single pixel of 128 channels.
 
 
 def ResNet9(device=None, dtype="float32"):
@@ -1562,16 +1563,15 @@ class torch_adam:
             adam(self.params, grads, *self.state, [], self.steps, **self.numbers, **options)
 
 
-# SGD moves them by 100 and by 0.1. Adam moves both by 0.1: what is divided by its own
-# size is 1.
+# SGD moves them by 100 and by 0.1, Adam both by 0.1: what is divided by its own size is
+# 1.
 #
 # `Optimizer` calls `update` for every parameter that has a gradient. `m`, `v` and the
 # weights are changed in place: whoever holds one of these arrays, as `state_dict` does,
 # still holds the current one. `t` counts the steps of each parameter by itself, for one
 # without a gradient takes none.
 #
-# Is it all right together? Here is a whole training step in float64, ours and
-# PyTorch's, from the same weights: forward, loss, backward, Adam.
+# Here is a whole training step in float64, ours and PyTorch's, from the same weights.
 
 if rank == 0:
     def both(batches, dtype, seed=0):
@@ -1599,8 +1599,8 @@ if rank == 0:
 
 # --- Something goes wrong: memory grows -----------------------------------------------
 
-# Why does Adam compute on arrays, and not on tensors, which could do the same and would
-# read the same? Here is SGD with momentum on tensors.
+# Why does Adam compute on arrays, and not on tensors, which would read the same? Here
+# is SGD with momentum on tensors.
 
 
 class TensorSGD(Optimizer):
@@ -1977,14 +1977,14 @@ def _change_relus(model, change):
             module.forward = change(module.forward)
 
 
-# The loss has fallen from (first_loss) to (last_loss). Of images from halves that it
-# has not seen, it names the right photograph for a share of (accuracy); guessing gives
-# (chance). Another seed gives another share.
+# The loss has fallen from (first_loss) to (last_loss). Of images that it has not seen,
+# it names the right photograph for a share of (accuracy); guessing gives (chance).
 #
 # Now PyTorch's twin beside it, from the same weights and on the same batches, in
 # float32 and in float64.
 #
-# Predict: After eight steps, do the losses still agree? In which of the two types?
+# Predict: PyTorch in float64 is the reference. After eight steps, how far from its
+# losses are ours in float64, ours in float32, and PyTorch's own in float32?
 
 if rank == 0:
     loader = DataLoader(train, batch_size=64, shuffle=True)
@@ -2007,15 +2007,14 @@ if rank == 0:
     fig, ax = plt.subplots(num="apart", figsize=(5.2, 2.8))
     steps, off = range(1, 9), np.abs([own, *singles, *forced] - exact)
     for who, name in enumerate(("ours", "PyTorch")):
-        style = {"color": f"C{who}", "alpha": 0.7, "linewidth": 4 - 2 * who}
+        style = {"color": f"C{who}", "linewidth": 5 - 3.5 * who}
         ax.semilogy(steps, off[1 + who], label=f"{name}, float32", **style)
-        ax.semilogy(steps, off[3 + who], "--", label=f"{name}, ReLUs forced",
-                    **style)
+        ax.semilogy(steps, off[3 + who], "--", label="same, ReLUs forced", **style)
         flip = first_step_apart(passed[who], right, steps=8)
         ring = np.arange(flip, 8)[:1]  # none, if there is no such step
         ax.plot(1 + ring, off[1 + who, ring], "o", ms=12, mfc="none", mec="gray")
     ax.semilogy(steps, np.maximum(off[0], 1e-17), "C2", label="ours, float64")
-    ax.set(xlabel="step", ylabel="difference of the losses")
+    ax.set(xlabel="step", ylabel="distance from float64")
     ax.legend(loc=(0.02, 0.2), ncols=2, fontsize="small")
     assert off[0].max() < 1e-11 and off[3:].max() < 2e-5
     save_figures()
@@ -2053,16 +2052,16 @@ def cores_are_free():
     return os.getloadavg()[0] < 2 * os.cpu_count()
 
 
-# In float64 they agree in every step. In float32 both round, in different orders. That
+# Ours in float64 stays with it in every step. In float32 both round more coarsely. That
 # stays rounding until some activation is so close to 0 that rounding decides its sign:
-# a ring marks the first step in which that happens. A ReLU then passes it in one
-# network and not in the other, and from there gradients differ by more than rounding.
-# PyTorch's own float32 leaves its float64 in the same way. The dashed lines show the
+# a ring marks the first step in which that happens. A ReLU then passes it in float32
+# and not in float64, or the other way round, and from there gradients differ by more
+# than rounding. PyTorch's own float32 leaves in the same way. The dashed lines show the
 # cause: the same float32 networks, but each ReLU passes what it has passed in float64.
 # They do not jump.
 #
-# So where two trainings differ, give them more digits. If the difference shrinks with
-# the rounding, it was rounding; if it stays, it is a mistake.
+# So where two trainings differ, give them more digits. A difference that shrinks was
+# rounding; one that stays is a mistake.
 
 if rank == 0:
     *_, steps = both(batches, "float32")
@@ -2099,8 +2098,7 @@ if rank == 0:
 # ```
 #
 # `init` is Horovod's first two in one; `partition_dataset` is the added one. Now you
-# write these four, over the MPI of chapter 9. This time the ranks are processes that
-# `mpiexec` has started.
+# write these four.
 
 if rank == 0:
     print("\n## From one process to many ranks\n")
@@ -2263,16 +2261,14 @@ def init(comm=None, framework="numpy"):
 
 
 # `World` holds what a rank knows of the others. An exception on one rank would leave
-# the others waiting (chapter 9): `end_all` shows it, and ends them all. `sys.exit` does
-# not go through it: the others would still wait. `OverTorch` does the same for
-# PyTorch's tensors, over NCCL or Gloo. MPI then only tells the ranks where to meet, and
-# carries what is neither gradient nor weight.
+# the others waiting (chapter 9): `end_all` shows it, and ends them all. `OverTorch`
+# does the same for PyTorch's tensors, over NCCL or Gloo. MPI then only tells the ranks
+# where to meet, and carries what is neither gradient nor weight.
 
 # --- A share of every batch -----------------------------------------------------------
 
-# The program that this chapter follows cut the data set into equal parts, one for each
-# rank, for the whole training. From its part a rank took batches of $\lfloor 128 / K
-# \rfloor$.
+# That program cut the data set into equal parts, one for each rank, for the whole
+# training. From its part a rank took batches of $\lfloor 128 / K \rfloor$.
 #
 # Predict:
 #
@@ -2332,10 +2328,11 @@ def partition_dataset(dataset, batch_size, device=None, dtype="float32",
 
 # The loader notes $m_k$, how many examples this rank has of the batch, and $n$, how
 # many all have: `World.weight()` is $m_k/n$. The weight is that of the latest batch, so
-# take one batch a step: gradients of two would both get the weight of the second. Where
-# a batch has fewer examples than there are ranks, some ranks have none. They are lent
-# one, whose gradient will get the weight 0. So they take part in every call, and while
-# that gradient is finite, count for nothing.
+# take one batch a step. Where a batch has fewer examples than there are ranks, some
+# ranks have none. They are lent one, whose gradient will get the weight 0. So they take
+# part in every call, and while that gradient is finite, count for nothing in it. Only
+# the running statistics of such a rank see the lent example; but rank 0 is never lent
+# one, and its statistics are those that are broadcast.
 
 # --- The same start, and one gradient -------------------------------------------------
 
@@ -2543,8 +2540,8 @@ if rank == 0:
     assert max(off_by.values()) < 1e-12
 
 # One training, to (weighted_off), and the same bits on all ranks. With the plain mean
-# it is another one, (plain_off) off. It is also what PyTorch's DDP trains over Gloo:
-# the tests compare all weights, with equal shares.
+# it is another one, (plain_off) off. With equal shares both means are the same, and
+# there the tests compare all weights with those of PyTorch's DDP over Gloo: equal, too.
 #
 # That they agree so well is partly due to the weight decay of 0.001. A convolution's
 # bias is added to a whole channel, and the batch norm behind it takes the channel's
@@ -2582,9 +2579,9 @@ if rank == 0:
 # --- One buffer for all gradients -----------------------------------------------------
 
 # A step of ResNet-9 sends (n_tensors) messages, most of them small, and each pays its
-# latency. Chapter 12 copied gradients into buckets. A framework of your own can do
-# without copies: let backward write the gradients where the message is. That is what
-# `into` is for.
+# latency. Chapter 12 copied gradients into buckets. Here a leaf copies its gradient in
+# any case, into memory of its own. Let that memory be the message, and the second copy
+# is gone. That is what `into` is for; in DDP it is `gradient_as_bucket_view=True`.
 
 
 class OneBuffer:
@@ -2831,10 +2828,12 @@ def mean_over_ranks(number):
 
 # We measured one message between neighbors, at eight sizes: from that come latency and
 # bandwidth, and from these the gray bars. A message takes (alpha_us) µs of latency
-# here, where ranks sleep while they wait (chapter 9). By the model one buffer takes
+# here, more than the sleeping pair of chapter 9 needed: all ranks send at once, and the
+# slowest counts. An all-reduce meets the same. By the model one buffer takes
 # (predicted_ratio) of the time of (n_tensors) messages, and it took (flat_over_each).
-# Buckets of 512 KB, (n_buckets) messages, take less than twice as long as the one. On a
-# quiet machine no prediction is off by more than a factor of 2.5.
+# Buckets of 512 KB, (n_buckets) messages, take less than twice as long as the one. A
+# thin line spans the middle half of 12 turns. On a quiet machine no prediction is off
+# by more than a factor of 2.5.
 #
 # And between machines, over InfiniBand with its 50 GB/s [connectx7]? NCCL has two
 # protocols for it (chapter 8): 2.7 µs and at most half of the bandwidth, or 14 µs and
@@ -2853,9 +2852,8 @@ def mean_over_ranks(number):
 
 # One epoch, as the original ran; the default is five. It prints accuracy and loss every
 # 100 batches, as the original does. Here an epoch has fewer, so the one line is from
-# before the first step. The test images are from halves of the photographs that it has
-# not seen. The accuracy need not be the one from above: batch norm takes the statistics
-# of each rank's own share, and float32 rounds in another order. With
+# before the first step. The accuracy need not be the one from above: batch norm takes
+# the statistics of each rank's own share, and float32 rounds in another order. With
 # `synchronize_batch_norm(model)` and float64 any number of ranks agrees, as above.
 # `--data` trains on CIFAR-10, and `--framework torch` trains PyTorch's ResNet-9 through
 # the same four calls, over Gloo, or NCCL where each rank has a GPU.
@@ -2919,10 +2917,10 @@ if rank == 0:
 
 # With the sum, SGD takes steps (n_ranks) times as long, and what was a good rate is too
 # high. Adam divides a gradient by its own size, and (n_ranks) times the gradient has
-# (n_ranks) times the size. So the program trains, and nobody looks for a mistake. It is
-# there all the same: weight decay, which is added to the gradient, counts only a part
-# of what was asked for, and clipping cuts at another norm. What finds it is the
-# comparison with one process.
+# (n_ranks) times the size. So the program trains. The mistake is there all the same:
+# weight decay, which is added to the gradient, counts only a part of what was asked
+# for, and clipping cuts at another norm. What finds it is the comparison with one
+# process.
 
 # --- A gradient that one rank lacks ---------------------------------------------------
 
@@ -2968,10 +2966,11 @@ if rank == 0:
     assert all(np.allclose(of_rank["Flat"], both) for of_rank in averaged)
 
 # Each rank made one call, so nobody waited, and MPI added rank 0's `right` to the
-# others' `left`. It pairs calls by their order, and knows nothing of names. With other
-# sizes such calls are erroneous [mpi]: MPI may stop, or go on with something else. The
-# remedy is to put zeros where a gradient is missing, so that all ranks make the same
-# calls: `EachTensor` and `Flat` do, and Horovod has done so since 2018 [horovod597].
+# others' `left`, instead of zeros. It pairs calls by their order, and knows nothing of
+# names. With other sizes such calls are erroneous [mpi]: MPI may stop, or go on with
+# something else. The remedy is to put zeros where a gradient is missing, so that all
+# ranks make the same calls: `EachTensor` and `Flat` do, and Horovod has done so since
+# 2018 [horovod597].
 
 # --- Resumed without statistics -------------------------------------------------------
 
@@ -3024,12 +3023,12 @@ if rank == 0:
         print(f"{what:>15}:", *(f"{100 * share:5.1f} %" for share in those))
     assert set(together) == {apart[0]} and apart[0] not in apart[1:]
 
-# In training nothing is to be seen, for there the statistics are those of the batch.
-# Only an evaluation takes the running ones, and what it says depends on the rank that
-# you ask. So `broadcast_parameters` takes all that `state_dict` has. For a training
-# that goes on as if it had never stopped, the optimizer's `m`, `v` and `t` must come
-# back, too, and the number of the epoch, which decides on the order of the data. The
-# tests do that, to the last bit; chapter 25 has the rest.
+# In training the statistics are those of the batch, so nothing is to be seen. An
+# evaluation takes the running ones, and what it says depends on the rank that you ask.
+# So `broadcast_parameters` takes all that `state_dict` has. For a training that goes on
+# as if it had never stopped, the optimizer's `m`, `v` and `t` must come back, too, and
+# the number of the epoch, which decides on the order of the data. The tests do that, to
+# the last bit; chapter 25 has the rest.
 
 # --- What you can do now --------------------------------------------------------------
 
