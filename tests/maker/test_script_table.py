@@ -173,7 +173,7 @@ def test_the_ranks_cell_is_the_preamble():
     text = whole(IMPORTS, 'ranks = Ranks(3, backend="gloo", device="cpu", timeout=5, debug=True)')
     assert 'os.environ.get("RANKLAB_RANKS", "3")' in text
     assert "timedelta(seconds=5)" in text
-    assert "choose_device(device='cpu', backend='gloo')" in text
+    assert 'device, backend = torch.device("cpu"), "gloo"' in text and "choose_device" not in text
     assert "dist.set_debug_level_from_env()" in text
     assert "Ranks(" not in text and "import ranklab" not in text
 
