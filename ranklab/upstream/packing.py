@@ -42,6 +42,9 @@ def know_devices(devices):
     """Let tensors arrive where the receiver makes its own, if a rank has a device but the CPU.
 
     devices: the names of all ranks' devices. To be called in each of the processes.
+
+    Without it: a tensor from a GPU comes to a notebook that may have none, and what is pushed to a
+    rank with a GPU lies on its CPU.
     """
     global _moving
     _moving = any(name != "cpu" for name in devices)
