@@ -206,7 +206,7 @@ def split(X, y, share=0.1, seed=0):
     Every sample is in exactly one of the two.
     """
     generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(X), generator=generator)
+    order = torch.randperm(len(X), generator=generator, device="cpu")
     test, train = order.tensor_split([round(share * len(X))])
     return (X[train], y[train]), (X[test], y[test])
 
@@ -245,12 +245,13 @@ class DigitsNet(nn.Module):
 
     def __init__(self, seed=0):
         super().__init__()
-        with torch.random.fork_rng(devices=[]):  # disturb nobody outside
-            torch.manual_seed(seed)
+        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+            torch.default_generator.manual_seed(seed)  # as before outside
             self.first = nn.Conv2d(1, 8, 3, padding=1, bias=False)
             self.second = nn.Conv2d(8, 16, 3, padding=1, bias=False)
             self.hidden = nn.Linear(16 * 4 * 4, 64, bias=False)
             self.last = nn.Linear(64, 10, bias=False)
+        self.to(torch.get_default_device())
 
     def forward(self, x):
         """x: (batch, 64) pixels. Returns (batch, 10), a number for a digit."""
@@ -303,7 +304,7 @@ data = from_rank_0(lambda: digits())
 def order_of_epoch(epoch, n, seed):
     """Return the numbers of n samples, in the random order of an epoch."""
     generator = torch.Generator().manual_seed(1000003 * seed + epoch)
-    return torch.randperm(n, generator=generator)
+    return torch.randperm(n, generator=generator, device="cpu")
 
 
 def samples_of_step(step, n, batch_size, seed=0):
@@ -1069,7 +1070,7 @@ if rank == 0:
 everyone()
 play("ranks")
 pixels = 16 * X[batch]
-generator = torch.Generator().manual_seed(0)
+generator = torch.Generator(device).manual_seed(0)
 weights = torch.randint(-2, 3, (64, 10), generator=generator).float()
 targets = 16 * nn.functional.one_hot(y[batch], 10).float()
 

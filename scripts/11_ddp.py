@@ -216,7 +216,7 @@ def split(X, y, share=0.1, seed=0):
     Every sample is in exactly one of the two.
     """
     generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(X), generator=generator)
+    order = torch.randperm(len(X), generator=generator, device="cpu")
     test, train = order.tensor_split([round(share * len(X))])
     return (X[train], y[train]), (X[test], y[test])
 
@@ -289,10 +289,11 @@ class MLP(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList()
         for place, (n_in, n_out) in enumerate(pairwise(sizes)):
-            layer = nn.Linear(n_in, n_out, bias=False)
+            layer = nn.Linear(n_in, n_out, bias=False, device="cpu")
             generator = torch.Generator().manual_seed(1000 * seed + place)
             nn.init.kaiming_uniform_(layer.weight, generator=generator)
             self.layers.append(layer)
+        self.to(torch.get_default_device())  # drawn on the CPU, as everywhere
 
     def forward(self, x):
         """x: (batch, sizes[0]). Returns (batch, sizes[-1]), for each class."""
@@ -328,7 +329,9 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
 losses = []
 for epoch in range(3):
     sampler.set_epoch(epoch)  # changed: each epoch has an order of its own
-    for mine in torch.tensor(list(sampler)).split(16):
+    with torch.device("cpu"):  # where the sampler's generator is
+        order = torch.tensor(list(sampler))
+    for mine in order.split(16):
         loss = cross_entropy(model(X[mine]), y[mine])
         optimizer.zero_grad()
         loss.backward()
@@ -1225,7 +1228,9 @@ def losses_with(n, batch, steps, lr):
     sampler = DistributedSampler(range(len(X)), n, rank)
     while len(losses) < steps:
         sampler.set_epoch(len(losses) * batch // len(X))
-        for mine in torch.tensor(list(sampler)).split(batch // n):
+        with torch.device("cpu"):
+            order = torch.tensor(list(sampler))
+        for mine in order.split(batch // n):
             loss = cross_entropy(model(X[mine]), y[mine])
             optimizer.zero_grad()
             loss.backward()
@@ -1367,7 +1372,8 @@ def draws(seed):
     torch.manual_seed(seed)
     dropped = nn.functional.dropout(torch.ones(12)) == 0
     sampler = DistributedSampler(range(96), world_size, rank, seed=seed)
-    return dropped.tolist(), list(sampler)
+    with torch.device("cpu"):
+        return dropped.tolist(), list(sampler)
 
 
 everyone()

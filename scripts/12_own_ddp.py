@@ -1759,7 +1759,7 @@ class Awkward(nn.Module):
 
 def loss_of(model, batch, r):
     """The loss of batch number `batch` of rank r, which may take the detour."""
-    generator = torch.Generator().manual_seed(1000 * batch + r)
+    generator = torch.Generator(device).manual_seed(1000 * batch + r)
     x = torch.randn(5, 8, dtype=torch.float64, generator=generator)
     return model(x, detour=(batch + r) % 3 == 0)["y"].square().mean()
 

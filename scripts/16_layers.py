@@ -595,8 +595,9 @@ def decode(tokens):
 def windows(tokens, batch, context, seed):
     """Inputs and targets, (batch, context): windows of text, and one later."""
     g = torch.Generator().manual_seed(seed)
-    starts = torch.randint(len(tokens) - context, (batch, 1), generator=g)
-    rows = tokens[starts + torch.arange(context + 1)]
+    with torch.device("cpu"):  # where the generator is
+        starts = torch.randint(len(tokens) - context, (batch, 1), generator=g)
+        rows = tokens[starts + torch.arange(context + 1)]
     return rows[:, :-1], rows[:, 1:]
 
 
@@ -775,8 +776,8 @@ def drawn(name, sizes, seed=0):
         return torch.ones(sizes, dtype=torch.float64)
     number = zlib.crc32(f"{seed} {name}".encode())  # hash() differs by process
     g = torch.Generator().manual_seed(number)
-    scale = sizes[-1] ** -0.5  # so that outputs are about as large as inputs
-    return torch.randn(sizes, dtype=torch.float64, generator=g) * scale
+    value = torch.randn(sizes, dtype=torch.float64, generator=g, device="cpu")
+    return value * sizes[-1] ** -0.5  # outputs about as large as inputs
 
 
 def gpt(shape, first=0, last=None, seed=0, dtype=torch.float32):
@@ -925,7 +926,7 @@ def trained(bounds, steps=12):
             train_step(layers, optimizer, *batch, tiny.width, first_ranks[n])
         )
     own = layers.state_dict().items()
-    return losses, {name: weight.numpy() for name, weight in own}
+    return losses, {name: weight.numpy(force=True) for name, weight in own}
 
 
 twins = [trained(bounds) for bounds in ([0, 8], evenly, uneven, [0, 3, 8])]
@@ -1154,6 +1155,7 @@ def timed(passes, repeats):
             dist.barrier()
             clock, computing = time.perf_counter(), time.process_time()
             run()
+            torch.cuda.is_initialized() and torch.cuda.synchronize()
             computing = time.process_time() - computing
             dist.barrier()
             seconds.append((time.perf_counter() - clock, computing))
@@ -1550,7 +1552,6 @@ together, of_stage = tied_training(True)
 
 
 def tied_alone(steps=12):
-    """The same by one process, where it is one parameter."""
     model = gpt(tiny, dtype=torch.float64)
     model.head.logits.weight = model.embed.tokens.weight
     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
@@ -1565,9 +1566,8 @@ def tied_alone(steps=12):
 everyone()
 
 alone, of_whole = tied_alone()
-copies = [
-    w if w is None else w.detach().numpy() for w in (drifting, together, alone)
-]
+copies = [w if w is None else w.numpy(force=True)
+          for w in (drifting, together, alone)]
 
 copies_by_rank = to_rank_0(copies)
 if rank == 0:
@@ -1665,7 +1665,7 @@ def generate(next_logits, prompt, length, seed=0):
     for _ in range(length):
         p = torch.softmax(next_logits(tokens).double().cpu(), -1)
         drawn = torch.multinomial(p, 1, generator=g)[None]
-        tokens = torch.cat([tokens, drawn], 1)
+        tokens = torch.cat([tokens, drawn.to(tokens)], 1)
     return decode(tokens[0].tolist())
 
 

@@ -949,8 +949,9 @@ def encode(text):
 def windows(tokens, batch, context, seed):
     """Inputs and targets, (batch, context): windows of text, and one later."""
     g = torch.Generator().manual_seed(seed)
-    starts = torch.randint(len(tokens) - context, (batch, 1), generator=g)
-    rows = tokens[starts + torch.arange(context + 1)]
+    with torch.device("cpu"):  # where the generator is
+        starts = torch.randint(len(tokens) - context, (batch, 1), generator=g)
+        rows = tokens[starts + torch.arange(context + 1)]
     return rows[:, :-1], rows[:, 1:]
 
 
@@ -1055,8 +1056,8 @@ def drawn(name, sizes, seed=0):
         return torch.ones(sizes, dtype=torch.float64)
     number = zlib.crc32(f"{seed} {name}".encode())  # hash() differs by process
     g = torch.Generator().manual_seed(number)
-    scale = sizes[-1] ** -0.5  # so that outputs are about as large as inputs
-    return torch.randn(sizes, dtype=torch.float64, generator=g) * scale
+    value = torch.randn(sizes, dtype=torch.float64, generator=g, device="cpu")
+    return value * sizes[-1] ** -0.5  # outputs about as large as inputs
 
 
 def gpt(shape, first=0, last=None, seed=0, dtype=torch.float32):

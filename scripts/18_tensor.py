@@ -501,7 +501,7 @@ def summed(x, group=None):
 everyone()
 play("ranks")
 x = torch.randn(5, dtype=torch.float64)  # all ranks draw on from the same seed
-own = torch.Generator().manual_seed(100 + rank)
+own = torch.Generator(device).manual_seed(100 + rank)
 y = torch.randn(5, dtype=torch.float64, generator=own)
 over_parts = summed((copied(x) * y).sum())  # <f(x), y>, a sum over all ranks
 over_one = (x * summed(y)).sum()  # <x, g(y)>
@@ -555,6 +555,7 @@ def timed(passes, repeats):
             dist.barrier()
             clock, computing = time.perf_counter(), time.process_time()
             run()
+            torch.cuda.is_initialized() and torch.cuda.synchronize()
             computing = time.process_time() - computing
             dist.barrier()
             seconds.append((time.perf_counter() - clock, computing))
@@ -729,8 +730,8 @@ def drawn(name, sizes, seed=0):
         return torch.ones(sizes, dtype=torch.float64)
     number = zlib.crc32(f"{seed} {name}".encode())  # hash() differs by process
     g = torch.Generator().manual_seed(number)
-    scale = sizes[-1] ** -0.5  # so that outputs are about as large as inputs
-    return torch.randn(sizes, dtype=torch.float64, generator=g) * scale
+    value = torch.randn(sizes, dtype=torch.float64, generator=g, device="cpu")
+    return value * sizes[-1] ** -0.5  # outputs about as large as inputs
 
 
 def share(n, group=None, what="features"):
@@ -1253,8 +1254,9 @@ def encode(text):
 def windows(tokens, batch, context, seed):
     """Inputs and targets, (batch, context): windows of text, and one later."""
     g = torch.Generator().manual_seed(seed)
-    starts = torch.randint(len(tokens) - context, (batch, 1), generator=g)
-    rows = tokens[starts + torch.arange(context + 1)]
+    with torch.device("cpu"):  # where the generator is
+        starts = torch.randint(len(tokens) - context, (batch, 1), generator=g)
+        rows = tokens[starts + torch.arange(context + 1)]
     return rows[:, :-1], rows[:, 1:]
 
 
@@ -1896,7 +1898,7 @@ def split_norm(parameters, group=None, device=None):
     calls it, too; device: where it is on a GPU.
     """
     parameters = list(parameters)
-    device = device or (parameters[0].device if parameters else "cpu")
+    device = device or (parameters[0].device if parameters else None)
     squares = torch.zeros(2, dtype=torch.float64, device=device)
     for p in parameters:
         if p.grad is not None:
@@ -2011,7 +2013,7 @@ def split_dropout(x, p, generator, whole=None, group=None):
 everyone()
 play("ranks")
 n_features = 6 * world_size
-one, two = (torch.Generator().manual_seed(3) for _ in range(2))
+one, two = (torch.Generator(device).manual_seed(3) for _ in range(2))
 whole_mask = split_dropout(torch.ones(50, n_features), 0.1, one)
 part_mask = split_dropout(torch.ones(50, 6), 0.1, two, n_features)
 assert torch.equal(part_mask, whole_mask[:, share(n_features)])
