@@ -5,12 +5,13 @@
 #     torchrun --standalone --nproc-per-node 2 01_matmul.py
 #     torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint HOST:29500 01_matmul.py
 #     mpiexec -n 2 python 01_matmul.py
+# The ranks use the GPUs that are there; RANKLAB_DEVICE=cpu (or cuda) decides otherwise.
 #
 # pip install big-O matplotlib numpy threadpoolctl torch  (for mpiexec also: mpich mpi4py)
 
+import io
 import math
 import os
-import pickle
 import re
 import socket
 import sys
@@ -65,14 +66,40 @@ def ask_mpi():
     )
 
 
-def choose_device(device=None, backend=None):
-    """A GPU for each rank, and NCCL, if there are enough; else Gloo. Or what is asked for."""
-    local_rank, here = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    gpus = torch.cuda.device_count()
-    device = torch.device(device or (f"cuda:{local_rank % gpus}" if gpus else "cpu"))
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    return device, backend or ("nccl" if device.type == "cuda" and gpus >= here else "gloo")
+def choose_device(local_rank, local_size, gpus, device=None, backend=None):
+    """Return the name of a rank's device, and the backend that fits.
+
+    The rank is one of local_size on its host, where torch can use so many gpus. Asked for no
+    device, it is RANKLAB_DEVICE; else a GPU, where there is one, and NCCL, if each rank has its
+    own. What cannot be is a ValueError, in one sentence.
+    """
+    wanted = device or os.environ.get("RANKLAB_DEVICE") or ("cuda" if gpus else "cpu")
+    said = f"device={device!r}" if device else f"RANKLAB_DEVICE={wanted}"
+    name, _, index = wanted.partition(":")
+    if name not in ("cpu", "cuda") or (index and not index.isdecimal()):
+        raise ValueError(f"{said} is not known. There are: 'cpu' and 'cuda'.")
+    if name == "cpu":
+        return "cpu", backend or "gloo"
+    if int(index or 0) >= gpus:
+        found = f"{gpus} GPU(s) here, counted from 0" if gpus else "no GPU here: take 'cpu'"
+        raise ValueError(f"{said}: torch finds {found}.")
+    alone = local_size == 1 or (gpus >= local_size and not index)
+    return f"cuda:{index or local_rank % gpus}", backend or ("nccl" if alone else "gloo")
+
+
+def choose_together():
+    """This rank's device, and the backend: NCCL only if every rank of every host says so."""
+    mine = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    try:
+        name, fits = choose_device(*mine, torch.cuda.device_count())
+    except ValueError as error:
+        name, fits = "cpu", f"{error}"
+    store.set(f"backend of rank {rank}", fits)
+    said = [store.get(f"backend of rank {r}").decode() for r in range(world_size)]
+    if wrong := [words for words in said if " " in words]:  # one says it, all end
+        sys.exit(wrong[0] if rank == 0 else 0)
+    fits = "gloo" if "gloo" in said else fits
+    return torch.device(name), "cpu:gloo,cuda:nccl" if fits == "nccl" else fits
 
 
 def form_groups():
@@ -108,23 +135,29 @@ if "OMP_NUM_THREADS" not in os.environ:
 sys.stdout.reconfigure(line_buffering=True, write_through=False)  # whole lines
 
 rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-device, backend = choose_device()
 store = next(dist.rendezvous("env://"))[0]
+device, backend = choose_together()
+if device.type == "cuda":
+    torch.cuda.set_device(device)
+    torch.set_default_device(device if rank else None)  # rank 0 begins as the kernel
 form_groups()
 
 
+playing = "kernel"
 APART = ["A", "B"]  # the kernel and the ranks have one each
-playing, held_by = "kernel", {"ranks": {}}
+held_by = {"ranks": {}}
 
 
 def play(part):
-    """Rank 0 is also the kernel; give each part its own of the names that are apart."""
+    """Rank 0 is also the kernel; give each part what it has of its own."""
     global playing
     before, playing = playing, part
     if rank == 0 and part != before:
         names = globals()
         held_by[before] = {name: names.pop(name) for name in APART if name in names}
         names.update(held_by.pop(part))
+        if device.type == "cuda":
+            torch.set_default_device(device if part == "ranks" else None)
     return before
 
 
@@ -1082,13 +1115,25 @@ if rank == 0:
 # every rank in turn.
 
 
+def packed(value):
+    """The bytes of a value."""
+    with io.BytesIO() as file:
+        torch.save(value, file)
+        return file.getvalue()
+
+
+def unpacked(data, place):
+    """The value of these bytes, its tensors on the device `place`."""
+    return torch.load(io.BytesIO(data), map_location=place, weights_only=False)
+
+
 def from_rank_0(make):
-    """What make() returns on rank 0, in the kernel, on every rank: a copy for each."""
+    """What make() returns on rank 0, on every rank: a copy for each."""
     before = play("kernel")
-    box = [pickle.dumps(make()) if rank == 0 else None]
+    box = [packed(make()) if rank == 0 else None]
     dist.broadcast_object_list(box, group=driver)
     play(before)
-    return pickle.loads(box[0])
+    return unpacked(box[0], device)
 
 
 def push(name, make):
@@ -1118,7 +1163,8 @@ my_rows = A[rank * rows_each : (rank + 1) * rows_each] @ B
 def to_rank_0(value):
     """Every rank's value in rank order, on rank 0; None on the others."""
     values = [None] * world_size if rank == 0 else None
-    dist.gather_object(value, values, group=driver)
+    dist.gather_object(packed(value), values, group=driver)
+    values = values and [unpacked(data, "cpu") for data in values]
     return values
 
 
@@ -1138,7 +1184,8 @@ def may_fail():
         yield
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         first_line = (str(error).splitlines() or [""])[0]
-        print(f"rank {rank} failed, as it may here: {type(error).__name__}: {first_line}")
+        what = f"failed, as it may here: {type(error).__name__}: {first_line}"
+        print(f"rank {rank} {what}")
 
 
 if rank == 0:

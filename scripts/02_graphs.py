@@ -128,8 +128,8 @@ def show(value, on_rank=None):
     """Print a cell's last value, as a notebook does; a picture becomes a file."""
     if isinstance(value, plt.Figure):
         value.savefig(file_beside(value.get_label() or "figure"))
-        plt.close(value)
-    elif hasattr(value, "_repr_svg_"):
+        return plt.close(value)
+    if hasattr(value, "_repr_svg_"):
         path = file_beside(getattr(value, "name", None) or "drawing")
         path.write_text(value._repr_svg_())
     elif value is not None:
@@ -1330,7 +1330,8 @@ def may_fail():
         yield
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         first_line = (str(error).splitlines() or [""])[0]
-        print(f"failed, as it may here: {type(error).__name__}: {first_line}")
+        what = f"failed, as it may here: {type(error).__name__}: {first_line}"
+        print(what)
 
 
 # No complaint, and rightly: no orange box holds `h`. Now `r`, which `ReluBackward0`

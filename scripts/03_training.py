@@ -47,8 +47,8 @@ def show(value, on_rank=None):
     """Print a cell's last value, as a notebook does; a picture becomes a file."""
     if isinstance(value, plt.Figure):
         value.savefig(file_beside(value.get_label() or "figure"))
-        plt.close(value)
-    elif hasattr(value, "_repr_svg_"):
+        return plt.close(value)
+    if hasattr(value, "_repr_svg_"):
         path = file_beside(getattr(value, "name", None) or "drawing")
         path.write_text(value._repr_svg_())
     elif value is not None:
@@ -271,10 +271,11 @@ class MLP(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList()
         for place, (n_in, n_out) in enumerate(pairwise(sizes)):
-            layer = nn.Linear(n_in, n_out, bias=False)
+            layer = nn.Linear(n_in, n_out, bias=False, device="cpu")
             generator = torch.Generator().manual_seed(1000 * seed + place)
             nn.init.kaiming_uniform_(layer.weight, generator=generator)
             self.layers.append(layer)
+        self.to(torch.get_default_device())  # drawn on the CPU, as everywhere
 
     def forward(self, x):
         """x: (batch, sizes[0]). Returns (batch, sizes[-1]), for each class."""
@@ -345,7 +346,7 @@ assert not as_published or abs(first_loss - guessing - opinions / 2) < 0.1
 def order_of_epoch(epoch, n, seed):
     """Return the numbers of n samples, in the random order of an epoch."""
     generator = torch.Generator().manual_seed(1000003 * seed + epoch)
-    return torch.randperm(n, generator=generator)
+    return torch.randperm(n, generator=generator, device="cpu")
 
 
 def samples_of_step(step, n, batch_size, seed=0):
@@ -826,7 +827,7 @@ def split(X, y, share=0.1, seed=0):
     Every sample is in exactly one of the two.
     """
     generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(X), generator=generator)
+    order = torch.randperm(len(X), generator=generator, device="cpu")
     test, train = order.tensor_split([round(share * len(X))])
     return (X[train], y[train]), (X[test], y[test])
 

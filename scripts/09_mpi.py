@@ -78,16 +78,6 @@ def ask_mpi():
     )
 
 
-def choose_device(device=None, backend=None):
-    """A GPU for each rank, and NCCL, if there are enough; else Gloo. Or what is asked for."""
-    local_rank, here = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    gpus = torch.cuda.device_count()
-    device = torch.device(device or (f"cuda:{local_rank % gpus}" if gpus else "cpu"))
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    return device, backend or ("nccl" if device.type == "cuda" and gpus >= here else "gloo")
-
-
 def form_groups():
     """Form the process group, and a second one that moves values to and from rank 0.
 
@@ -132,17 +122,18 @@ if "OMP_NUM_THREADS" not in os.environ:
 sys.stdout.reconfigure(line_buffering=True, write_through=False)  # whole lines
 
 rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-device, backend = choose_device(device='cpu', backend='gloo')
+device, backend = torch.device("cpu"), "gloo"
 store_ = next(dist.rendezvous("env://"))[0]
 form_groups()
 
 
+playing = "kernel"
 APART = ["differ", "eager", "extremes", "found", "kind", "kinds", "late", "library", "middle", "name", "own", "refused", "sizes", "way"]  # the kernel and the ranks have one each
-playing, held_by = "kernel", {"ranks": {}}
+held_by = {"ranks": {}}
 
 
 def play(part):
-    """Rank 0 is also the kernel; give each part its own of the names that are apart."""
+    """Rank 0 is also the kernel; give each part what it has of its own."""
     global playing
     before, playing = playing, part
     if rank == 0 and part != before:
@@ -400,8 +391,8 @@ def show(value, on_rank=None):
     """Print a cell's last value, as a notebook does; a picture becomes a file."""
     if isinstance(value, plt.Figure):
         value.savefig(file_beside(value.get_label() or "figure"))
-        plt.close(value)
-    elif hasattr(value, "_repr_svg_"):
+        return plt.close(value)
+    if hasattr(value, "_repr_svg_"):
         path = file_beside(getattr(value, "name", None) or "drawing")
         path.write_text(value._repr_svg_())
     elif value is not None:
@@ -1557,7 +1548,7 @@ for name, begin in (
 
 
 def from_rank_0(make):
-    """What make() returns on rank 0, in the kernel, on every rank: a copy for each."""
+    """What make() returns on rank 0, on every rank: a copy for each."""
     before = play("kernel")
     box = [pickle.dumps(make()) if rank == 0 else None]
     dist.broadcast_object_list(box, group=driver)
@@ -1566,7 +1557,7 @@ def from_rank_0(make):
 
 
 def in_step(make):
-    """Loop over make() on rank 0, in the kernel, and as often, over None, on the other ranks."""
+    """Loop over make() on rank 0, and as often, over None, on the other ranks."""
     if rank == 0:
         play("kernel")
         for item in make():

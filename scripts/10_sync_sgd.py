@@ -5,12 +5,13 @@
 #     torchrun --standalone --nproc-per-node 4 10_sync_sgd.py
 #     torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint HOST:29500 10_sync_sgd.py
 #     mpiexec -n 4 python 10_sync_sgd.py
+# The ranks use the GPUs that are there; RANKLAB_DEVICE=cpu (or cuda) decides otherwise.
 #
 # pip install matplotlib numpy scikit-learn torch  (for mpiexec also: mpich mpi4py)
 
 import functools
+import io
 import os
-import pickle
 import random
 import re
 import socket
@@ -66,14 +67,40 @@ def ask_mpi():
     )
 
 
-def choose_device(device=None, backend=None):
-    """A GPU for each rank, and NCCL, if there are enough; else Gloo. Or what is asked for."""
-    local_rank, here = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    gpus = torch.cuda.device_count()
-    device = torch.device(device or (f"cuda:{local_rank % gpus}" if gpus else "cpu"))
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    return device, backend or ("nccl" if device.type == "cuda" and gpus >= here else "gloo")
+def choose_device(local_rank, local_size, gpus, device=None, backend=None):
+    """Return the name of a rank's device, and the backend that fits.
+
+    The rank is one of local_size on its host, where torch can use so many gpus. Asked for no
+    device, it is RANKLAB_DEVICE; else a GPU, where there is one, and NCCL, if each rank has its
+    own. What cannot be is a ValueError, in one sentence.
+    """
+    wanted = device or os.environ.get("RANKLAB_DEVICE") or ("cuda" if gpus else "cpu")
+    said = f"device={device!r}" if device else f"RANKLAB_DEVICE={wanted}"
+    name, _, index = wanted.partition(":")
+    if name not in ("cpu", "cuda") or (index and not index.isdecimal()):
+        raise ValueError(f"{said} is not known. There are: 'cpu' and 'cuda'.")
+    if name == "cpu":
+        return "cpu", backend or "gloo"
+    if int(index or 0) >= gpus:
+        found = f"{gpus} GPU(s) here, counted from 0" if gpus else "no GPU here: take 'cpu'"
+        raise ValueError(f"{said}: torch finds {found}.")
+    alone = local_size == 1 or (gpus >= local_size and not index)
+    return f"cuda:{index or local_rank % gpus}", backend or ("nccl" if alone else "gloo")
+
+
+def choose_together():
+    """This rank's device, and the backend: NCCL only if every rank of every host says so."""
+    mine = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    try:
+        name, fits = choose_device(*mine, torch.cuda.device_count())
+    except ValueError as error:
+        name, fits = "cpu", f"{error}"
+    store.set(f"backend of rank {rank}", fits)
+    said = [store.get(f"backend of rank {r}").decode() for r in range(world_size)]
+    if wrong := [words for words in said if " " in words]:  # one says it, all end
+        sys.exit(wrong[0] if rank == 0 else 0)
+    fits = "gloo" if "gloo" in said else fits
+    return torch.device(name), "cpu:gloo,cuda:nccl" if fits == "nccl" else fits
 
 
 def form_groups():
@@ -109,20 +136,24 @@ if "OMP_NUM_THREADS" not in os.environ:
 sys.stdout.reconfigure(line_buffering=True, write_through=False)  # whole lines
 
 rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-device, backend = choose_device(device='cpu', backend='gloo')
 store = next(dist.rendezvous("env://"))[0]
+device, backend = choose_together()
+if device.type == "cuda":
+    torch.cuda.set_device(device)
+    torch.set_default_device(device if rank else None)  # rank 0 begins as the kernel
 form_groups()
 
 
 playing = "kernel"
 streams = {"ranks": (torch.get_rng_state(), np.random.get_state(), random.getstate())}
+cards = {"ranks": torch.cuda.get_rng_state()} if device.type == "cuda" else {}
 torch.seed()  # the kernel's streams begin somewhere else
 np.random.seed()
 random.seed()
 
 
 def play(part):
-    """Rank 0 is also the kernel; give each part a stream of random numbers of its own."""
+    """Rank 0 is also the kernel; give each part what it has of its own."""
     global playing
     before, playing = playing, part
     if rank == 0 and part != before:
@@ -131,6 +162,10 @@ def play(part):
         torch.set_rng_state(ours)
         np.random.set_state(numpys)
         random.setstate(pythons)
+        if device.type == "cuda":
+            torch.set_default_device(device if part == "ranks" else None)
+            cards[before] = torch.cuda.get_rng_state()
+            torch.cuda.set_rng_state(cards[part])
     return before
 
 
@@ -171,7 +206,7 @@ def split(X, y, share=0.1, seed=0):
     Every sample is in exactly one of the two.
     """
     generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(X), generator=generator)
+    order = torch.randperm(len(X), generator=generator, device="cpu")
     test, train = order.tensor_split([round(share * len(X))])
     return (X[train], y[train]), (X[test], y[test])
 
@@ -211,12 +246,13 @@ class DigitsNet(nn.Module):
 
     def __init__(self, seed=0):
         super().__init__()
-        with torch.random.fork_rng(devices=[]):  # disturb nobody outside
-            torch.manual_seed(seed)
+        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+            torch.default_generator.manual_seed(seed)  # as before outside
             self.first = nn.Conv2d(1, 8, 3, padding=1, bias=False)
             self.second = nn.Conv2d(8, 16, 3, padding=1, bias=False)
             self.hidden = nn.Linear(16 * 4 * 4, 64, bias=False)
             self.last = nn.Linear(64, 10, bias=False)
+        self.to(torch.get_default_device())
 
     def forward(self, x):
         """x: (batch, 64) pixels. Returns (batch, 10), a number for a digit."""
@@ -236,13 +272,25 @@ def shard(n, rank, world_size):
     return slice(n * rank // world_size, n * (rank + 1) // world_size)
 
 
+def packed(value):
+    """The bytes of a value."""
+    with io.BytesIO() as file:
+        torch.save(value, file)
+        return file.getvalue()
+
+
+def unpacked(data, place):
+    """The value of these bytes, its tensors on the device `place`."""
+    return torch.load(io.BytesIO(data), map_location=place, weights_only=False)
+
+
 def from_rank_0(make):
-    """What make() returns on rank 0, in the kernel, on every rank: a copy for each."""
+    """What make() returns on rank 0, on every rank: a copy for each."""
     before = play("kernel")
-    box = [pickle.dumps(make()) if rank == 0 else None]
+    box = [packed(make()) if rank == 0 else None]
     dist.broadcast_object_list(box, group=driver)
     play(before)
-    return pickle.loads(box[0])
+    return unpacked(box[0], device)
 
 
 if rank == 0:
@@ -257,7 +305,7 @@ data = from_rank_0(lambda: digits())
 def order_of_epoch(epoch, n, seed):
     """Return the numbers of n samples, in the random order of an epoch."""
     generator = torch.Generator().manual_seed(1000003 * seed + epoch)
-    return torch.randperm(n, generator=generator)
+    return torch.randperm(n, generator=generator, device="cpu")
 
 
 def samples_of_step(step, n, batch_size, seed=0):
@@ -291,7 +339,8 @@ def everyone():
 def to_rank_0(value):
     """Every rank's value in rank order, on rank 0; None on the others."""
     values = [None] * world_size if rank == 0 else None
-    dist.gather_object(value, values, group=driver)
+    dist.gather_object(packed(value), values, group=driver)
+    values = values and [unpacked(data, "cpu") for data in values]
     return values
 
 
@@ -652,8 +701,8 @@ def show(value, on_rank=None):
     """Print a cell's last value, as a notebook does; a picture becomes a file."""
     if isinstance(value, plt.Figure):
         value.savefig(file_beside(value.get_label() or "figure"))
-        plt.close(value)
-    elif hasattr(value, "_repr_svg_"):
+        return plt.close(value)
+    if hasattr(value, "_repr_svg_"):
         path = file_beside(getattr(value, "name", None) or "drawing")
         path.write_text(value._repr_svg_())
     elif value is not None:
@@ -1022,7 +1071,7 @@ if rank == 0:
 everyone()
 play("ranks")
 pixels = 16 * X[batch]
-generator = torch.Generator().manual_seed(0)
+generator = torch.Generator(device).manual_seed(0)
 weights = torch.randint(-2, 3, (64, 10), generator=generator).float()
 targets = 16 * nn.functional.one_hot(y[batch], 10).float()
 

@@ -5,11 +5,12 @@
 #     torchrun --standalone --nproc-per-node 4 11_ddp.py
 #     torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint HOST:29500 11_ddp.py
 #     mpiexec -n 4 python 11_ddp.py
+# The ranks use the GPUs that are there; RANKLAB_DEVICE=cpu (or cuda) decides otherwise.
 #
 # pip install matplotlib numpy scikit-learn torch  (for mpiexec also: mpich mpi4py)
 
+import io
 import os
-import pickle
 import random
 import re
 import socket
@@ -67,14 +68,40 @@ def ask_mpi():
     )
 
 
-def choose_device(device=None, backend=None):
-    """A GPU for each rank, and NCCL, if there are enough; else Gloo. Or what is asked for."""
-    local_rank, here = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    gpus = torch.cuda.device_count()
-    device = torch.device(device or (f"cuda:{local_rank % gpus}" if gpus else "cpu"))
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    return device, backend or ("nccl" if device.type == "cuda" and gpus >= here else "gloo")
+def choose_device(local_rank, local_size, gpus, device=None, backend=None):
+    """Return the name of a rank's device, and the backend that fits.
+
+    The rank is one of local_size on its host, where torch can use so many gpus. Asked for no
+    device, it is RANKLAB_DEVICE; else a GPU, where there is one, and NCCL, if each rank has its
+    own. What cannot be is a ValueError, in one sentence.
+    """
+    wanted = device or os.environ.get("RANKLAB_DEVICE") or ("cuda" if gpus else "cpu")
+    said = f"device={device!r}" if device else f"RANKLAB_DEVICE={wanted}"
+    name, _, index = wanted.partition(":")
+    if name not in ("cpu", "cuda") or (index and not index.isdecimal()):
+        raise ValueError(f"{said} is not known. There are: 'cpu' and 'cuda'.")
+    if name == "cpu":
+        return "cpu", backend or "gloo"
+    if int(index or 0) >= gpus:
+        found = f"{gpus} GPU(s) here, counted from 0" if gpus else "no GPU here: take 'cpu'"
+        raise ValueError(f"{said}: torch finds {found}.")
+    alone = local_size == 1 or (gpus >= local_size and not index)
+    return f"cuda:{index or local_rank % gpus}", backend or ("nccl" if alone else "gloo")
+
+
+def choose_together():
+    """This rank's device, and the backend: NCCL only if every rank of every host says so."""
+    mine = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    try:
+        name, fits = choose_device(*mine, torch.cuda.device_count())
+    except ValueError as error:
+        name, fits = "cpu", f"{error}"
+    store.set(f"backend of rank {rank}", fits)
+    said = [store.get(f"backend of rank {r}").decode() for r in range(world_size)]
+    if wrong := [words for words in said if " " in words]:  # one says it, all end
+        sys.exit(wrong[0] if rank == 0 else 0)
+    fits = "gloo" if "gloo" in said else fits
+    return torch.device(name), "cpu:gloo,cuda:nccl" if fits == "nccl" else fits
 
 
 def form_groups():
@@ -110,31 +137,47 @@ if "OMP_NUM_THREADS" not in os.environ:
 sys.stdout.reconfigure(line_buffering=True, write_through=False)  # whole lines
 
 rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-device, backend = choose_device(device='cpu', backend='gloo')
 store = next(dist.rendezvous("env://"))[0]
+device, backend = choose_together()
+if device.type == "cuda":
+    torch.cuda.set_device(device)
+    torch.set_default_device(device if rank else None)  # rank 0 begins as the kernel
 form_groups()
 
 
+def packed(value):
+    """The bytes of a value."""
+    with io.BytesIO() as file:
+        torch.save(value, file)
+        return file.getvalue()
+
+
+def unpacked(data, place):
+    """The value of these bytes, its tensors on the device `place`."""
+    return torch.load(io.BytesIO(data), map_location=place, weights_only=False)
+
+
 def from_rank_0(make):
-    """What make() returns on rank 0, in the kernel, on every rank: a copy for each."""
+    """What make() returns on rank 0, on every rank: a copy for each."""
     before = play("kernel")
-    box = [pickle.dumps(make()) if rank == 0 else None]
+    box = [packed(make()) if rank == 0 else None]
     dist.broadcast_object_list(box, group=driver)
     play(before)
-    return pickle.loads(box[0])
+    return unpacked(box[0], device)
 
 
+playing = "kernel"
 APART = ["alone", "outputs", "samples"]  # the kernel and the ranks have one each
-playing, held_by = "kernel", {"ranks": {}}
+held_by = {"ranks": {}}
 streams = {"ranks": (torch.get_rng_state(), np.random.get_state(), random.getstate())}
+cards = {"ranks": torch.cuda.get_rng_state()} if device.type == "cuda" else {}
 torch.seed()  # the kernel's streams begin somewhere else
 np.random.seed()
 random.seed()
 
 
 def play(part):
-    """Rank 0 is also the kernel; give each part its own of the names that are apart, and a stream
-    of random numbers of its own."""
+    """Rank 0 is also the kernel; give each part what it has of its own."""
     global playing
     before, playing = playing, part
     if rank == 0 and part != before:
@@ -146,6 +189,10 @@ def play(part):
         torch.set_rng_state(ours)
         np.random.set_state(numpys)
         random.setstate(pythons)
+        if device.type == "cuda":
+            torch.set_default_device(device if part == "ranks" else None)
+            cards[before] = torch.cuda.get_rng_state()
+            torch.cuda.set_rng_state(cards[part])
     return before
 
 
@@ -169,7 +216,7 @@ def split(X, y, share=0.1, seed=0):
     Every sample is in exactly one of the two.
     """
     generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(X), generator=generator)
+    order = torch.randperm(len(X), generator=generator, device="cpu")
     test, train = order.tensor_split([round(share * len(X))])
     return (X[train], y[train]), (X[test], y[test])
 
@@ -242,10 +289,11 @@ class MLP(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList()
         for place, (n_in, n_out) in enumerate(pairwise(sizes)):
-            layer = nn.Linear(n_in, n_out, bias=False)
+            layer = nn.Linear(n_in, n_out, bias=False, device="cpu")
             generator = torch.Generator().manual_seed(1000 * seed + place)
             nn.init.kaiming_uniform_(layer.weight, generator=generator)
             self.layers.append(layer)
+        self.to(torch.get_default_device())  # drawn on the CPU, as everywhere
 
     def forward(self, x):
         """x: (batch, sizes[0]). Returns (batch, sizes[-1]), for each class."""
@@ -281,7 +329,9 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
 losses = []
 for epoch in range(3):
     sampler.set_epoch(epoch)  # changed: each epoch has an order of its own
-    for mine in torch.tensor(list(sampler)).split(16):
+    with torch.device("cpu"):  # where the sampler's generator is
+        order = torch.tensor(list(sampler))
+    for mine in order.split(16):
         loss = cross_entropy(model(X[mine]), y[mine])
         optimizer.zero_grad()
         loss.backward()
@@ -317,7 +367,8 @@ if rank == 0:
 def to_rank_0(value):
     """Every rank's value in rank order, on rank 0; None on the others."""
     values = [None] * world_size if rank == 0 else None
-    dist.gather_object(value, values, group=driver)
+    dist.gather_object(packed(value), values, group=driver)
+    values = values and [unpacked(data, "cpu") for data in values]
     return values
 
 
@@ -643,8 +694,8 @@ def show(value, on_rank=None):
     """Print a cell's last value, as a notebook does; a picture becomes a file."""
     if isinstance(value, plt.Figure):
         value.savefig(file_beside(value.get_label() or "figure"))
-        plt.close(value)
-    elif hasattr(value, "_repr_svg_"):
+        return plt.close(value)
+    if hasattr(value, "_repr_svg_"):
         path = file_beside(getattr(value, "name", None) or "drawing")
         path.write_text(value._repr_svg_())
     elif value is not None:
@@ -1108,7 +1159,8 @@ def may_fail():
         yield
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         first_line = (str(error).splitlines() or [""])[0]
-        print(f"rank {rank} failed, as it may here: {type(error).__name__}: {first_line}")
+        what = f"failed, as it may here: {type(error).__name__}: {first_line}"
+        print(f"rank {rank} {what}")
 
 
 # There is no error, and (static_all_reduces) all-reduce a step. And if a head is never
@@ -1176,7 +1228,9 @@ def losses_with(n, batch, steps, lr):
     sampler = DistributedSampler(range(len(X)), n, rank)
     while len(losses) < steps:
         sampler.set_epoch(len(losses) * batch // len(X))
-        for mine in torch.tensor(list(sampler)).split(batch // n):
+        with torch.device("cpu"):
+            order = torch.tensor(list(sampler))
+        for mine in order.split(batch // n):
             loss = cross_entropy(model(X[mine]), y[mine])
             optimizer.zero_grad()
             loss.backward()
@@ -1318,7 +1372,8 @@ def draws(seed):
     torch.manual_seed(seed)
     dropped = nn.functional.dropout(torch.ones(12)) == 0
     sampler = DistributedSampler(range(96), world_size, rank, seed=seed)
-    return dropped.tolist(), list(sampler)
+    with torch.device("cpu"):
+        return dropped.tolist(), list(sampler)
 
 
 everyone()

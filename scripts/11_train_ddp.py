@@ -54,7 +54,7 @@ def split(X, y, share=0.1, seed=0):
     Every sample is in exactly one of the two.
     """
     generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(X), generator=generator)
+    order = torch.randperm(len(X), generator=generator, device="cpu")
     test, train = order.tensor_split([round(share * len(X))])
     return (X[train], y[train]), (X[test], y[test])
 
@@ -88,10 +88,11 @@ class MLP(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList()
         for place, (n_in, n_out) in enumerate(pairwise(sizes)):
-            layer = nn.Linear(n_in, n_out, bias=False)
+            layer = nn.Linear(n_in, n_out, bias=False, device="cpu")
             generator = torch.Generator().manual_seed(1000 * seed + place)
             nn.init.kaiming_uniform_(layer.weight, generator=generator)
             self.layers.append(layer)
+        self.to(torch.get_default_device())  # drawn on the CPU, as everywhere
 
     def forward(self, x):
         """x: (batch, sizes[0]). Returns (batch, sizes[-1]), for each class."""

@@ -5,9 +5,11 @@
 #     torchrun --standalone --nproc-per-node 4 18_tensor.py
 #     torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint HOST:29500 18_tensor.py
 #     mpiexec -n 4 python 18_tensor.py
+# The ranks use the GPUs that are there; RANKLAB_DEVICE=cpu (or cuda) decides otherwise.
 #
 # pip install matplotlib numpy torch  (for mpiexec also: mpich mpi4py)
 
+import io
 import os
 import random
 import re
@@ -77,14 +79,40 @@ def ask_mpi():
     )
 
 
-def choose_device(device=None, backend=None):
-    """A GPU for each rank, and NCCL, if there are enough; else Gloo. Or what is asked for."""
-    local_rank, here = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    gpus = torch.cuda.device_count()
-    device = torch.device(device or (f"cuda:{local_rank % gpus}" if gpus else "cpu"))
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    return device, backend or ("nccl" if device.type == "cuda" and gpus >= here else "gloo")
+def choose_device(local_rank, local_size, gpus, device=None, backend=None):
+    """Return the name of a rank's device, and the backend that fits.
+
+    The rank is one of local_size on its host, where torch can use so many gpus. Asked for no
+    device, it is RANKLAB_DEVICE; else a GPU, where there is one, and NCCL, if each rank has its
+    own. What cannot be is a ValueError, in one sentence.
+    """
+    wanted = device or os.environ.get("RANKLAB_DEVICE") or ("cuda" if gpus else "cpu")
+    said = f"device={device!r}" if device else f"RANKLAB_DEVICE={wanted}"
+    name, _, index = wanted.partition(":")
+    if name not in ("cpu", "cuda") or (index and not index.isdecimal()):
+        raise ValueError(f"{said} is not known. There are: 'cpu' and 'cuda'.")
+    if name == "cpu":
+        return "cpu", backend or "gloo"
+    if int(index or 0) >= gpus:
+        found = f"{gpus} GPU(s) here, counted from 0" if gpus else "no GPU here: take 'cpu'"
+        raise ValueError(f"{said}: torch finds {found}.")
+    alone = local_size == 1 or (gpus >= local_size and not index)
+    return f"cuda:{index or local_rank % gpus}", backend or ("nccl" if alone else "gloo")
+
+
+def choose_together():
+    """This rank's device, and the backend: NCCL only if every rank of every host says so."""
+    mine = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    try:
+        name, fits = choose_device(*mine, torch.cuda.device_count())
+    except ValueError as error:
+        name, fits = "cpu", f"{error}"
+    store.set(f"backend of rank {rank}", fits)
+    said = [store.get(f"backend of rank {r}").decode() for r in range(world_size)]
+    if wrong := [words for words in said if " " in words]:  # one says it, all end
+        sys.exit(wrong[0] if rank == 0 else 0)
+    fits = "gloo" if "gloo" in said else fits
+    return torch.device(name), "cpu:gloo,cuda:nccl" if fits == "nccl" else fits
 
 
 def form_groups():
@@ -120,13 +148,17 @@ if "OMP_NUM_THREADS" not in os.environ:
 sys.stdout.reconfigure(line_buffering=True, write_through=False)  # whole lines
 
 rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-device, backend = choose_device(device='cpu', backend='gloo')
 store = next(dist.rendezvous("env://"))[0]
+device, backend = choose_together()
+if device.type == "cuda":
+    torch.cuda.set_device(device)
+    torch.set_default_device(device)  # what a rank makes lies on its card
 form_groups()
 
 
+playing = "kernel"
 APART = ["n", "narrow", "one", "width"]  # the kernel and the ranks have one each
-playing, held_by = "kernel", {"ranks": {}}
+held_by = {"ranks": {}}
 streams = {"ranks": (torch.get_rng_state(), np.random.get_state(), random.getstate())}
 torch.seed()  # the kernel's streams begin somewhere else
 np.random.seed()
@@ -134,8 +166,7 @@ random.seed()
 
 
 def play(part):
-    """Rank 0 is also the kernel; give each part its own of the names that are apart, and a stream
-    of random numbers of its own."""
+    """Rank 0 is also the kernel; give each part what it has of its own."""
     global playing
     before, playing = playing, part
     if rank == 0 and part != before:
@@ -221,10 +252,23 @@ dist.all_reduce(too_late)
 assert (too_late - torch.tanh(X @ A)).abs().max() > 0.1
 
 
+def packed(value):
+    """The bytes of a value."""
+    with io.BytesIO() as file:
+        torch.save(value, file)
+        return file.getvalue()
+
+
+def unpacked(data, place):
+    """The value of these bytes, its tensors on the device `place`."""
+    return torch.load(io.BytesIO(data), map_location=place, weights_only=False)
+
+
 def to_rank_0(value):
     """Every rank's value in rank order, on rank 0; None on the others."""
     values = [None] * world_size if rank == 0 else None
-    dist.gather_object(value, values, group=driver)
+    dist.gather_object(packed(value), values, group=driver)
+    values = values and [unpacked(data, "cpu") for data in values]
     return values
 
 
@@ -457,7 +501,7 @@ def summed(x, group=None):
 everyone()
 play("ranks")
 x = torch.randn(5, dtype=torch.float64)  # all ranks draw on from the same seed
-own = torch.Generator().manual_seed(100 + rank)
+own = torch.Generator(device).manual_seed(100 + rank)
 y = torch.randn(5, dtype=torch.float64, generator=own)
 over_parts = summed((copied(x) * y).sum())  # <f(x), y>, a sum over all ranks
 over_one = (x * summed(y)).sum()  # <x, g(y)>
@@ -511,6 +555,7 @@ def timed(passes, repeats):
             dist.barrier()
             clock, computing = time.perf_counter(), time.process_time()
             run()
+            torch.cuda.is_initialized() and torch.cuda.synchronize()
             computing = time.process_time() - computing
             dist.barrier()
             seconds.append((time.perf_counter() - clock, computing))
@@ -685,8 +730,8 @@ def drawn(name, sizes, seed=0):
         return torch.ones(sizes, dtype=torch.float64)
     number = zlib.crc32(f"{seed} {name}".encode())  # hash() differs by process
     g = torch.Generator().manual_seed(number)
-    scale = sizes[-1] ** -0.5  # so that outputs are about as large as inputs
-    return torch.randn(sizes, dtype=torch.float64, generator=g) * scale
+    value = torch.randn(sizes, dtype=torch.float64, generator=g, device="cpu")
+    return value * sizes[-1] ** -0.5  # outputs about as large as inputs
 
 
 def share(n, group=None, what="features"):
@@ -845,7 +890,8 @@ def may_fail():
         yield
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         first_line = (str(error).splitlines() or [""])[0]
-        print(f"rank {rank} failed, as it may here: {type(error).__name__}: {first_line}")
+        what = f"failed, as it may here: {type(error).__name__}: {first_line}"
+        print(f"rank {rank} {what}")
 
 
 # --- Column after column --------------------------------------------------------------
@@ -998,8 +1044,8 @@ def show(value, on_rank=None):
     """Print a cell's last value, as a notebook does; a picture becomes a file."""
     if isinstance(value, plt.Figure):
         value.savefig(file_beside(value.get_label() or "figure"))
-        plt.close(value)
-    elif hasattr(value, "_repr_svg_"):
+        return plt.close(value)
+    if hasattr(value, "_repr_svg_"):
         path = file_beside(getattr(value, "name", None) or "drawing")
         path.write_text(value._repr_svg_())
     elif value is not None:
@@ -1208,8 +1254,9 @@ def encode(text):
 def windows(tokens, batch, context, seed):
     """Inputs and targets, (batch, context): windows of text, and one later."""
     g = torch.Generator().manual_seed(seed)
-    starts = torch.randint(len(tokens) - context, (batch, 1), generator=g)
-    rows = tokens[starts + torch.arange(context + 1)]
+    with torch.device("cpu"):  # where the generator is
+        starts = torch.randint(len(tokens) - context, (batch, 1), generator=g)
+        rows = tokens[starts + torch.arange(context + 1)]
     return rows[:, :-1], rows[:, 1:]
 
 
@@ -1851,7 +1898,7 @@ def split_norm(parameters, group=None, device=None):
     calls it, too; device: where it is on a GPU.
     """
     parameters = list(parameters)
-    device = device or (parameters[0].device if parameters else "cpu")
+    device = device or (parameters[0].device if parameters else None)
     squares = torch.zeros(2, dtype=torch.float64, device=device)
     for p in parameters:
         if p.grad is not None:
@@ -1966,7 +2013,7 @@ def split_dropout(x, p, generator, whole=None, group=None):
 everyone()
 play("ranks")
 n_features = 6 * world_size
-one, two = (torch.Generator().manual_seed(3) for _ in range(2))
+one, two = (torch.Generator(device).manual_seed(3) for _ in range(2))
 whole_mask = split_dropout(torch.ones(50, n_features), 0.1, one)
 part_mask = split_dropout(torch.ones(50, 6), 0.1, two, n_features)
 assert torch.equal(part_mask, whole_mask[:, share(n_features)])

@@ -6,11 +6,11 @@ from textwrap import dedent
 from nbformat import v4
 
 from bookmaker.script import to_script
-from bookmaker.script.parts import PARTS
+from bookmaker.script.parts import PARTS, kept
 
 # Every notebook with ranks begins with these two cells, so the test's own begin at 3.
 IMPORTS = "from ranklab import Ranks, result"
-RANKS = "ranks = Ranks(4)"
+RANKS = 'ranks = Ranks(4, device="cpu")'
 MARK = "The test's own cells"
 
 
@@ -41,8 +41,9 @@ def body(*cells):
     """What the script has for these cells, behind its preamble and before its last line."""
     text = with_ranks(*cells)
     _, _, text = text.partition(f"# --- {MARK} ")
-    for part in PARTS.values():  # stands where it is first needed
-        text = re.sub(rf"\n{{2,3}}{re.escape(part)}\n{{2,3}}", "\n\n", text)
+    for part in PARTS:  # stands where it is first needed
+        own = re.escape(kept(part, {"ranks"}))
+        text = re.sub(rf"\n{{2,3}}{own}\n{{2,3}}", "\n\n", text)
     return text.partition("\n")[2].strip("\n").removesuffix("leave_group()").strip("\n")
 
 

@@ -17,7 +17,13 @@ _ORIGIN = """\
 *{chapter} of [Many Ranks, One Model]({site}), generated from \
 [`{manuscript}`]({repository}/blob/main/{manuscript}). Run the cells in order, from the top, with \
 Shift+Enter. Where the text says a name such as `total`, a cell beside it prints a value \
-under that name. What you write into the exercises is kept when the book is updated.*"""
+under that name. What you write into the exercises is kept when the book is updated.{device}*"""
+
+_DEVICE = (
+    " The ranks use the GPUs that are there; the environment variable `RANKLAB_DEVICE=cpu` (or "
+    "`cuda`) decides otherwise."
+)
+_NAMES_NO_DEVICE = re.compile(r"^\w+ = Ranks\((?!.*\bdevice=)", re.MULTILINE)
 
 _WITHIN_THE_BOOK = re.compile(
     r"\[((?:\\.|[^\[\]\\])*)\]"
@@ -98,6 +104,10 @@ def _generated_cells(nb: NotebookNode, places: Places) -> list[NotebookNode]:
         "site": places.site,
         "chapter": f"Chapter {int(name[:2])}" if CHAPTER.fullmatch(name) else "A chapter",
     }
+    follows = any(
+        cell.cell_type == "code" and _NAMES_NO_DEVICE.search(cell.source) for cell in nb.cells
+    )
+    values["device"] = _DEVICE if follows else ""
     mark = {"ranklab": {"generated": True}}
     origin = nbformat.v4.new_markdown_cell(
         _ORIGIN.format(**values), id="ranklab-origin", metadata=mark

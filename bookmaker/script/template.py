@@ -1,8 +1,10 @@
 """The parts of a script's preamble, as Python that can be read and checked.
 
 Nobody imports this file: `preamble.py` copies the parts that a script needs, with the
-imports that these use. A line `#: name` begins a part. "N", TIMEOUT, BACKEND and DEVICE
-stand for what the notebook's `Ranks(...)` says, NAMES for those that are apart.
+imports that these use. A line `#: name` begins a part. A line that ends with `#: word` is for
+the scripts of which the word is true (`preamble.words`), with `#: !word` for the others. "N",
+TIMEOUT, BACKEND and DEVICE stand for what the notebook's `Ranks(...)` says, NAMES for those that
+are apart.
 """
 # ruff: noqa: F811
 
@@ -25,6 +27,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 import torch.distributed as dist
+
+from ranklab.start.devices import choose_device
 
 TIMEOUT, BACKEND, DEVICE, STYLE, NAMES = 20.0, None, None, {}, ()
 
@@ -102,14 +106,23 @@ def ask_mpi():
 
 
 #: choose_device
-def choose_device(device=None, backend=None):
-    """A GPU for each rank, and NCCL, if there are enough; else Gloo. Or what is asked for."""
-    local_rank, here = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    gpus = torch.cuda.device_count()
-    device = torch.device(device or (f"cuda:{local_rank % gpus}" if gpus else "cpu"))
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    return device, backend or ("nccl" if device.type == "cuda" and gpus >= here else "gloo")
+# The source of ranklab's.
+
+
+#: choose_together
+def choose_together():
+    """This rank's device, and the backend: NCCL only if every rank of every host says so."""
+    mine = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    try:
+        name, fits = choose_device(*mine, torch.cuda.device_count(), DEVICE, BACKEND)
+    except ValueError as error:
+        name, fits = "cpu", f"{error}"
+    store.set(f"backend of rank {rank}", fits)
+    said = [store.get(f"backend of rank {r}").decode() for r in range(world_size)]
+    if wrong := [words for words in said if " " in words]:  # one says it, all end
+        sys.exit(wrong[0] if rank == 0 else 0)
+    fits = "gloo" if "gloo" in said else fits
+    return torch.device(name), "cpu:gloo,cuda:nccl" if fits == "nccl" else fits
 
 
 #: form_groups
@@ -167,8 +180,13 @@ if "OMP_NUM_THREADS" not in os.environ:
 sys.stdout.reconfigure(line_buffering=True, write_through=False)  # whole lines
 
 rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-device, backend = choose_device(DEVICE, BACKEND)
+device, backend = torch.device(DEVICE), BACKEND  #: !cards
 store = next(dist.rendezvous("env://"))[0]
+device, backend = choose_together()  #: cards
+if device.type == "cuda":  #: cards
+    torch.cuda.set_device(device)  #: cards
+    torch.set_default_device(device)  # what a rank makes lies on its card  #: cards !devices
+    torch.set_default_device(device if rank else None)  # rank 0 begins as the kernel  #: devices
 form_groups()
 
 
@@ -178,43 +196,32 @@ def everyone():
     dist.barrier(group=driver)
 
 
+#: unpacked
+def packed(value):
+    """The bytes of a value."""
+    with io.BytesIO() as file:
+        torch.save(value, file)
+        return file.getvalue()
+
+
+def unpacked(data, place):
+    """The value of these bytes, its tensors on the device `place`."""
+    return torch.load(io.BytesIO(data), map_location=place, weights_only=False)
+
+
 #: to_rank_0
 def to_rank_0(value):
     """Every rank's value in rank order, on rank 0; None on the others."""
+    before = play("ranks")  #: code
     values = [None] * world_size if rank == 0 else None
-    dist.gather_object(value, values, group=driver)
+    dist.gather_object(value, values, group=driver)  #: !cards
+    dist.gather_object(packed(value), values, group=driver)  #: cards
+    values = values and [unpacked(data, "cpu") for data in values]  #: cards
+    play(before)  #: code
     return values
 
 
-#: to_rank_0_as_ranks
-def to_rank_0(value):
-    """Every rank's value in rank order, on rank 0; None on the others."""
-    before = play("ranks")
-    values = [None] * world_size if rank == 0 else None
-    dist.gather_object(value, values, group=driver)
-    play(before)
-    return values
-
-
-#: from_rank_0
-def from_rank_0(make):
-    """What make() returns on rank 0, on every rank: a copy for each."""
-    box = [pickle.dumps(make()) if rank == 0 else None]
-    dist.broadcast_object_list(box, group=driver)
-    return pickle.loads(box[0])
-
-
-#: from_rank_0_as_kernel
-def from_rank_0(make):
-    """What make() returns on rank 0, in the kernel, on every rank: a copy for each."""
-    before = play("kernel")
-    box = [pickle.dumps(make()) if rank == 0 else None]
-    dist.broadcast_object_list(box, group=driver)
-    play(before)
-    return pickle.loads(box[0])
-
-
-#: packed
+#: one_named
 APART_CODE = NAMES  # functions and classes of which there are two
 
 
@@ -231,11 +238,22 @@ class Packer(pickle.Pickler):
         return NotImplemented
 
 
-def packed(value):
-    """The bytes of a value."""
-    with io.BytesIO() as file:
-        Packer(file).dump(value)
-        return file.getvalue()
+def one_named(value):
+    """The value, if all code in it goes by a name of which there is one."""
+    Packer(io.BytesIO()).dump(value)
+    return value
+
+
+#: from_rank_0
+def from_rank_0(make):
+    """What make() returns on rank 0, on every rank: a copy for each."""
+    before = play("kernel")  #: play
+    box = [pickle.dumps(make()) if rank == 0 else None]  #: !cards
+    box = [packed(make()) if rank == 0 else None]  #: cards
+    dist.broadcast_object_list(box, group=driver)
+    play(before)  #: play
+    return pickle.loads(box[0])  #: !cards
+    return unpacked(box[0], device)  #: cards
 
 
 #: push
@@ -246,66 +264,34 @@ def push(name, make):
     play(before)
 
 
-#: play_streams
+#: play
 playing = "kernel"
-streams = {"ranks": (torch.get_rng_state(), np.random.get_state(), random.getstate())}
-torch.seed()  # the kernel's streams begin somewhere else
-np.random.seed()
-random.seed()
+APART = NAMES  # the kernel and the ranks have one each  #: apart
+held_by = {"ranks": {}}  #: apart
+streams = {"ranks": (torch.get_rng_state(), np.random.get_state(), random.getstate())}  #: draws
+cards = {"ranks": torch.cuda.get_rng_state()} if device.type == "cuda" else {}  #: draws devices
+torch.seed()  # the kernel's streams begin somewhere else  #: draws
+np.random.seed()  #: draws
+random.seed()  #: draws
 
 
 def play(part):
-    """Rank 0 is also the kernel; give each part a stream of random numbers of its own."""
+    """Rank 0 is also the kernel; give each part what it has of its own."""
     global playing
     before, playing = playing, part
     if rank == 0 and part != before:
-        streams[before] = torch.get_rng_state(), np.random.get_state(), random.getstate()
-        ours, numpys, pythons = streams[part]
-        torch.set_rng_state(ours)
-        np.random.set_state(numpys)
-        random.setstate(pythons)
-    return before
-
-
-#: play_apart
-APART = NAMES  # the kernel and the ranks have one each
-playing, held_by = "kernel", {"ranks": {}}
-
-
-def play(part):
-    """Rank 0 is also the kernel; give each part its own of the names that are apart."""
-    global playing
-    before, playing = playing, part
-    if rank == 0 and part != before:
-        names = globals()
-        held_by[before] = {name: names.pop(name) for name in APART if name in names}
-        names.update(held_by.pop(part))
-    return before
-
-
-#: play_both
-APART = NAMES  # the kernel and the ranks have one each
-playing, held_by = "kernel", {"ranks": {}}
-streams = {"ranks": (torch.get_rng_state(), np.random.get_state(), random.getstate())}
-torch.seed()  # the kernel's streams begin somewhere else
-np.random.seed()
-random.seed()
-
-
-def play(part):
-    """Rank 0 is also the kernel; give each part its own of the names that are apart, and a stream
-    of random numbers of its own."""
-    global playing
-    before, playing = playing, part
-    if rank == 0 and part != before:
-        names = globals()
-        held_by[before] = {name: names.pop(name) for name in APART if name in names}
-        names.update(held_by.pop(part))
-        streams[before] = torch.get_rng_state(), np.random.get_state(), random.getstate()
-        ours, numpys, pythons = streams[part]
-        torch.set_rng_state(ours)
-        np.random.set_state(numpys)
-        random.setstate(pythons)
+        names = globals()  #: apart
+        held_by[before] = {name: names.pop(name) for name in APART if name in names}  #: apart
+        names.update(held_by.pop(part))  #: apart
+        streams[before] = torch.get_rng_state(), np.random.get_state(), random.getstate()  #: draws
+        ours, numpys, pythons = streams[part]  #: draws
+        torch.set_rng_state(ours)  #: draws
+        np.random.set_state(numpys)  #: draws
+        random.setstate(pythons)  #: draws
+        if device.type == "cuda":  #: devices
+            torch.set_default_device(device if part == "ranks" else None)  #: devices
+            cards[before] = torch.cuda.get_rng_state()  #: draws devices
+            torch.cuda.set_rng_state(cards[part])  #: draws devices
     return before
 
 
@@ -313,22 +299,11 @@ def play(part):
 def in_step(make):
     """Loop over make() on rank 0, and as often, over None, on the other ranks."""
     if rank == 0:
+        play("kernel")  #: play
         for item in make():
             from_rank_0(lambda: True)
             yield item
-    while from_rank_0(lambda: False):
-        yield None
-
-
-#: in_step_as_kernel
-def in_step(make):
-    """Loop over make() on rank 0, in the kernel, and as often, over None, on the other ranks."""
-    if rank == 0:
-        play("kernel")
-        for item in make():
-            from_rank_0(lambda: True)
-            yield item
-            play("kernel")
+            play("kernel")  #: play
     while from_rank_0(lambda: False):
         yield None
 
@@ -356,18 +331,9 @@ def may_fail():
         yield
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         first_line = (str(error).splitlines() or [""])[0]
-        print(f"rank {rank} failed, as it may here: {type(error).__name__}: {first_line}")
-
-
-#: may_fail_alone
-@contextmanager
-def may_fail():
-    """Say what went wrong, and go on: the error is meant to happen."""
-    try:
-        yield
-    except (Exception, KeyboardInterrupt, SystemExit) as error:
-        first_line = (str(error).splitlines() or [""])[0]
-        print(f"failed, as it may here: {type(error).__name__}: {first_line}")
+        what = f"failed, as it may here: {type(error).__name__}: {first_line}"
+        print(f"rank {rank} {what}")  #: ranks
+        print(what)  #: !ranks
 
 
 #: result
@@ -422,22 +388,12 @@ def save_figures():
         plt.close(figure)
 
 
-#: show_figure
-def show(value, on_rank=None):
-    """Print a cell's last value, as a notebook does; a picture becomes a file."""
-    if isinstance(value, plt.Figure):
-        value.savefig(file_beside(value.get_label() or "figure"))
-        plt.close(value)
-    elif hasattr(value, "_repr_svg_"):
-        path = file_beside(getattr(value, "name", None) or "drawing")
-        path.write_text(value._repr_svg_())
-    elif value is not None:
-        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
-
-
 #: show
 def show(value, on_rank=None):
     """Print a cell's last value, as a notebook does; a picture becomes a file."""
+    if isinstance(value, plt.Figure):  #: plots
+        value.savefig(file_beside(value.get_label() or "figure"))  #: plots
+        return plt.close(value)  #: plots
     if hasattr(value, "_repr_svg_"):
         path = file_beside(getattr(value, "name", None) or "drawing")
         path.write_text(value._repr_svg_())

@@ -84,10 +84,13 @@ def join(
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(size))  # as every launcher does
     if device.type == "cuda":
         torch.cuda.set_device(device)
+        torch.set_default_device(device)  # what is made here lies here
     if loopback:
         os.environ["GLOO_SOCKET_IFNAME"] = loopback
     if "ranklab.doctor.witness" in sys.modules:
         sys.modules["ranklab.doctor.witness"].joined()
+    if "ranklab.upstream.packing" in sys.modules:
+        sys.modules["ranklab.upstream.packing"].know_devices(devices)
     timeout = timedelta(seconds=seconds)
     limit_new_groups(timeout)
     if under_mpi:
@@ -106,6 +109,8 @@ def join(
     store.set_timeout(timedelta(seconds=60))
     store.set(f"here/{rank}", "")
     store.wait([f"here/{other}" for other in range(size)])
+    if backend == "nccl":
+        backend = "cpu:gloo,cuda:nccl"  # tensors on the CPU travel, too
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
 
 

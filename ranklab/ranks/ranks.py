@@ -42,13 +42,16 @@ LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 class Ranks:
     """`n` processes as the ranks of one process group.
 
-    backend, device: by default what fits: NCCL with a GPU for each rank, else Gloo.
+    backend, device: by default what fits: NCCL with a GPU for each rank, else Gloo. What a rank
+    makes lies on its device by default, and so does a tensor that comes to it; in the notebook
+    it lies on the CPU.
     timeout: seconds that a rank waits for another one before it gives up with an error. In MPI it
     cannot give up: the cell ends all the same, and the ranks need a restart.
     debug: PyTorch's own checks for collectives that do not match. Slow: never time with it.
     engines: the name of an ipyparallel launcher: "local", "mpi", "slurm", ...
 
-    The environment variable RANKLAB_RANKS, where set, replaces n.
+    The environment variable RANKLAB_RANKS, where set, replaces n; RANKLAB_DEVICE, cpu or cuda,
+    stands for the device where none is named.
     """
 
     def __init__(self, n=4, *, backend=None, device=None, timeout=20.0, debug=False, engines=None):
@@ -135,6 +138,7 @@ class Ranks:
         self.cluster, self.client = cluster.start(self._plan, self.folder, process_group.PRELOAD)
         replies.keep_unreadable(self.client)
         packing.by_value()
+        packing.know_devices(self._plan.devices)
         rounds.free_when_one_dies(self)
         self.view = self.client[:]
         self.view.block = True

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from ranklab.errors import ArgumentError
+from ranklab.start.devices import choose_device
 
 BACKENDS = ("gloo", "nccl", "mpi")
 ONE_MACHINE = ("ranklab", "local")  # launchers whose engines run beside the kernel
@@ -54,8 +55,7 @@ def plan(n, backend, device, timeout, debug, engines, replaced=0):
     if engines in ONE_MACHINE:
         _check_memory(world_size, replaced * MEMORY_PER_RANK)
     gpus = count_gpus()
-    backend = _backend(backend, device, world_size, gpus, engines)
-    devices = _devices(device, world_size, gpus)
+    backend, devices = _where(world_size, gpus, device, backend, engines)
     return Plan(world_size, backend, devices, _seconds(timeout), bool(debug), engines)
 
 
@@ -109,26 +109,30 @@ def _seconds(timeout):
     return float(timeout)
 
 
-def _backend(backend, device, world_size, gpus, engines):
-    on_cpu = device is not None and str(device).startswith("cpu")
-    if backend is None:
-        enough = engines in ONE_MACHINE and gpus >= world_size and not on_cpu
-        return "nccl" if enough else "gloo"
-    if backend not in BACKENDS:
+def _where(world_size, gpus, device, backend, engines):
+    """Return the backend and each rank's device."""
+    if backend not in (None, *BACKENDS):
         raise ArgumentError(
             f"backend={backend!r} is not known. There are: {', '.join(BACKENDS)}. "
             "Leave it out to get the one that fits this machine."
         )
-    if backend == "nccl" and engines in ONE_MACHINE and gpus < world_size:
+    here = engines in ONE_MACHINE  # else nobody knows yet how many ranks will share a host
+    if backend == "nccl" and here and gpus < world_size:
         raise ArgumentError(
             f"backend='nccl' needs a GPU for each of the {world_size} ranks, and torch finds "
             f"{gpus} here. Take backend='gloo'."
         )
-    if backend == "nccl" and on_cpu:
-        raise ArgumentError("backend='nccl' moves tensors between GPUs only. Take device='cuda'.")
     if backend == "mpi":
         _check_mpi()
-    return backend
+    wish = (str(device) if device is not None else None, backend or (None if here else "gloo"))
+    try:
+        found = [choose_device(rank, world_size, gpus, *wish) for rank in range(world_size)]
+    except ValueError as error:
+        raise ArgumentError(str(error)) from None
+    devices, backends = zip(*found, strict=True)
+    if backend == "nccl" and "cpu" in devices:
+        raise ArgumentError("backend='nccl' moves tensors between GPUs only. Take device='cuda'.")
+    return backends[0], devices
 
 
 def _check_mpi():
@@ -139,21 +143,6 @@ def _check_mpi():
             "backend='mpi': this build of torch has no MPI in it (the published ones never have). "
             "Take backend='gloo'; engines='mpi' starts the ranks by mpiexec all the same."
         )
-
-
-def _devices(device, world_size, gpus):
-    if device is None:
-        device = "cuda" if gpus else "cpu"
-    name, _, index = str(device).partition(":")
-    if name not in ("cpu", "cuda") or (index and not index.isdecimal()):
-        raise ArgumentError(f"device={device!r} is not known. There are: 'cpu' and 'cuda'.")
-    if name == "cpu":
-        return ("cpu",) * world_size
-    if gpus == 0:
-        raise ArgumentError(f"device={device!r}: torch finds no GPU here. Take device='cpu'.")
-    if index and int(index) >= gpus:
-        raise ArgumentError(f"device={device!r}: torch finds {gpus} GPU(s) here, counted from 0.")
-    return tuple(f"cuda:{index or rank % gpus}" for rank in range(world_size))
 
 
 def _check_memory(world_size, to_be_freed):

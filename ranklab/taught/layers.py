@@ -88,8 +88,9 @@ def decode(tokens):
 def windows(tokens, batch, context, seed):
     """Inputs and targets, (batch, context): windows of text, and one later."""
     g = torch.Generator().manual_seed(seed)
-    starts = torch.randint(len(tokens) - context, (batch, 1), generator=g)
-    rows = tokens[starts + torch.arange(context + 1)]
+    with torch.device("cpu"):  # where the generator is
+        starts = torch.randint(len(tokens) - context, (batch, 1), generator=g)
+        rows = tokens[starts + torch.arange(context + 1)]
     return rows[:, :-1], rows[:, 1:]
 
 
@@ -194,8 +195,8 @@ def drawn(name, sizes, seed=0):
         return torch.ones(sizes, dtype=torch.float64)
     number = zlib.crc32(f"{seed} {name}".encode())  # hash() differs by process
     g = torch.Generator().manual_seed(number)
-    scale = sizes[-1] ** -0.5  # so that outputs are about as large as inputs
-    return torch.randn(sizes, dtype=torch.float64, generator=g) * scale
+    value = torch.randn(sizes, dtype=torch.float64, generator=g, device="cpu")
+    return value * sizes[-1] ** -0.5  # outputs about as large as inputs
 
 
 def gpt(shape, first=0, last=None, seed=0, dtype=torch.float32):
@@ -285,6 +286,7 @@ def timed(passes, repeats):
             dist.barrier()
             clock, computing = time.perf_counter(), time.process_time()
             run()
+            torch.cuda.is_initialized() and torch.cuda.synchronize()
             computing = time.process_time() - computing
             dist.barrier()
             seconds.append((time.perf_counter() - clock, computing))
@@ -335,7 +337,7 @@ def generate(next_logits, prompt, length, seed=0):
     for _ in range(length):
         p = torch.softmax(next_logits(tokens).double().cpu(), -1)
         drawn = torch.multinomial(p, 1, generator=g)[None]
-        tokens = torch.cat([tokens, drawn], 1)
+        tokens = torch.cat([tokens, drawn.to(tokens)], 1)
     return decode(tokens[0].tolist())
 
 

@@ -120,7 +120,8 @@ def shares(n, epoch, batch, group=None):
     world_size, rank = dist.get_world_size(group), dist.get_rank(group)
     sampler = DistributedSampler(range(n), world_size, rank, drop_last=True)
     sampler.set_epoch(epoch)
-    mine, share = list(sampler), batch // world_size
+    with torch.device("cpu"):  # where the sampler's generator is
+        mine, share = list(sampler), batch // world_size
     return [mine[i : i + share] for i in range(0, len(mine) - share + 1, share)]
 
 
@@ -152,11 +153,11 @@ def set_random_states(states):
 
 def network(dropout=0.0, seed=0):
     """A small network for 8 x 8 pixels, in float64; one seed, one start."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)
         first, last = nn.Linear(64, 48), nn.Linear(48, 10)
-        layers = first, nn.Tanh(), nn.Dropout(dropout), last
-        return nn.Sequential(*layers).double()
+    layers = first, nn.Tanh(), nn.Dropout(dropout), last
+    return nn.Sequential(*layers).double().to(torch.get_default_device())
 
 
 def augmented(inputs):

@@ -27,12 +27,13 @@ class DigitsNet(nn.Module):
 
     def __init__(self, seed=0):
         super().__init__()
-        with torch.random.fork_rng(devices=[]):  # disturb nobody outside
-            torch.manual_seed(seed)
+        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+            torch.default_generator.manual_seed(seed)  # as before outside
             self.first = nn.Conv2d(1, 8, 3, padding=1, bias=False)
             self.second = nn.Conv2d(8, 16, 3, padding=1, bias=False)
             self.hidden = nn.Linear(16 * 4 * 4, 64, bias=False)
             self.last = nn.Linear(64, 10, bias=False)
+        self.to(torch.get_default_device())
 
     def forward(self, x):
         """x: (batch, 64) pixels. Returns (batch, 10), a number for a digit."""

@@ -351,7 +351,7 @@ def split_norm(parameters, group=None, device=None):
     calls it, too; device: where it is on a GPU.
     """
     parameters = list(parameters)
-    device = device or (parameters[0].device if parameters else "cpu")
+    device = device or (parameters[0].device if parameters else None)
     squares = torch.zeros(2, dtype=torch.float64, device=device)
     for p in parameters:
         if p.grad is not None:

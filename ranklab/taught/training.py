@@ -39,10 +39,11 @@ class MLP(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList()
         for place, (n_in, n_out) in enumerate(pairwise(sizes)):
-            layer = nn.Linear(n_in, n_out, bias=False)
+            layer = nn.Linear(n_in, n_out, bias=False, device="cpu")
             generator = torch.Generator().manual_seed(1000 * seed + place)
             nn.init.kaiming_uniform_(layer.weight, generator=generator)
             self.layers.append(layer)
+        self.to(torch.get_default_device())  # drawn on the CPU, as everywhere
 
     def forward(self, x):
         """x: (batch, sizes[0]). Returns (batch, sizes[-1]), for each class."""
@@ -67,7 +68,7 @@ def evaluate(model, X, y):
 def order_of_epoch(epoch, n, seed):
     """Return the numbers of n samples, in the random order of an epoch."""
     generator = torch.Generator().manual_seed(1000003 * seed + epoch)
-    return torch.randperm(n, generator=generator)
+    return torch.randperm(n, generator=generator, device="cpu")
 
 
 def samples_of_step(step, n, batch_size, seed=0):
@@ -108,7 +109,7 @@ def split(X, y, share=0.1, seed=0):
     Every sample is in exactly one of the two.
     """
     generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(X), generator=generator)
+    order = torch.randperm(len(X), generator=generator, device="cpu")
     test, train = order.tensor_split([round(share * len(X))])
     return (X[train], y[train]), (X[test], y[test])
 

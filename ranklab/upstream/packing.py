@@ -20,6 +20,7 @@ import cloudpickle
 from ipyparallel.serialize import canning, serialize
 
 _own, _received = WeakSet(), WeakSet()  # classes that were packed, and unpacked, in this process
+_moving = False  # do tensors leave the device that they lie on?
 
 
 def by_value():
@@ -35,6 +36,18 @@ def by_value():
     canning.can_map.pop(type, None)  # leaves classes to the pickler
     canning.can_map[FunctionType] = _canned
     canning.CannedArray.get_object = _writable
+
+
+def know_devices(devices):
+    """Let tensors arrive where the receiver makes its own, if a rank has a device but the CPU.
+
+    devices: the names of all ranks' devices. To be called in each of the processes.
+
+    Without it: a tensor from a GPU comes to a notebook that may have none, and what is pushed to a
+    rank with a GPU lies on its CPU.
+    """
+    global _moving
+    _moving = any(name != "cpu" for name in devices)
 
 
 def _dumps(value, protocol):
@@ -59,7 +72,13 @@ class _Pickler(cloudpickle.Pickler):
 
     dispatch_table: ClassVar = ChainMap(AS_BEFORE, cloudpickle.Pickler.dispatch_table)
 
+    def __init__(self, file, protocol):
+        super().__init__(file, protocol)
+        self.on_cpu = {}  # id -> tensor, of those that stand for others
+
     def reducer_override(self, thing):
+        if _moving and _is_plain_tensor(thing) and id(thing) not in self.on_cpu:
+            return self._moved(thing)
         reduced = super().reducer_override(thing)
         if not isinstance(reduced, tuple) or len(reduced) != 6:  # goes by its name
             return reduced
@@ -75,6 +94,22 @@ class _Pickler(cloudpickle.Pickler):
         if thing not in _received:
             _own.add(thing)
         return make, arguments, (set_state, state), None, None, _complete
+
+    def _moved(self, tensor):
+        """Pack a tensor from the CPU; PyTorch puts it on the default device of whoever unpacks."""
+        import torch
+
+        if tensor.requires_grad:
+            return torch.Tensor.requires_grad_, (tensor.detach(),)
+        copy = tensor.detach().cpu()
+        self.on_cpu[id(copy)] = copy
+        return torch.as_tensor, (copy,)
+
+
+def _is_plain_tensor(thing):
+    """Is it one that holds its own numbers? Parameters, modules, ... are made of such."""
+    torch = sys.modules.get("torch")
+    return torch is not None and type(thing) is torch.Tensor and not vars(thing)
 
 
 def _function(code, name, defaults, closure):

@@ -15,6 +15,7 @@ import ipyparallel as ipp
 import numpy
 import psutil
 import pytest
+import torch
 from borrowed import Borrowed, answer_to, cell, ranks
 
 from ranklab.doctor import REQUEST
@@ -105,6 +106,40 @@ class Printed:
 
     def __exit__(self, *_):
         self.text, sys.stdout = sys.stdout.getvalue(), self._before
+
+
+@HERE.tries(packing.know_devices)
+def _(ranks):
+    """`meta` takes the place of a card. What a cell or a call makes lies there, for both run in the
+    thread that has set it, and so does what comes; what is pulled lies on the CPU."""
+
+    def on(name):
+        import sys
+
+        import torch
+
+        torch.set_default_device(name)
+        sys.modules["ranklab.upstream.packing"].know_devices((name or "cpu",))
+
+    def devices(given):
+        return [str(given.device), str(torch.zeros(1).device)]
+
+    x = torch.ones(2)
+    try:
+        ranks.run(on, "meta")
+        packing.know_devices(("cpu", "meta"))
+        ranks["x"] = x
+        ranks.view.execute(
+            "import torch; made = [str(d) for d in (x.device, torch.ones(1).device)]"
+        )
+        ranks.view.execute("y = torch.ones(2, device='cpu')")
+        assert ranks["made"] == ranks.run(devices, x) == [["meta", "meta"]] * 2
+        assert all(torch.equal(y, x) for y in ranks["y"])
+    finally:
+        ranks.run(on, None)
+        packing.know_devices(("cpu",))
+    ranks["x"] = x
+    assert torch.equal(ranks["x"][0], x)
 
 
 @HERE.tries(packing.by_value)

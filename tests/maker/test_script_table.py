@@ -173,9 +173,38 @@ def test_the_ranks_cell_is_the_preamble():
     text = whole(IMPORTS, 'ranks = Ranks(3, backend="gloo", device="cpu", timeout=5, debug=True)')
     assert 'os.environ.get("RANKLAB_RANKS", "3")' in text
     assert "timedelta(seconds=5)" in text
-    assert "choose_device(device='cpu', backend='gloo')" in text
+    assert 'device, backend = torch.device("cpu"), "gloo"' in text and "choose_device" not in text
     assert "dist.set_debug_level_from_env()" in text
     assert "Ranks(" not in text and "import ranklab" not in text
+
+
+FOLLOWING = IMPORTS, "ranks = Ranks(4)", "import torch"
+
+
+def test_ranks_without_a_device_take_the_gpus_that_are_there():
+    text = whole(*FOLLOWING, "%%px\nx = torch.ones(2)", 'xs = ranks["x"]\nprint(xs[0])')
+    assert "\n# The ranks use the GPUs that are there; RANKLAB_DEVICE=cpu (or cuda)" in text
+    assert "device, backend = choose_together()\n" in text
+    assert "    torch.set_default_device(device)  #" in text  # the kernel makes no tensor
+    assert "play(" not in text and "pickle" not in text
+    assert 'unpacked(data, "cpu")' in text
+
+
+@pytest.mark.parametrize(
+    ("kernel", "makes"),
+    [
+        ("y = torch.zeros(2)", True),
+        ("def f():\n    return torch.rand(2)\n\ny = f()", True),
+        ("model = torch.nn.Linear(2, 2)", True),
+        ('y = torch.stack(ranks["x"])', False),
+        ('print(max(ranks["x"]))', False),
+        ("def f():\n    return torch.rand(2)\n", False),
+    ],
+)
+def test_rank_0_has_two_devices_where_the_kernel_makes_tensors(kernel, makes):
+    text = whole(*FOLLOWING, "%%px\nx = torch.ones(2)", kernel, "%%px\ny = x")
+    assert makes == ('play("kernel")\n' in text) == ('play("ranks")\n' in text)
+    assert makes == ("torch.set_default_device(device if rank else None)" in text)
 
 
 def test_the_ranks_themselves_shown():

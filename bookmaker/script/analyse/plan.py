@@ -19,6 +19,7 @@ from bookmaker.script.analyse.imports import Imports, imported_inside
 from bookmaker.script.analyse.lab import Lab, find_ranks
 from bookmaker.script.analyse.randomness import needs_two_streams
 from bookmaker.script.analyse.sides import DEFINITIONS, Sides, sides
+from bookmaker.script.analyse.tensors import Tensors
 from bookmaker.script.parts import FIXED, HELPERS, IMPORTS, PARTS
 from bookmaker.script.read.cells import Cell
 from bookmaker.script.read.scopes import is_import, names_in, origin
@@ -33,9 +34,9 @@ class Plan:
 
     two_streams, apart: whether rank 0 has two streams of random numbers, and the names of which it
     has two values: the kernel's and the ranks'. apart_code: those that are functions or classes.
-    apart_in_code: whether functions, which may run anywhere, use any. own: what the ranks have by
-    an import from the chapter's own taught code. renamed: names of the preamble's own that the
-    notebook uses -> what the script calls them.
+    apart_in_code: whether functions, which may run anywhere, use any. tensors: which code makes
+    some. own: what the ranks have by an import from the chapter's own taught code. renamed: names
+    of the preamble's own that the notebook uses -> what the script calls them.
     """
 
     cells: list[Cell]
@@ -51,6 +52,7 @@ class Plan:
     apart: set[str] = field(default_factory=set)
     apart_code: set[str] = field(default_factory=set)
     apart_in_code: bool = False
+    tensors: Tensors = field(default_factory=Tensors)
     own: dict[str, ast.stmt | None] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)
 
@@ -58,6 +60,22 @@ class Plan:
     def by_mpi(self) -> bool:
         """Whether the ranks have to be started by mpiexec, for they talk through MPI."""
         return self.mpi and self.lab.has_ranks and self.lab.settings["engines"] == "mpi"
+
+    @property
+    def on_cards(self) -> bool:
+        """Whether the device of a rank may be a GPU."""
+        device = self.lab.settings["device"] or ""
+        return self.lab.has_ranks and not device.startswith("cpu")
+
+    @property
+    def two_devices(self) -> bool:
+        """Whether rank 0 may make tensors as the kernel, on the CPU, and as a rank, on a GPU."""
+        return self.on_cards and self.tensors.in_kernel
+
+    @property
+    def plays(self) -> bool:
+        """Whether rank 0 has something twice: the kernel's and the ranks'."""
+        return bool(self.two_streams or self.apart or self.two_devices)
 
     @property
     def known_everywhere(self) -> set[str]:
@@ -109,6 +127,7 @@ def _find_parts(plan: Plan, found: Sides) -> None:
     if lab.has_ranks:
         plan.own = own_taught.needed(lab.own, cells)
         imported = {"torch": "torch", **imports.names}
+        plan.tensors = Tensors.found(cells, imported, imports.inlined)
         plan.two_streams = needs_two_streams(cells, imported, lab.ranks)
         plan.apart = apart(found, imports, lab, set(plan.own))
         plan.apart_code = plan.apart & code(found)

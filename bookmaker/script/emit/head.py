@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from bookmaker.script.analyse.plan import Plan
 from bookmaker.script.emit.import_section import packages
 
+DEVICE = "The ranks use the GPUs that are there; RANKLAB_DEVICE=cpu (or cuda) decides otherwise."
+
 
 @dataclass(frozen=True)
 class Title:
@@ -50,4 +52,5 @@ def _how_to_run(plan: Plan, name: str) -> list[str]:
     return [
         f"Run it on {n} ranks, or on another number of them, in one of these ways:",
         *(f"    {way}" for way in ways),
+        *([DEVICE] if plan.lab.settings["device"] is None else []),
     ]

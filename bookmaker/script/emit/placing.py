@@ -45,16 +45,17 @@ def _parts(step: Step, mentions: dict[int, set[str]]) -> list[str]:
         step.used.add("result")
     if starts_processes(imports.names) and not step.plan.program:  # which says when it begins
         step.used.add("hide_file")
-    parts = preamble.needed(step.used, step.plan, plots=bool(step.draws))
-    for statement in preamble.imports(parts, step.plan):
+    plots = bool(step.draws)
+    parts = preamble.needed(step.used, step.plan, plots)
+    for statement in preamble.imports(parts, step.plan, plots):
         imports.add(statement)
     return [part for part in parts if part != preamble.BEFORE_PACKAGES]
 
 
 def _blocks(parts: list[str], step: Step, first: int) -> list[Block]:
-    plan = step.plan
+    plan, plots = step.plan, bool(step.draws)
     blocks = [
-        Block(preamble.text(part, plan), before=_first_use(part, parts, step, first))
+        Block(preamble.text(part, plan, plots), before=_first_use(part, parts, step, first))
         for part in parts
     ]
     at = next((i for i, part in enumerate(parts) if part in ("look", "agg")), len(blocks))
@@ -71,7 +72,7 @@ def _first_use(part: str, parts: list[str], step: Step, first: int) -> int | Non
     if part in ("look", "agg"):
         draws = (cell.place.number for cell in step.plan.cells if cell.mentions & step.draws)
         return min(draws, default=None)
-    return step.first_used.get(preamble.general(part))
+    return step.first_used.get(part)
 
 
 def _places(blocks: list[Block], mentions: dict[int, set[str]]) -> list[int]:

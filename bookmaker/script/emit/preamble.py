@@ -1,42 +1,52 @@
 """The preamble of a script: the parts of `template.py` that it needs, and no others."""
 
+import ast
 import io
 import re
 import tokenize
 
 from bookmaker.script.analyse.lab import DEFAULTS, MEASURES
 from bookmaker.script.analyse.plan import Plan
-from bookmaker.script.parts import HELPERS, IMPORTS, NAMES, PARTS
+from bookmaker.script.parts import HELPERS, IMPORTS, NAMES, PARTS, kept
+from bookmaker.script.read.scopes import names_in
 
 # These do something when they run; all others are definitions, and stand where they are needed.
-AT_THE_TOP = {"one_process", "never_mpi", "launch_by_mpi", "launch", "join", "hide_file"}
-AT_THE_TOP |= {"play_streams", "play_apart", "play_both"}
+AT_THE_TOP = {"one_process", "never_mpi", "launch_by_mpi", "launch", "join", "hide_file", "play"}
 # This one starts the ranks before a package is imported, for to import mpi4py is to start MPI.
 BEFORE_PACKAGES = "start_by_mpi"
-# Of some parts there are several: what a translation asks for is one of them.
-_AS_KERNEL = {"from_rank_0": "from_rank_0_as_kernel", "in_step": "in_step_as_kernel"}
-_GENERAL = {"may_fail_alone": "may_fail", "show_figure": "show"}
-_GENERAL |= {"to_rank_0_as_ranks": "to_rank_0"}
-_GENERAL |= {special: part for part, special in _AS_KERNEL.items()}
-_GENERAL |= dict.fromkeys(("play_streams", "play_apart", "play_both"), "play")
+
+
+def words(plan: Plan, plots: bool) -> set[str]:
+    """What is true of a script, of the words behind `#:` in the template."""
+    true = {
+        "ranks": plan.lab.has_ranks,
+        "plots": plots,
+        "cards": plan.on_cards,  # a rank's device may be one
+        "play": plan.plays,  # the kernel and the ranks have each of their own: ...
+        "draws": plan.two_streams,
+        "apart": plan.apart,
+        "code": plan.apart_code,
+        "devices": plan.two_devices,
+    }
+    return {word for word, holds in true.items() if holds}
 
 
 def needed(used: set[str], plan: Plan, plots: bool) -> list[str]:
     """The parts that a script needs, in the order in which they stand in it."""
-    lab = plan.lab
-    parts = _launch(plan)
-    parts |= used - {"play"} | ({"play_streams"} if plan.two_streams or plan.apart else set())
+    lab, true = plan.lab, words(plan, plots)
+    parts = _launch(plan) | used | ({"play"} if plan.plays else set())
     parts |= {"look" if lab.used else "agg"} if plots else set()
     todo = list(parts)
     while todo:
-        part = _variant(todo.pop(), plan, plots)
-        names = NAMES[part]
+        names = _names(_filled(kept(todo.pop(), true), plan))
         more = {_home(name) for name in (names.reads | names.later) & HELPERS - names.binds}
-        if part == "from_rank_0_as_kernel" and plan.apart_code:
-            more.add("packed")
         todo += more - parts
         parts |= more
-    return [name for name in PARTS if name in {_variant(part, plan, plots) for part in parts}]
+    return [name for name in PARTS if name in parts]
+
+
+def _names(text: str):
+    return names_in(*ast.parse(text).body)
 
 
 def _launch(plan: Plan) -> set[str]:
@@ -48,50 +58,33 @@ def _launch(plan: Plan) -> set[str]:
     return {"launch", "join"} | ({"never_mpi"} if plan.mpi else set())
 
 
-def _variant(part: str, plan: Plan, plots: bool) -> str:
-    """Which of the parts that bind the same name a script needs."""
-    if part == "may_fail" and not plan.lab.has_ranks:
-        return "may_fail_alone"
-    if part == "to_rank_0" and plan.apart_code:
-        return "to_rank_0_as_ranks"
-    if part in _AS_KERNEL and (plan.two_streams or plan.apart):
-        return _AS_KERNEL[part]
-    if part == "play_streams" and plan.apart:
-        return "play_both" if plan.two_streams else "play_apart"
-    return "show_figure" if part == "show" and plots else part
-
-
 def _home(name: str) -> str:
     """The part that binds a name."""
     return next(part for part, names in NAMES.items() if name in names.binds | names.later_binds)
 
 
-def text(part: str, plan: Plan) -> str:
+def text(part: str, plan: Plan, plots: bool = False) -> str:
     """A part as it stands in the script, with the notebook's settings."""
-    return renamed(_filled(PARTS[part], plan), plan.renamed)
-
-
-def general(part: str) -> str:
-    """The name by which a translation asks for a part, of which there may be two."""
-    return _GENERAL.get(part, part)
+    return renamed(_filled(kept(part, words(plan, plots)), plan), plan.renamed)
 
 
 def _filled(text: str, plan: Plan) -> str:
     settings = {**DEFAULTS, **plan.lab.settings}
     text = text.replace('"N"', f'"{settings["n"]}"')
     text = text.replace("seconds=TIMEOUT", f"seconds={settings['timeout']:g}")
-    wishes = [f"{key}={settings[key]!r}" for key in ("device", "backend") if settings[key]]
-    text = text.replace("choose_device(DEVICE, BACKEND)", f"choose_device({', '.join(wishes)})")
+    wishes = [f", {key}={settings[key]!r}" for key in ("device", "backend") if settings[key]]
+    text = text.replace(", DEVICE, BACKEND)", f"{''.join(wishes)})")
+    text = text.replace("(DEVICE), BACKEND", f'("cpu"), "{settings["backend"] or "gloo"}"')
     text = text.replace("APART = NAMES", f"APART = {_listed(plan.apart)}")
     text = text.replace("APART_CODE = NAMES", f"APART_CODE = {_listed(plan.apart_code)}")
     if plan.apart_code:
-        text = text.replace("pickle.dumps(make())", "packed(make())")
+        text = text.replace("(make())", "(one_named(make()))")
     if settings["debug"]:
         text = text.replace(
-            "device, backend = choose",
+            "store = next(",
             'os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"\n'
             "dist.set_debug_level_from_env()\n"
-            "device, backend = choose",
+            "store = next(",
         )
     return text
 
@@ -102,8 +95,8 @@ def _listed(names: set[str]) -> str:
 
 def renamed(text: str, names: dict[str, str]) -> str:
     """The text with names of the preamble's own replaced, where the notebook uses them."""
-    if not names:
-        return text
+    parameters = {n.arg for n in ast.walk(ast.parse(text)) if isinstance(n, ast.arg)}
+    names = {name: new for name, new in names.items() if name not in parameters}
     lines = text.splitlines(keepends=True)
     tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
     for token in reversed(tokens):
@@ -122,11 +115,12 @@ def _is_keyword(lines: list[str], token) -> bool:
     return before.endswith(".") or bool(re.match(r"=[^=]", after))
 
 
-def imports(parts: list[str], plan: Plan) -> list[str]:
+def imports(parts: list[str], plan: Plan, plots: bool) -> list[str]:
     """The import statements that these parts need."""
     names = set()
     for part in parts:
-        names |= NAMES[part].reads | NAMES[part].later
+        found = _names(_filled(kept(part, words(plan, plots)), plan))
+        names |= found.reads | found.later
     statements = []
     for name, statement in IMPORTS.items():
         if name in names:

@@ -120,9 +120,11 @@ class Step:
         self.waiting = Waiting()
 
     def play(self, part: str, *code: ast.AST) -> list[Piece]:
-        """Let rank 0 go on as the kernel, or as a rank: with the random numbers of that part, and
-        its own of the names that are apart; if any of this could matter to the code."""
-        if self.playing == part or not (self.plan.two_streams or self.apart_in(*code)):
+        """Let rank 0 go on as the kernel, or as a rank, with what that part has of its own: a
+        stream of random numbers, names that are apart, a default device; if it could matter."""
+        plan = self.plan
+        on_device = plan.two_devices and (part == "ranks" or plan.tensors.made_by(*code))
+        if self.playing == part or not (plan.two_streams or self.apart_in(*code) or on_device):
             return []
         self.playing = part
         return [layout.line(f'{self.use("play")}("{part}")', everywhere=part == "ranks")]

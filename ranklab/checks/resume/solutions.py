@@ -36,8 +36,8 @@ class Dealer:
         if self.dealt + batch > self.n:
             self.epoch, self.dealt = self.epoch + 1, 0
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        order = torch.randperm(self.n, generator=generator).tolist()
-        whole = order[self.dealt : self.dealt + batch]
+        order = torch.randperm(self.n, generator=generator, device="cpu")
+        whole = order[self.dealt : self.dealt + batch].tolist()
         self.dealt += batch
         return whole[self.rank :: self.world_size]
 
