@@ -665,9 +665,9 @@ if rank == 0:
     except RecursionError as error:
         print(type(error).__name__)
 
-# It does not: Python lets calls nest about 1,000 deep. A list of what is still to be
-# done has no such limit. A node goes back on it below its sources; when it comes off
-# again, they are all done.
+# It does not: Python lets calls nest about 1,000 deep. A list of what is to be done has
+# no such limit. A node goes back on it below its sources; when it comes off again, they
+# are done.
 
 
 def topological(output):
@@ -837,9 +837,9 @@ if rank == 0:
               for at in np.ndindex(4, 4)]
     assert np.allclose(slopes, ours[0].grad.ravel(), rtol=0, atol=1e-8)
 
-# It is slow, two forward passes for a single entry, and rounding and the step cost it
-# about half of the digits. But it shares no code with what it tests. Whoever writes an
-# operation writes this test, too.
+# It is slow, two forward passes for a single entry, and rounding and the step cost it a
+# third of the digits or more. But it shares no code with what it tests. Whoever writes
+# an operation writes this test, too.
 
 # --- A convolution is a matrix product ------------------------------------------------
 
@@ -2245,8 +2245,8 @@ def init(comm=None, framework="numpy"):
     return World.talk.rank, World.talk.device
 
 
-# `World` holds what a rank knows of the others; `Arrays`, and `Shares` below, only do
-# its bookkeeping. An exception on one rank would leave the others waiting (chapter 9):
+# `World` holds what a rank knows of the others; `Arrays` and `Shares` do its
+# bookkeeping. An exception on one rank would leave the others waiting (chapter 9):
 # `end_all` shows it, and ends them all. `OverTorch` does the same for PyTorch's
 # tensors, over NCCL or Gloo. MPI then only tells the ranks where to meet, and carries
 # what is neither gradient nor weight.
@@ -2564,10 +2564,11 @@ if rank == 0:
 
 # --- One buffer for all gradients -----------------------------------------------------
 
-# A step of ResNet-9 sends (n_tensors) messages, most of them small, and each pays its
-# latency. Chapter 12 copied gradients into buckets. Here a leaf copies its gradient in
-# any case, into memory of its own. Let that memory be the message, and the second copy
-# is gone. That is what `into` is for; in DDP it is `gradient_as_bucket_view=True`.
+# A step of ResNet-9 makes (n_tensors) all-reduces, most of them small, and each pays
+# the latency of its rounds. Chapter 12 copied gradients into buckets. Here a leaf
+# copies its gradient in any case, into memory of its own. Let that memory be the
+# message, and the second copy is gone. That is what `into` is for; in DDP it is
+# `gradient_as_bucket_view=True`.
 
 
 class OneBuffer:
