@@ -1,0 +1,262 @@
+"""A GPU as far as PyTorch lets one pretend: what lies on the wrong device is found without a card.
+
+After `on()`, torch finds a GPU here. Its memory is the CPU's: a tensor made there has a mark on its
+storage, and so has what is computed from it. To mix marked tensors with others, to hand them to
+NumPy, or to draw them from a generator of the CPU is the error that it is on a GPU. As there, random
+numbers are others than on the CPU. There are no streams, no NCCL, and no other rounding.
+"""
+
+import atexit
+import contextlib
+import os
+import threading
+
+import torch
+from torch.utils import _device
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+CPU, CARD = torch.device("cpu"), torch.device("cuda:0")
+BOTH = "Expected all tensors to be on the same device, but found at least two devices, {} and cpu!"
+NUMPY = "can't convert {} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host "
+# They take tensors of the CPU beside those of a GPU: to copy, and as indices.
+MIXING = {"copy_", "_foreach_copy_", "index", "index_put", "index_put_", "set_", "barrier"}
+# In these, Gloo reads and writes the memory of the host only.
+OF_THE_HOST = {"send", "recv_", "recv_any_source_", "allreduce_coalesced_"}
+OF_THE_HOST |= {"allgather_coalesced_", "allgather_into_tensor_coalesced_"}
+
+made = dict.fromkeys(("cpu", "cuda"), 0)  # how many tensors were made there, of nothing
+_cpu_draws, _card_draws = torch.default_generator, torch.Generator()
+_storage, _really = torch._C.TensorBase.untyped_storage, torch._C.TensorBase
+_generator = torch.Generator
+
+
+class Generator(_generator):
+    """Random numbers, on the CPU or on the pretended GPU. Its seed tells (PyTorch forgets more)."""
+
+    def __new__(cls, device="cpu"):
+        own = super().__new__(cls)
+        own.card = is_card(device)
+        return own.manual_seed(own.initial_seed())
+
+    device = property(lambda self: place_of(self))
+
+    def manual_seed(self, seed):
+        super().manual_seed(there(seed) if self.card else seed)
+        return self
+
+
+def there(seed):
+    """What a seed is on the pretended GPU, where numbers are others than on the CPU."""
+    return (seed + 77) | 2**62
+
+
+def place_of(generator):
+    """Where a generator draws."""
+    return CARD if generator.initial_seed() & 2**62 else CPU
+
+
+def is_card(device):
+    """Whether this device, or the name of one, is a GPU."""
+    return device is not None and torch.device(device).type == "cuda"
+
+
+def on_card(tensor):
+    """Whether this tensor lies on the pretended GPU."""
+    try:
+        return hasattr(_storage(tensor), "on_card")
+    except (NotImplementedError, RuntimeError):  # such as a DTensor
+        return is_card(_really.device.__get__(tensor))
+
+
+def marked(value):
+    """Put all tensors of this value onto the pretended GPU; return it."""
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, torch.Tensor):
+            _storage(leaf).on_card = True
+    return value
+
+
+class Pretended(TorchDispatchMode):
+    """What each operation does about marks."""
+
+    @classmethod
+    def _should_skip_dynamo(cls):
+        return False  # else torch imports its compiler
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs, name = dict(kwargs or {}), func.overloadpacket.__name__
+        leaves = tree_leaves((args, kwargs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        if any(type(t).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for t in tensors):
+            return NotImplemented  # a DTensor: its parts will come
+        marks = [on_card(t) for t in tensors]
+        to_card = is_card(kwargs["device"]) if kwargs.get("device") else any(marks)
+        if any(marks) and name not in MIXING:
+            self._check(func, name, tensors, marks)
+        draws = torch.Tag.nondeterministic_seeded in func.tags
+        for leaf in leaves:
+            if isinstance(leaf, _generator):
+                draws = False
+                if to_card != is_card(place_of(leaf)):
+                    kinds = ("cuda", "cpu") if to_card else ("cpu", "cuda")
+                    words = "Expected a '{}' device type for generator but found '{}'"
+                    raise RuntimeError(words.format(*kinds))
+        if kwargs.get("device"):
+            kwargs["device"] = CPU
+        if not tensors and func.namespace == "aten":
+            made["cuda" if to_card else "cpu"] += 1
+        with _drawn_there() if to_card and draws else contextlib.nullcontext():
+            result = func(*args, **kwargs)
+        if to_card and func.namespace != "c10d" and name not in MIXING - {"index", "index_put"}:
+            marked(result)
+        return result
+
+    def _check(self, func, name, tensors, marks):
+        of_c10d = func.namespace == "c10d"
+        others = [t for t, mark in zip(tensors, marks, strict=True) if not mark]
+        if any(t.dim() or of_c10d or name.endswith("_") and t is tensors[0] for t in others):
+            raise RuntimeError(f"{BOTH.format(CARD)} (when calling {func})")
+        if of_c10d and name in OF_THE_HOST:
+            raise RuntimeError(f"Gloo, {name}: Bad address")
+
+
+@contextlib.contextmanager
+def _drawn_there():
+    before = _cpu_draws.get_state()
+    _cpu_draws.set_state(_card_draws.get_state())
+    try:
+        yield
+    finally:
+        _card_draws.set_state(_cpu_draws.get_state())
+        _cpu_draws.set_state(before)
+
+
+class _Copied(torch.autograd.Function):
+    """A copy on the other device; its gradient goes back."""
+
+    @staticmethod
+    def forward(ctx, tensor):
+        with _disable_current_modes():  # and so without a mark
+            copy = tensor.detach().clone()
+        return copy if on_card(tensor) else marked(copy)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return _Copied.apply(gradient)
+
+
+def _moved(tensor, place):
+    """This tensor on the CPU or on the pretended GPU: a copy, if it is not there."""
+    return tensor if on_card(tensor) == is_card(place) else _Copied.apply(tensor)
+
+
+def _to(tensor, *args, **kwargs):
+    wanted = kwargs.get("other", args[0] if args else None)
+    if isinstance(wanted, torch.Tensor):
+        place, dtype = wanted.device, wanted.dtype
+        kwargs.pop("other", None)
+        args = (dtype, *args[1:])
+    else:
+        copy, layout = kwargs.pop("copy", False), kwargs.get("memory_format")
+        place, dtype, _, _ = torch._C._nn._parse_to(*args, **kwargs)
+        args, kwargs = ((dtype,) if dtype else ()), {"copy": True} if copy else {}
+        kwargs |= {"memory_format": layout} if layout else {}
+    moved = _moved(tensor, place) if place is not None else tensor
+    return _really.to(moved, *args, **kwargs) if args or kwargs else moved
+
+
+def _numpy(tensor, plainly):
+    if on_card(tensor):
+        raise TypeError(NUMPY.format(CARD) + "memory first.")
+    return plainly()
+
+
+def _of_data(make):
+    """torch.tensor and such, which look at their data themselves."""
+
+    def of_data(data, *args, device=None, **kwargs):
+        if device is None:
+            known = isinstance(data, torch.Tensor) and make is not torch.tensor
+            device = data.device if known else torch.empty(0).device
+        if isinstance(data, torch.Tensor) and make is not torch.tensor:
+            return _to(data, device, *[kwargs["dtype"]] if kwargs.get("dtype") else ())
+        made["cuda" if is_card(device) else "cpu"] += 1
+        tensor = make(data, *args, device="cpu", **kwargs)
+        return marked(tensor) if is_card(device) else tensor
+
+    return of_data
+
+
+def _new_tensor(tensor, data, *, device=None, **kwargs):
+    kwargs.setdefault("dtype", tensor.dtype)
+    return torch.tensor(data, device=device or tensor.device, **kwargs)
+
+
+def _seed(seed):
+    _card_draws.manual_seed(there(seed))
+
+
+def on():
+    """From here on, torch finds a GPU; in this thread, and in those that are started."""
+    tensor, plain_numpy, plain_array = torch.Tensor, torch.Tensor.numpy, torch.Tensor.__array__
+    deep = tensor.__deepcopy__
+    _device._device_constructors()  # it keeps what these functions are now
+    for name in ("tensor", "as_tensor", "asarray"):
+        setattr(torch, name, _of_data(getattr(torch, name)))
+    tensor.device = property(lambda x: CARD if on_card(x) else _really.device.__get__(x))
+    tensor.is_cuda = property(on_card)
+    tensor.get_device = lambda x: 0 if on_card(x) else -1
+    tensor.to, tensor.new_tensor = _to, _new_tensor
+    tensor.cpu = lambda x, **_: _moved(x, CPU)
+    tensor.cuda = lambda x, *_, **__: _moved(x, CARD)
+    tensor.numpy = lambda x, **how: _numpy(x, lambda: plain_numpy(x, **how))
+    tensor.__array__ = lambda x, *a, **how: _numpy(x, lambda: plain_array(x, *a, **how))
+
+    def copied(x, memo):
+        known = id(x) in memo
+        copy = deep(x, memo)
+        return marked(copy) if on_card(x) and not known else copy
+
+    tensor.__deepcopy__ = copied
+    torch.Generator = torch._C.Generator = Generator
+    cuda = torch.cuda
+    answers = {"is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0}
+    answers["get_device_capability"] = (8, 0)
+    answers |= dict.fromkeys(("set_device", "synchronize", "empty_cache", "_lazy_init"))
+    for name, answer in answers.items():
+        setattr(cuda, name, lambda *_, answer=answer: answer)
+    cuda.manual_seed, cuda.manual_seed_all = _seed, lambda seed: _seed(seed)
+    cuda.get_rng_state = lambda *_: _card_draws.get_state()
+    cuda.set_rng_state = lambda state, *_: _card_draws.set_state(state)
+    torch.serialization.register_package(
+        5,
+        lambda storage: "cuda:0" if hasattr(storage, "on_card") else None,
+        _placed,
+    )
+    _seed(0)
+    Pretended().__enter__()
+    run = threading.Thread.run
+
+    def run_pretended(thread):
+        with Pretended():
+            run(thread)
+
+    threading.Thread.run = run_pretended
+
+
+def _placed(storage, location):
+    if is_card(location):
+        storage.on_card = True
+        return storage
+    return None
+
+
+def say_at_the_end():
+    """Let every rank of a script say how many tensors it has made where."""
+
+    def say():
+        if "RANK" in os.environ:
+            print(f"tensors_on_card_{os.environ['RANK']} = {made['cuda']}", flush=True)
+
+    atexit.register(say)
