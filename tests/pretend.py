@@ -8,6 +8,7 @@ numbers are others than on the CPU. There are no streams, no NCCL, and no other 
 
 import atexit
 import contextlib
+import functools
 import os
 import threading
 
@@ -115,6 +116,8 @@ class Pretended(TorchDispatchMode):
     def _check(self, func, name, tensors, marks):
         of_c10d = func.namespace == "c10d"
         others = [t for t, mark in zip(tensors, marks, strict=True) if not mark]
+        if func._overloadname == "out":  # into DDP's buckets, which it makes in C++
+            others = [t for t in others if t is not tensors[-1]]
         if any(t.dim() or of_c10d or name.endswith("_") and t is tensors[0] for t in others):
             raise RuntimeError(f"{BOTH.format(CARD)} (when calling {func})")
         if of_c10d and name in OF_THE_HOST:
@@ -151,19 +154,23 @@ def _moved(tensor, place):
     return tensor if on_card(tensor) == is_card(place) else _Copied.apply(tensor)
 
 
-def _to(tensor, *args, **kwargs):
-    wanted = kwargs.get("other", args[0] if args else None)
-    if isinstance(wanted, torch.Tensor):
-        place, dtype = wanted.device, wanted.dtype
-        kwargs.pop("other", None)
-        args = (dtype, *args[1:])
-    else:
-        copy, layout = kwargs.pop("copy", False), kwargs.get("memory_format")
-        place, dtype, _, _ = torch._C._nn._parse_to(*args, **kwargs)
-        args, kwargs = ((dtype,) if dtype else ()), {"copy": True} if copy else {}
-        kwargs |= {"memory_format": layout} if layout else {}
+def _parsed(*args, parse=torch._C._nn._parse_to, **kwargs):
+    """What is asked of `to`: device, type, whether it may take time, memory format."""
+    like = kwargs.pop("other", None)
+    args = args if like is None else (like, *args)
+    found = parse(*args, **kwargs)
+    if args and isinstance(args[0], torch.Tensor):
+        found = (args[0].device, *found[1:])
+    return found
+
+
+def _to(tensor, *args, copy=False, **kwargs):
+    place, dtype, _, layout = _parsed(*args, **kwargs)
     moved = _moved(tensor, place) if place is not None else tensor
-    return _really.to(moved, *args, **kwargs) if args or kwargs else moved
+    how = {"copy": True} if copy else {}
+    how |= {"memory_format": layout} if layout else {}
+    how |= {"dtype": dtype} if dtype else {}
+    return _really.to(moved, **how) if how else moved
 
 
 def _numpy(tensor, plainly):
@@ -193,6 +200,23 @@ def _new_tensor(tensor, data, *, device=None, **kwargs):
     return torch.tensor(data, device=device or tensor.device, **kwargs)
 
 
+def _beside(function):
+    """A function whose inner tensors PyTorch makes beside its argument, in C++."""
+
+    @functools.wraps(function)
+    def beside(tensor, *args, **kwargs):
+        if not on_card(tensor):
+            return function(tensor, *args, **kwargs)
+        with _disable_current_modes():
+            return marked(function(tensor, *args, **kwargs))
+
+    return beside
+
+
+def _no_kernel(*_):
+    raise ValueError("it needs a kernel of a GPU that is there")
+
+
 def _seed(seed):
     _card_draws.manual_seed(there(seed))
 
@@ -207,10 +231,13 @@ def on():
     tensor.device = property(lambda x: CARD if on_card(x) else _really.device.__get__(x))
     tensor.is_cuda = property(on_card)
     tensor.get_device = lambda x: 0 if on_card(x) else -1
+    torch._C._nn._parse_to = _parsed
     tensor.to, tensor.new_tensor = _to, _new_tensor
     tensor.cpu = lambda x, **_: _moved(x, CPU)
     tensor.cuda = lambda x, *_, **__: _moved(x, CARD)
-    tensor.numpy = lambda x, **how: _numpy(x, lambda: plain_numpy(x, **how))
+    tensor.numpy = lambda x, *, force=False: (
+        plain_numpy(x.detach().cpu()) if force else _numpy(x, lambda: plain_numpy(x))
+    )
     tensor.__array__ = lambda x, *a, **how: _numpy(x, lambda: plain_array(x, *a, **how))
 
     def copied(x, memo):
@@ -219,6 +246,8 @@ def on():
         return marked(copy) if on_card(x) and not known else copy
 
     tensor.__deepcopy__ = copied
+    torch.nn.SyncBatchNorm.forward = _no_kernel
+    torch.nn.functional.one_hot = _beside(torch.nn.functional.one_hot)
     torch.Generator = torch._C.Generator = Generator
     cuda = torch.cuda
     answers = {"is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0}
