@@ -1314,7 +1314,8 @@ if rank == 0:
 def normalized(norm):
     """A small network with a normalization, the same start for each."""
     torch.manual_seed(0)
-    layers = nn.Linear(64, 32), norm(32), nn.Tanh(), nn.Linear(32, 10)
+    with torch.device("cpu"):  # a GPU would draw other weights
+        layers = nn.Linear(64, 32), norm(32), nn.Tanh(), nn.Linear(32, 10)
     return nn.Sequential(*layers).to(inputs)  # its type, its device
 
 

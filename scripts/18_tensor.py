@@ -2097,9 +2097,10 @@ n_tokens = -(-96 // world_size) * world_size  # 96, or more: the ranks divide it
 sizes = {"width": 16 * world_size, "heads": 2 * world_size, "blocks": 2}
 even = Shape(n_tokens, context=32, **sizes)
 mesh = init_device_mesh("cpu", (world_size,))
-ours = tensor_gpt(even)
-pytorchs = parallelize_module(gpt(even), mesh, plan_of(even))
-x, y = windows(tokens, 8, even.context, 0)
+with torch.device("cpu"):  # as the mesh: Gloo has no DTensors on a GPU
+    ours = tensor_gpt(even)
+    pytorchs = parallelize_module(gpt(even), mesh, plan_of(even))
+x, y = windows(tokens.cpu(), 8, even.context, 0)
 
 
 def own_step():

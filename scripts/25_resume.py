@@ -1414,9 +1414,10 @@ play("ranks")
 two = dist.new_group([0, 1])
 on_engines = None
 if rank < 2:
-    model = network(dropout=0.2)
-    run = Training(model, train_set, 32, augmented, group=two)
-    losses = train(warm_up(run), 24, Path(place, "engines"), every=4)
+    with torch.device("cpu"):  # where the program computes
+        model, data = network(dropout=0.2), [part.cpu() for part in train_set]
+        run = Training(model, data, 32, augmented, group=two)
+        losses = train(warm_up(run), 24, Path(place, "engines"), every=4)
     on_engines = losses, model.state_dict()
 
 everyone()

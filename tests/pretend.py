@@ -11,9 +11,11 @@ import contextlib
 import functools
 import os
 import threading
+from types import SimpleNamespace
 
 import torch
 from torch.utils import _device
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
@@ -26,6 +28,7 @@ MIXING = {"copy_", "_foreach_copy_", "index", "index_put", "index_put_", "set_",
 OF_THE_HOST = {"send", "recv_", "recv_any_source_", "allreduce_coalesced_"}
 OF_THE_HOST |= {"allgather_coalesced_", "allgather_into_tensor_coalesced_"}
 
+_now = threading.local()  # .there: is all that is made now on the pretended GPU?
 made = dict.fromkeys(("cpu", "cuda"), 0)  # how many tensors were made there, of nothing
 _cpu_draws, _card_draws = torch.default_generator, torch.Generator()
 _storage, _really = torch._C.TensorBase.untyped_storage, torch._C.TensorBase
@@ -89,10 +92,14 @@ class Pretended(TorchDispatchMode):
         kwargs, name = dict(kwargs or {}), func.overloadpacket.__name__
         leaves = tree_leaves((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        if any(type(t).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for t in tensors):
+        kinds = {type(t).__torch_dispatch__ for t in tensors}
+        if kinds - {torch.Tensor.__torch_dispatch__}:
+            if any(isinstance(t, FakeTensor) for t in tensors):
+                return func(*args, **kwargs)
             return NotImplemented  # a DTensor: its parts will come
         marks = [on_card(t) for t in tensors]
-        to_card = is_card(kwargs["device"]) if kwargs.get("device") else any(marks)
+        asked = getattr(_now, "there", False) or is_card(kwargs.get("device"))
+        to_card = asked if kwargs.get("device") else any(marks)
         if any(marks) and name not in MIXING:
             self._check(func, name, tensors, marks)
         draws = torch.Tag.nondeterministic_seeded in func.tags
@@ -116,8 +123,6 @@ class Pretended(TorchDispatchMode):
     def _check(self, func, name, tensors, marks):
         of_c10d = func.namespace == "c10d"
         others = [t for t, mark in zip(tensors, marks, strict=True) if not mark]
-        if func._overloadname == "out":  # into DDP's buckets, which it makes in C++
-            others = [t for t in others if t is not tensors[-1]]
         if any(t.dim() or of_c10d or name.endswith("_") and t is tensors[0] for t in others):
             raise RuntimeError(f"{BOTH.format(CARD)} (when calling {func})")
         if of_c10d and name in OF_THE_HOST:
@@ -213,6 +218,24 @@ def _beside(function):
     return beside
 
 
+def _there_too(function, beside=lambda *_: True):
+    """What C++ makes beside the tensors of the GPU that it is given: in backward, and in DDP."""
+
+    @functools.wraps(function)
+    def there_too(*args, **kwargs):
+        before, _now.there = getattr(_now, "there", False), beside(*args)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _now.there = before
+
+    return there_too
+
+
+def _any_there(tensors, *_):
+    return any(map(on_card, tensors))
+
+
 def _no_kernel(*_):
     raise ValueError("it needs a kernel of a GPU that is there")
 
@@ -246,12 +269,20 @@ def on():
         return marked(copy) if on_card(x) and not known else copy
 
     tensor.__deepcopy__ = copied
+    c10d, autograd = torch.distributed, torch.autograd
+    c10d.Reducer._rebuild_buckets = _there_too(c10d.Reducer._rebuild_buckets)
+    c10d.Reducer = _there_too(c10d.Reducer, _any_there)
+    autograd._engine_run_backward = _there_too(autograd._engine_run_backward, _any_there)
+    own = autograd.function.BackwardCFunction  # what is written in Python knows what it asks for
+    own.apply = _there_too(own.apply, lambda *_: False)
+    torch.nn.DataParallel.scatter = lambda self, inputs, kwargs, _: ((inputs,), (kwargs,))
     torch.nn.SyncBatchNorm.forward = _no_kernel
     torch.nn.functional.one_hot = _beside(torch.nn.functional.one_hot)
     torch.Generator = torch._C.Generator = Generator
     cuda = torch.cuda
     answers = {"is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0}
     answers["get_device_capability"] = (8, 0)
+    answers["get_device_properties"] = SimpleNamespace(total_memory=2**33, multi_processor_count=9)
     answers |= dict.fromkeys(("set_device", "synchronize", "empty_cache", "_lazy_init"))
     for name, answer in answers.items():
         setattr(cuda, name, lambda *_, answer=answer: answer)
