@@ -218,7 +218,7 @@ def _beside(function):
     return beside
 
 
-def _there_too(function, beside=lambda *_: True):
+def _there_too(function, beside):
     """What C++ makes beside the tensors of the GPU that it is given: in backward, and in DDP."""
 
     @functools.wraps(function)
@@ -234,6 +234,17 @@ def _there_too(function, beside=lambda *_: True):
 
 def _any_there(tensors, *_):
     return any(map(on_card, tensors))
+
+
+class _Reducer(torch.distributed.Reducer):
+    """DDP's, which makes its buckets in C++."""
+
+    def __init__(self, parameters, *args, **kwargs):
+        self.there = _any_there(parameters)
+        _there_too(super().__init__, lambda *_: self.there)(parameters, *args, **kwargs)
+
+    def _rebuild_buckets(self):
+        return _there_too(super()._rebuild_buckets, lambda *_: self.there)()
 
 
 def _no_kernel(*_):
@@ -270,8 +281,7 @@ def on():
 
     tensor.__deepcopy__ = copied
     c10d, autograd = torch.distributed, torch.autograd
-    c10d.Reducer._rebuild_buckets = _there_too(c10d.Reducer._rebuild_buckets)
-    c10d.Reducer = _there_too(c10d.Reducer, _any_there)
+    c10d.Reducer = _Reducer
     autograd._engine_run_backward = _there_too(autograd._engine_run_backward, _any_there)
     own = autograd.function.BackwardCFunction  # what is written in Python knows what it asks for
     own.apply = _there_too(own.apply, lambda *_: False)
