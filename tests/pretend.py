@@ -2,8 +2,8 @@
 
 After `on()`, torch finds a GPU here. Its memory is the CPU's: a tensor made there has a mark on its
 storage, and so has what is computed from it. To mix marked tensors with others, to hand them to
-NumPy, or to draw them from a generator of the CPU is the error that it is on a GPU. As there, random
-numbers are others than on the CPU. There are no streams, no NCCL, and no other rounding.
+NumPy, or to draw them from a generator of the CPU is the error that it is on a GPU. As there,
+random numbers are others than on the CPU. There is one stream, no NCCL, and no other rounding.
 """
 
 import atexit
@@ -14,8 +14,8 @@ import threading
 from types import SimpleNamespace
 
 import torch
-from torch.utils import _device
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _device
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
@@ -123,7 +123,7 @@ class Pretended(TorchDispatchMode):
     def _check(self, func, name, tensors, marks):
         of_c10d = func.namespace == "c10d"
         others = [t for t, mark in zip(tensors, marks, strict=True) if not mark]
-        if any(t.dim() or of_c10d or name.endswith("_") and t is tensors[0] for t in others):
+        if any(t.dim() or of_c10d or (name.endswith("_") and t is tensors[0]) for t in others):
             raise RuntimeError(f"{BOTH.format(CARD)} (when calling {func})")
         if of_c10d and name in OF_THE_HOST:
             raise RuntimeError(f"Gloo, {name}: Bad address")
@@ -293,6 +293,8 @@ def on():
     answers = {"is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0}
     answers["get_device_capability"] = (8, 0)
     answers["get_device_properties"] = SimpleNamespace(total_memory=2**33, multi_processor_count=9)
+    answers["current_stream"] = SimpleNamespace(synchronize=lambda: None)
+    answers["stream"] = contextlib.nullcontext()
     answers |= dict.fromkeys(("set_device", "synchronize", "empty_cache", "_lazy_init"))
     for name, answer in answers.items():
         setattr(cuda, name, lambda *_, answer=answer: answer)
