@@ -49,14 +49,9 @@ def ask_mpi():
         free.bind(("", 0))
         name = "127.0.0.1" if host.size == world.size else socket.gethostname()
         address, port = world.bcast((name, free.getsockname()[1]))
-    os.environ.update(
-        RANK=str(world.rank),
-        WORLD_SIZE=str(world.size),
-        LOCAL_RANK=str(host.rank),
-        LOCAL_WORLD_SIZE=str(host.size),
-        MASTER_ADDR=address,
-        MASTER_PORT=str(port),
-    )
+    told = {"RANK": world.rank, "WORLD_SIZE": world.size, "LOCAL_RANK": host.rank}
+    told |= {"LOCAL_WORLD_SIZE": host.size, "MASTER_ADDR": address, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in told.items()})
 
 
 def form_groups():

@@ -40,7 +40,6 @@ def start_ranks():
     # The ranks share the processor: one thread each, and who waits gives it away (in MPICH).
     for name in ("OMP_NUM_THREADS", "MPIR_CVAR_ENABLE_HEAVY_YIELD"):
         os.environ.setdefault(name, "1")
-    sys.stdout.flush()
     os.execv(mpiexec, [mpiexec, "-n", n, sys.executable, *sys.argv])
 
 
@@ -68,14 +67,9 @@ def ask_mpi():
         free.bind(("", 0))
         name = "127.0.0.1" if host.size == world.size else socket.gethostname()
         address, port = world.bcast((name, free.getsockname()[1]))
-    os.environ.update(
-        RANK=str(world.rank),
-        WORLD_SIZE=str(world.size),
-        LOCAL_RANK=str(host.rank),
-        LOCAL_WORLD_SIZE=str(host.size),
-        MASTER_ADDR=address,
-        MASTER_PORT=str(port),
-    )
+    told = {"RANK": world.rank, "WORLD_SIZE": world.size, "LOCAL_RANK": host.rank}
+    told |= {"LOCAL_WORLD_SIZE": host.size, "MASTER_ADDR": address, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in told.items()})
 
 
 def form_groups():
@@ -128,7 +122,7 @@ form_groups()
 
 
 playing = "kernel"
-APART = ["differ", "eager", "extremes", "found", "kind", "kinds", "late", "library", "middle", "name", "own", "refused", "sizes", "way"]  # the kernel and the ranks have one each
+APART = ["differ", "eager", "extremes", "found", "kind", "kinds", "late", "library", "middle", "name", "own", "refused", "rounds", "sizes", "way"]  # the kernel and the ranks have one each
 held_by = {"ranks": {}}
 
 
@@ -491,7 +485,8 @@ def sendrecv(outgoing, dst, incoming, src):
 # A program without a default group says `dist.init_process_group("gloo", store=store,
 # rank=comm.rank, world_size=comm.size)`, as the script of this chapter does. NCCL asks
 # for the same: rank 0 draws a unique id, and some other library, such as MPI, has to
-# bring it to the others [nccl]. Horovod does it so, too [horovodnccl].
+# bring it to the others [nccl]. Horovod, a library that makes programs data parallel,
+# does it so, too [horovodnccl].
 
 # --- Call for call --------------------------------------------------------------------
 
@@ -596,6 +591,11 @@ reductions = {
     ),
 }
 
+# What there was to see: MPI names first what is sent and then what is filled, in every
+# call that has both. PyTorch has no such order: `gather` names the sent one first, all
+# others the filled one. Four calls have a root, in both libraries: broadcast, scatter,
+# gather and reduce. In mpi4py it may be left out, and is 0.
+#
 # Predict: Both libraries add the same floats. Are the sums equal to the last bit? And
 # the sums of integers?
 #
@@ -725,8 +725,11 @@ if rank == 0:
 # reduction of integers, to the bit. Sums and products of floats are at most
 # (most_units) units apart. They must be equal where there is only one order to add in,
 # as in the groups of two, and are. With more ranks the libraries add in other orders,
-# as the ways of chapter 8 did. More than 2(n − 1) = (unit_limit) units it cannot be:
-# each of the two libraries rounds n − 1 times, by at most one unit of the result.
+# as the ways of chapter 8 did. All our numbers are positive. So more than 2(n − 1) =
+# (unit_limit) units it cannot be: each of the two libraries rounds n − 1 times, by at
+# most one unit of the result. Gradients have both signs: where they nearly cancel, the
+# same roundings are many units of a small result. There compare with the size of what
+# was added.
 
 # --- What only one of them has --------------------------------------------------------
 
@@ -919,7 +922,7 @@ comm = MPI.COMM_WORLD
 
 def ping(nbytes):
     ball, seconds = bytearray(nbytes), []
-    for _ in range(100 if nbytes < 10_000 else 20):
+    for _ in range(20 if nbytes < 10_000 else 5):
         start = time.perf_counter()
         if comm.rank == 0:
             comm.Send(ball, 1)
@@ -935,7 +938,8 @@ if rank == 0:
     speed = balls + """
 sizes = sorted([4**k for k in range(1, 12)] + [8000, 8300])
 ping(4)  # warms up
-found = {"messages": [ping(nbytes) for nbytes in sizes]}
+rounds = [list(map(ping, sizes)) for _ in range(5)]
+found = {"messages": list(map(min, *rounds))}
 used = time.process_time()
 time.sleep(0.3 * (comm.rank == 0))
 comm.Barrier()  # rank 1 waits for 0.3 seconds
@@ -1017,9 +1021,9 @@ plt.rcParams.update(STYLE)
 
 everyone()
 play("ranks")
-
 sizes = sorted([4**k for k in range(1, 12)] + [8000, 8300])
-gloo_messages = [ping(nbytes) for nbytes in sizes]
+rounds = [list(map(ping, sizes)) for _ in range(5)]
+gloo_messages = list(map(min, *rounds))
 used = time.process_time()
 time.sleep(0.3 * (rank == 0))
 dist.barrier()  # the others wait for 0.3 seconds
@@ -1033,10 +1037,8 @@ def leaves_at_once(nbytes):
         request = comm.Isend(letter, 1)
         gone = request.Test()
     dist.barrier()  # now rank 1 may receive
-    if rank == 1:
-        comm.Recv(letter, 0)
-    elif rank == 0:
-        request.Wait()
+    if rank < 2:
+        request.Wait() if rank == 0 else comm.Recv(letter, 0)
     return comm.bcast(gone)
 
 
@@ -1132,9 +1134,11 @@ if rank == 0:
 # that of sleeping MPI only by chance: Gloo's rank does not nap; the operating system
 # wakes it.
 #
-# The step is at (eager) bytes: above that, MPI's sender waits for its receiver, too.
-# That is one more wait: 8,300 bytes took (handshake) times as long as 8,000 where MPI
-# spins, and (handshake_asleep) times where it sleeps.
+# The border is at (eager) bytes: above that, MPI's sender waits for its receiver, too.
+# That is one more wait, and each wait costs what waiting costs: 8,300 bytes took
+# (handshake) times as long as 8,000 where MPI spins, and (handshake_asleep) times where
+# it sleeps. Each size was measured in five rounds, and the fastest counts: whatever
+# else the machine does can only make a message slower.
 #
 # Bandwidth is measured with 4 MB. Below this machine's numbers stand those of a
 # cluster: the latencies that NCCL reckons with [nccltuning], and what the hardware can
@@ -1153,7 +1157,7 @@ if rank == 0:
 # between hosts, run the ping-pong there.
 #
 # With 4 MB most of the time is copying. Where other programs run, a rank that spins
-# loses its core between two looks, so its bandwidth varies most from run to run.
+# loses its core between two looks, so its bandwidth may vary most from run to run.
 
 # --- Ranks that spin, on busy cores ---------------------------------------------------
 
@@ -1163,7 +1167,7 @@ if rank == 0:
 # MPICH's rank offers its core at every look, and they take it. Whoever has a core for
 # each rank can afford that. In the next program ranks 0 and 1 all-reduce a flag, until
 # rank 0 has seen that the time is over. All three ranks share one core. Rank 2 computes
-# in the first round and in the third, and sleeps in the others:
+# in every other round, from the first on, and sleeps in the others:
 #
 # Predict: Is it still better to spin? In all rounds?
 
@@ -1178,7 +1182,7 @@ comm, over, counts = MPI.COMM_WORLD, array("i", [0]), []
 pair = comm.Split(comm.rank < 2)
 if hasattr(os, "sched_setaffinity"):  # Linux: all on one core
     os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
-for busy in (True, False) * 2:
+for busy in (True, False) * 5:
     comm.Barrier()
     end = time.perf_counter() + 0.05
     over[0] = count = 0
@@ -1208,11 +1212,12 @@ if rank == 0:
 
 # Not beside a process that computes. At worst the two make (crowded_spin) all-reduces
 # there in 50 ms where they spin, and (crowded_sleep) where they sleep. While rank 2
-# sleeps, they make (alone_spin) and (alone_sleep) at best. With the core to themselves,
-# those that spin can be far ahead; where anything else runs, they need not be. The
-# reason: a spinning rank of MPICH offers its core at every look. If the other rank gets
-# it, little is lost. A process that computes keeps it for its whole turn, its time
-# slice. Let ranks of MPI sleep where something else computes on their cores.
+# sleeps, they make (alone_spin) and (alone_sleep) at best. Those that spin win only in
+# rounds in which nothing at all wants their core: compare the rounds above, some of
+# which another program may have spoiled. The reason: a spinning rank of MPICH offers
+# its core at every look. If the other one gets it, little is lost. A process that
+# computes keeps a core for its whole turn, its time slice. Let ranks of MPI sleep where
+# something else computes on their cores.
 
 # --- One all-reduce, written once -----------------------------------------------------
 
@@ -1486,7 +1491,8 @@ if rank == 0:
         low, _, high = 1e3 * np.sort(each, axis=0)
         ax.vlines(sizes, low, high, styles[way][:2], linewidth=4, alpha=0.4)
     ax.set(ylabel="time (ms)")
-    ax.set_title("dashed: our rings; bars: three turns", fontsize=10, loc="left")
+    title = f"{n} ranks on {os.cpu_count()} cores; dashed: our rings"
+    ax.set_title(f"{title}; bars: three turns", fontsize=10, loc="left")
     save_figures()
 
 if rank == 0:
@@ -1503,6 +1509,8 @@ if rank == 0:
     result("ring_in_messages", in_messages, varies=True)
     rings = median["ring, MPI"][-1] / median["ring, Gloo"][-1]
     result("rings", rings, varies=True)
+    ring_over_own = median["ring, MPI"][-1] / median["MPI, sleeps"][-1]
+    result("ring_over_own", ring_over_own, varies=True)
     save_figures()
 
 # On (cores) cores, the fastest way was (fastest_4_bytes) for 4 bytes and (fastest_4_mb)
@@ -1523,9 +1531,11 @@ if rank == 0:
 # Our rings need 2(n − 1) rounds, 6 with four ranks. Over MPI that sleeps, for 4 bytes,
 # ours took as long as (ring_in_messages) messages above. With a core for each rank one
 # would expect 6; here (cores) cores serve all ranks, and each round also runs our
-# Python. For 4 MB it took (rings) times as long over MPI as over Gloo. These are
-# medians of the slowest rank, here with (cores) cores; take the numbers of your own
-# machine before you choose.
+# Python. For 4 MB it took (rings) times as long over MPI as over Gloo, and
+# (ring_over_own) times as long as MPI's own all-reduce that sleeps. Single calls of
+# that differ several-fold where ranks share cores: do not conclude from one machine
+# that either is slow. These are medians of the slowest rank, here with (cores) cores;
+# take the numbers of your own machine before you choose.
 #
 # One more difference: what becomes of an all-reduce while its ranks do something else?
 #
@@ -1713,8 +1723,8 @@ if rank == 0:
 # `ranks.reset()` does not help. To avoid a restart here, a second thread of each rank
 # makes the missing call, two seconds later. It may, as mpi4py asks MPI for
 # `MPI_THREAD_MULTIPLE`: any thread may call at any time, but two threads of a rank must
-# not be in collectives of one communicator at once. Here they are not: `allreduce` runs
-# in mpi4py's own.
+# not be in collectives of one communicator at once. Here they are not: mpi4py runs
+# `allreduce` in a communicator of its own.
 
 
 def later(call, *given, seconds=2):
@@ -1878,7 +1888,7 @@ if rank == 0:
 # | --- | --- | --- |
 # | roots differ | a result that looks right, or a hang | one variable for the root, the same on all |
 # | `allreduce` and `Allreduce` | a hang; an abort where it is the first call for objects | `where()`; one kind of call in one place |
-# | `bcast` and `Bcast`, `scatter` and `Scatter`, `send` and `Recv` | wrong numbers, in silence | one kind of call in one place |
+# | `bcast` and `Bcast`, `scatter` and `Scatter`, `send` and `Recv` | wrong numbers, in silence | all ranks run the same line, with the same letter |
 # | both send first | a hang, for large messages only | `Ssend` in tests, `Sendrecv` |
 # | an exception | a hang | `-m mpi4py` |
 # | a dead rank | `mpiexec` ends all | checkpoints: chapter 25 |

@@ -45,7 +45,6 @@ def start_ranks():
     # The ranks share the processor: one thread each, and who waits gives it away (in MPICH).
     for name in ("OMP_NUM_THREADS", "MPIR_CVAR_ENABLE_HEAVY_YIELD"):
         os.environ.setdefault(name, "1")
-    sys.stdout.flush()
     os.execv(mpiexec, [mpiexec, "-n", n, sys.executable, *sys.argv])
 
 
@@ -71,14 +70,9 @@ def ask_mpi():
         free.bind(("", 0))
         name = "127.0.0.1" if host.size == world.size else socket.gethostname()
         address, port = world.bcast((name, free.getsockname()[1]))
-    os.environ.update(
-        RANK=str(world.rank),
-        WORLD_SIZE=str(world.size),
-        LOCAL_RANK=str(host.rank),
-        LOCAL_WORLD_SIZE=str(host.size),
-        MASTER_ADDR=address,
-        MASTER_PORT=str(port),
-    )
+    told = {"RANK": world.rank, "WORLD_SIZE": world.size, "LOCAL_RANK": host.rank}
+    told |= {"LOCAL_WORLD_SIZE": host.size, "MASTER_ADDR": address, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in told.items()})
 
 
 def form_groups():
@@ -196,8 +190,7 @@ def mul(a, b):
 
 
 # In chapter 2 one rule gave all gradients. With a rule for each input, those that
-# nobody needs are never computed: the first layer's input, say, is an image and wants
-# no gradient.
+# nobody needs, such as that of an image, are never computed.
 #
 # NumPy broadcasts: it repeats a smaller array along the axes that it lacks, and along
 # those in which it has length 1. An entry that was used many times gets the sum of the
@@ -672,8 +665,9 @@ if rank == 0:
     except RecursionError as error:
         print(type(error).__name__)
 
-# It does not: Python lets calls nest about 1,000 deep, and one long sequence through a
-# recurrent network is deeper. A list of what is still to be done has no such limit.
+# It does not: Python lets calls nest about 1,000 deep. A list of what is to be done has
+# no such limit. A node goes back on it below its sources; when it comes off again, they
+# are done.
 
 
 def topological(output):
@@ -843,9 +837,9 @@ if rank == 0:
               for at in np.ndindex(4, 4)]
     assert np.allclose(slopes, ours[0].grad.ravel(), rtol=0, atol=1e-8)
 
-# It is slow, two forward passes for a single entry, and rounding and the step cost it
-# about half of the digits. But it shares no code with what it tests. Whoever writes an
-# operation writes this test, too.
+# It is slow, two forward passes for a single entry, and rounding and the step cost it a
+# third of the digits or more. But it shares no code with what it tests. Whoever writes
+# an operation writes this test, too.
 
 # --- A convolution is a matrix product ------------------------------------------------
 
@@ -1312,8 +1306,8 @@ class Flatten(Module):
 #
 # ResNet-9 has eight convolutions, two linear layers, and two residual blocks [he2016],
 # which add their input to their output. This is that of the course on which our
-# framework is modeled [dlsys]: four convolutions shrink an image, by 4, 2, 2 and 2,
-# from 32 by 32 to a single pixel of 128 channels.
+# framework is modeled [dlsys]: four convolutions shrink an image from 32 by 32 to a
+# single pixel of 128 channels.
 
 
 def ResNet9(device=None, dtype="float32"):
@@ -1999,12 +1993,12 @@ if rank == 0:
     for who, name in enumerate(("ours", "PyTorch")):
         style = {"color": f"C{who}", "linewidth": 5 - 3.5 * who}
         ax.semilogy(steps, off[1 + who], label=f"{name}, float32", **style)
-        ax.semilogy(steps, off[3 + who], "--", label="same, ReLUs forced", **style)
+        ax.semilogy(steps, off[3 + who], "--", label=f"{name}, forced", **style)
         flip = first_step_apart(passed[who], right, steps=8)
         ring = np.arange(flip, 8)[:1]  # none, if there is no such step
         ax.plot(1 + ring, off[1 + who, ring], "o", ms=12, mfc="none", mec="gray")
     ax.semilogy(steps, np.maximum(off[0], 1e-17), "C2", label="ours, float64")
-    ax.set(xlabel="step", ylabel="distance from float64")
+    ax.set(xlabel="step", ylabel="loss: distance from float64")
     ax.legend(loc=(0.02, 0.2), ncols=2, fontsize="small")
     assert off[0].max() < 1e-11 and off[3:].max() < 2e-5
     save_figures()
@@ -2046,9 +2040,9 @@ def cores_are_free():
 # stays rounding until some activation is so close to 0 that rounding decides its sign:
 # a ring marks the first step in which that happens. A ReLU then passes it in float32
 # and not in float64, or the other way round, and from there gradients differ by more
-# than rounding. PyTorch's own float32 leaves in the same way. The dashed lines show the
-# cause: the same float32 networks, but each ReLU passes what it has passed in float64.
-# They do not jump.
+# than rounding, so the loss jumps one step later. PyTorch's own float32 leaves in the
+# same way. The dashed lines show the cause: the same float32 networks, but each ReLU
+# passes what it has passed in float64. They do not jump.
 #
 # So where two trainings differ, give them more digits. A difference that shrinks was
 # rounding; one that stays is a mistake.
@@ -2068,17 +2062,18 @@ if rank == 0:
 # alone take a share of (products_of_step) of it, less than half; the rest copies, adds
 # and normalizes.
 #
-# No line of it is PyTorch's: the framework so far has about 700 lines of Python, and
-# NumPy below. What a training needs is operations with their rules, an order to go back
-# through them, layers, an optimizer and a loader. What it lacks is what this book is
-# about: a second process.
+# No line of it is PyTorch's: the framework so far has about 700 lines of Python. What a
+# training needs is operations with their rules, an order to go back through them,
+# layers, an optimizer and a loader. What it lacks is what this book is about: a second
+# process.
 
 # --- From one process to many ranks ---------------------------------------------------
 
 # A program trains on one process, and is now to train on many. How many of its lines
-# have to change? Horovod's answer [sergeev2018] is four, whatever the model: start,
-# take a GPU, wrap the optimizer, broadcast the variables. The program that this chapter
-# follows, written by students of the course above, adds one for the data:
+# have to change? Horovod is a library that makes a training data parallel. Its answer
+# [sergeev2018] is four lines, whatever the model: start, take a GPU, wrap the
+# optimizer, broadcast the variables. The program that this chapter follows, written by
+# students of the course above, adds one for the data:
 #
 # ```python
 # rank, device = ddp.init()
@@ -2245,15 +2240,16 @@ class OverMPI(Arrays):
 def init(comm=None, framework="numpy"):
     """Find the other ranks. Returns this one's number, and its device."""
     World.talk = {"numpy": OverMPI, "torch": OverTorch}[framework](comm)
-    World.share = 1, World.talk.size
+    World.share = 1, World.talk.size  # until a loader says otherwise
     sys.excepthook = end_all
     return World.talk.rank, World.talk.device
 
 
-# `World` holds what a rank knows of the others. An exception on one rank would leave
-# the others waiting (chapter 9): `end_all` shows it, and ends them all. `OverTorch`
-# does the same for PyTorch's tensors, over NCCL or Gloo. MPI then only tells the ranks
-# where to meet, and carries what is neither gradient nor weight.
+# `World` holds what a rank knows of the others; `Arrays` and `Shares` do its
+# bookkeeping. An exception on one rank would leave the others waiting (chapter 9):
+# `end_all` shows it, and ends them all. `OverTorch` does the same for PyTorch's
+# tensors, over NCCL or Gloo. MPI then only tells the ranks where to meet, and carries
+# what is neither gradient nor weight.
 
 # --- A share of every batch -----------------------------------------------------------
 
@@ -2568,10 +2564,11 @@ if rank == 0:
 
 # --- One buffer for all gradients -----------------------------------------------------
 
-# A step of ResNet-9 sends (n_tensors) messages, most of them small, and each pays its
-# latency. Chapter 12 copied gradients into buckets. Here a leaf copies its gradient in
-# any case, into memory of its own. Let that memory be the message, and the second copy
-# is gone. That is what `into` is for; in DDP it is `gradient_as_bucket_view=True`.
+# A step of ResNet-9 makes (n_tensors) all-reduces, most of them small, and each pays
+# the latency of its rounds. Chapter 12 copied gradients into buckets. Here a leaf
+# copies its gradient in any case, into memory of its own. Let that memory be the
+# message, and the second copy is gone. That is what `into` is for; in DDP it is
+# `gradient_as_bucket_view=True`.
 
 
 class OneBuffer:
@@ -2831,8 +2828,7 @@ def mean_over_ranks(number):
 # (ratio_on_cluster) of the time of (n_tensors).
 #
 # Whether it pays to send buffers while backward computes, chapter 12 has measured: not
-# where the ranks share too few cores. And MPI may move bytes only while the rank is in
-# one of its calls [mpi].
+# where the ranks share too few cores.
 
 # --- The whole program ----------------------------------------------------------------
 

@@ -76,7 +76,6 @@ def start_ranks():
     # The ranks share the processor: one thread each, and who waits gives it away (in MPICH).
     for name in ("OMP_NUM_THREADS", "MPIR_CVAR_ENABLE_HEAVY_YIELD"):
         os.environ.setdefault(name, "1")
-    sys.stdout.flush()
     os.execv(mpiexec, [mpiexec, "-n", n, sys.executable, *sys.argv])
 
 
@@ -95,14 +94,9 @@ def ask_mpi():
         free.bind(("", 0))
         name = "127.0.0.1" if host.size == world.size else socket.gethostname()
         address, port = world.bcast((name, free.getsockname()[1]))
-    os.environ.update(
-        RANK=str(world.rank),
-        WORLD_SIZE=str(world.size),
-        LOCAL_RANK=str(host.rank),
-        LOCAL_WORLD_SIZE=str(host.size),
-        MASTER_ADDR=address,
-        MASTER_PORT=str(port),
-    )
+    told = {"RANK": world.rank, "WORLD_SIZE": world.size, "LOCAL_RANK": host.rank}
+    told |= {"LOCAL_WORLD_SIZE": host.size, "MASTER_ADDR": address, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in told.items()})
 
 
 #: choose_device

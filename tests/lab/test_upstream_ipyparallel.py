@@ -19,6 +19,7 @@ import torch
 from borrowed import Borrowed, answer_to, cell, ranks
 
 from ranklab.doctor import REQUEST
+from ranklab.ranks.process_group import runs_on_rank
 from ranklab.ranks.px import RankMagics
 from ranklab.start.forked_engine import ForkedEngine, Nanny
 from ranklab.upstream import ipyparallel, packing
@@ -113,6 +114,7 @@ def _(ranks):
     """`meta` takes the place of a card. What a cell or a call makes lies there, for both run in the
     thread that has set it, and so does what comes; what is pulled lies on the CPU."""
 
+    @runs_on_rank
     def on(name):
         import sys
 
@@ -121,7 +123,10 @@ def _(ranks):
         torch.set_default_device(name)
         sys.modules["ranklab.upstream.packing"].know_devices((name or "cpu",))
 
+    @runs_on_rank
     def devices(given):
+        import torch
+
         return [str(given.device), str(torch.zeros(1).device)]
 
     x = torch.ones(2)
