@@ -206,6 +206,16 @@ def play(part):
     return before
 
 
+# From ranklab.taught.ddp:
+
+
+def clock():
+    """Seconds, read when a GPU has done what it was told."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 # === Your own DDP: communication behind backward ======================================
 
 # With PyTorch's `DistributedDataParallel`, data parallelism is one line. What happens
@@ -240,9 +250,9 @@ def backward(model, x):
     """Leave the gradients of a batch in .grad, and note when backward began."""
     model.zero_grad()
     loss = model(x).square().mean()
-    backward.began = time.perf_counter()
+    backward.began = clock()
     loss.backward()
-    backward.ended = time.perf_counter()
+    backward.ended = clock()
 
 
 def gradient_of(model):
@@ -287,10 +297,10 @@ def traced(make_step):
     step, x, traces, seconds = make_step(deep()), torch.randn(128, 224), [], []
     for _ in range(4):
         dist.barrier()
-        began = time.perf_counter()
+        began = clock()
         with trace() as t:
             step(x)
-        seconds.append(time.perf_counter() - began)
+        seconds.append(clock() - began)
         traces.append(t)
     of_slowest = torch.tensor(seconds)
     dist.all_reduce(of_slowest, op=dist.ReduceOp.MAX)
@@ -769,10 +779,10 @@ def turns(steps, x, repeats=5, group=None):
     for k in range(-1 if dist.get_rank(group) >= 0 else repeats, repeats):
         for step, row in zip(steps, seconds):
             dist.barrier(group)
-            start = time.perf_counter()
+            start = clock()
             step(x)
             if k >= 0:  # the first turn warms up
-                row[k] = time.perf_counter() - start
+                row[k] = clock() - start
     return seconds.tolist()
 
 
@@ -843,7 +853,7 @@ class Link:
         self.free, self.log = 0.0, []
 
     def all_reduce(self, x, group=None, async_op=True):
-        begin = max(time.perf_counter(), self.free)  # one after the other
+        begin = max(clock(), self.free)  # one after the other
         self.free = begin + self.latency + x.nbytes / self.bandwidth
         self.log.append((begin, self.free))
         real = dist.all_reduce(x, group=pair, async_op=True)
@@ -879,9 +889,9 @@ def timed(step, log):
     """When a step, its forward and its backward ended, and its messages."""
     log.clear()
     dist.barrier(pair)
-    start = time.perf_counter()
+    start = clock()
     step(x)
-    marks = time.perf_counter(), backward.began, backward.ended
+    marks = clock(), backward.began, backward.ended
     return ([1e3 * (mark - start) for mark in marks],
             [(1e3 * (a - start), 1e3 * (b - a)) for a, b in log])
 

@@ -1231,6 +1231,9 @@ if rank == 0:
 # - Without the random states the noise is another one. The loss is
 #   (final_without_random_states), and cannot be told from chance, either.
 #
+# On a GPU dropout draws other numbers, so there all of these losses are a little
+# different.
+#
 # So why restore the last two? What is lost with them is the proof: only a run that can
 # be repeated to the last bit tells a harmless difference from a bug.
 #
