@@ -837,8 +837,8 @@ if rank == 0:
 # bytes in which most large models are trained. Newer NVIDIA GPUs can multiply float32
 # numbers in TF32, a format that keeps 10 bits of a number behind the point, of
 # float32's 23. For products, PyTorch does not let them unless asked, by
-# `torch.set_float32_matmul_precision("high")` [cudasemantics]. So our rung is float32
-# proper.
+# `torch.set_float32_matmul_precision("high")` [cudasemantics]. So the rung of float32
+# is float32 proper, and there is one for TF32.
 
 
 def on_gpu(A, B):
@@ -848,10 +848,14 @@ def on_gpu(A, B):
 
 if rank == 0:
     if torch.cuda.is_available():
-        for dtype in (torch.float32, torch.bfloat16):
+        for kind in ("float32", "TF32", "bfloat16"):
+            dtype = torch.bfloat16 if kind == "bfloat16" else torch.float32
             A, B = torch.rand(2, 4096, 4096, device="cuda", dtype=dtype)
-            name = f"GPU, {dtype}, wall".replace("torch.", "")
-            rate[name] = 2 * 4096**3 / best_time(on_gpu, A, B) / 1e9
+            precision = "high" if kind == "TF32" else "highest"
+            torch.set_float32_matmul_precision(precision)
+            seconds = best_time(on_gpu, A, B)
+            rate[f"GPU, {kind}, wall"] = 2 * 4096**3 / seconds / 1e9
+        torch.set_float32_matmul_precision("highest")
 
 # From ranklab.plots:
 
@@ -905,6 +909,24 @@ if rank == 0:
     more_cores = rate["all cores, wall"] / rate["one thread, wall"]
     result("cores_over_thread", more_cores, varies=True)
 
+try:
+    from ranklab.gpu import recorded, sampled
+except ImportError:
+    recorded = sampled = None
+    if rank == 0:
+        print("What ranklab.gpu measures is left out, for it is not installed here")
+
+if recorded:
+    if rank == 0:
+        mine = {}
+        for way in (way for way in rate if way.startswith("GPU")):
+            with sampled() as mine[way]:  # it knows the card and the driver
+                mine[way].about["gflop_per_s"] = round(rate[way])
+        stored = recorded("01_matmul-gpu", mine)
+        for way, s in stored.items():
+            print(f"{way}: {s.about['gflop_per_s']:,} GFLOP/s")
+        print(s.notes[-1] if stored else "No rungs of a GPU are recorded yet.")
+
 # One thread of BLAS, with 1024 rows, reaches (core_peak) GFLOP/s. That is
 # (blas_over_loops) times the rate of the loops with 64. No processor is sold with a
 # clock of seven billion ticks a second, so one core did at least (operations_a_tick)
@@ -949,6 +971,7 @@ def bytes_per_second(operation, bytes_each, *arrays):
 
 if rank == 0:
     print("\n## The roof\n")
+    play("kernel")
     x, y, z = np.ones((3, 1 << 23))  # 64 MiB each
     with threadpool_limits(1, user_api="blas"):
         added = bytes_per_second(np.add, 24, x, y, z)

@@ -101,9 +101,9 @@ activities = {
 }
 
 try:
-    from ranklab.gpu import recorded, sampled, save, utilization_plot
+    from ranklab.gpu import recorded, sampled, utilization_plot
 except ImportError:
-    recorded = sampled = save = utilization_plot = None
+    recorded = sampled = utilization_plot = None
     print("What ranklab.gpu measures is left out, for it is not installed here")
 
 # `sampled` reads the utilization ten times a second while its block runs: of a GPU
@@ -499,19 +499,8 @@ if recorded:
 # (cost_of_sampling) of a core.
 
 if recorded:
-    if on_gpu:
-        save(over_time, "04_feeding-gpu.json")  # for images/recorded/
-    from_a_card = recorded("04_feeding-gpu")
-    for name, s in from_a_card.items():
-        card, driver, date = (s.about[key] for key in ("card", "driver", "date"))
-        print(f"{name}: {card}, driver {driver}, {date}")
-        print(f"    {s.about['command']}")
-    if not from_a_card:
-        print("There is no recording from a GPU yet.")
-    result("recordings", len(from_a_card), varies=True)
-
-if recorded:
-    show(utilization_plot(from_a_card, name="recorded") if from_a_card else None)
+    stored = recorded("04_feeding-gpu", over_time)
+    show(utilization_plot(stored, name="recorded") if stored else print("None yet."))
 
 # --- The knee -------------------------------------------------------------------------
 

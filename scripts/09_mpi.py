@@ -931,7 +931,7 @@ def ping(nbytes):
             comm.Recv(ball, 0)
             comm.Send(ball, 0)
         seconds.append((time.perf_counter() - start) / 2)
-    return min(seconds)
+    return sorted(seconds)[len(seconds) // 2]  # the median
 """
 
 if rank == 0:
@@ -946,7 +946,7 @@ comm.Barrier()  # rank 1 waits for 0.3 seconds
 found["processor"] = time.process_time() - used
 if sys.platform == "linux":
     ctypes.CDLL(None).prctl(29, 1)  # timer slack: 1 ns
-found["on time"] = ping(4)
+found["on time"] = min(ping(4) for _ in range(5))
 if comm.rank == 1:
     print(json.dumps(found))
 """

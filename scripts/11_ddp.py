@@ -22,6 +22,7 @@ from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from textwrap import fill
+from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -162,10 +163,10 @@ def from_rank_0(make):
 
 
 playing = "kernel"
-APART = ["alone", "outputs", "samples"]  # the kernel and the ranks have one each
+APART = ["alone", "name", "outputs", "samples"]  # the kernel and the ranks have one each
 held_by = {"ranks": {}}
 streams = {"ranks": (torch.get_rng_state(), np.random.get_state(), random.getstate())}
-cards = {"ranks": torch.cuda.get_rng_state()} if device.type == "cuda" else {}
+cards_ = {"ranks": torch.cuda.get_rng_state()} if device.type == "cuda" else {}
 torch.seed()  # the kernel's streams begin somewhere else
 np.random.seed()
 random.seed()
@@ -186,8 +187,8 @@ def play(part):
         random.setstate(pythons)
         if device.type == "cuda":
             torch.set_default_device(device if part == "ranks" else None)
-            cards[before] = torch.cuda.get_rng_state()
-            torch.cuda.set_rng_state(cards[part])
+            cards_[before] = torch.cuda.get_rng_state()
+            torch.cuda.set_rng_state(cards_[part])
     return before
 
 
@@ -1528,17 +1529,20 @@ def forward_backward(replica, inputs):
     replica(inputs).sum().backward()
 
 
-def in_three_ways(layers, width, samples, repeats=15):
-    """Seconds for two replicas: one by one, in threads, in processes."""
+def three_ways(pool, layers, width, samples):
+    """Two replicas: how many ranks work, and what each of them does."""
     replicas = [chain(layers, width) for _ in range(2)]
     halves = [torch.ones(samples, width) for _ in range(2)]
-    with ThreadPoolExecutor(2) as pool:
-        ways = [
-            (1, lambda: list(map(forward_backward, replicas, halves))),
-            (1, lambda: list(pool.map(forward_backward, replicas, halves))),
-            (2, lambda: forward_backward(replicas[0], halves[0])),
-        ]
-        return [[seconds(*way) for way in ways] for _ in range(repeats)]
+    return {
+        "one by one": (1, lambda: [*map(forward_backward, replicas, halves)]),
+        "two threads": (
+            1, lambda: [*pool.map(forward_backward, replicas, halves)]),
+        "two processes": (2, lambda: forward_backward(replicas[0], halves[0])),
+    }
+
+
+def in_turns(ways, repeats):
+    return [[seconds(*way) for way in ways.values()] for _ in range(repeats)]
 
 
 def seconds(n, work):
@@ -1554,8 +1558,10 @@ def seconds(n, work):
 everyone()
 play("ranks")
 
-small = in_three_ways(100, 8, 8)
-large = in_three_ways(3, 512, 256, repeats=5)
+pool = ThreadPoolExecutor(2)
+ways = three_ways(pool, 100, 8, 8)
+small = in_turns(ways, 15)
+large = in_turns(three_ways(pool, 3, 512, 256), 5)
 
 # Predict: With two free cores, two processes need about half the time. Can two threads
 # be as fast, for the small layers and for the large ones? Think of the lock in chapter
@@ -1597,6 +1603,21 @@ if rank == 0:
     ax.grid(axis="y", visible=False)
     save_figures()
 
+
+@contextmanager
+def unsampled(*args, **kwargs):
+    """A stand-in for ranklab's sampled: it reads nothing, and its phases only pass."""
+    yield SimpleNamespace(phase=nullcontext)
+
+
+try:
+    from ranklab.gpu import recorded, sampled, utilization_plot
+except ImportError:
+    recorded = utilization_plot = None
+    sampled = unsampled
+    if rank == 0:
+        print("What ranklab.gpu measures is left out, for it is not installed here")
+
 # For small layers much of the time is Python, and the GIL lets only one thread at a
 # time run Python: two threads are (small_layers_threads) times as fast as one, two
 # processes (small_layers_processes) times.
@@ -1607,6 +1628,36 @@ if rank == 0:
 # processes (large_layers_processes) times. On two free cores the ideal is twice as
 # fast. Other programs disturb a measurement this short, in both directions.
 #
+# What does a meter show of it? Here the small layers are worked on again, for a moment
+# in each of the three ways, and `sampled` watches (chapter 4). Each of the two ranks
+# has a row: its card, or on a CPU its share of one core.
+
+everyone()
+play("ranks")
+
+with sampled(hz=20, device=device) as meter:
+    for name, way in ways.items():
+        with meter.phase(name):
+            in_turns({name: way}, 15 if device.type == "cpu" else 300)
+
+if recorded:
+    meter_by_rank = to_rank_0(meter)
+    if rank == 0:
+        play("kernel")
+        show(utilization_plot(meter_by_rank[:2], name="meters"))
+
+# Rank 0 is at work all the time, and rank 1 only when there are two processes. On a CPU
+# its readings would be near 200 % if the two threads computed at the same time. On
+# cards both threads use rank 0's; and with NCCL a rank that waits for the others does
+# so in a kernel, which a card's meter counts as work.
+
+if recorded:
+    meter_by_rank = to_rank_0(meter)
+    if rank == 0:
+        play("kernel")
+        cards = recorded("11_ddp-cards", meter_by_rank[:2])
+        show(utilization_plot([*cards.values()]) if cards else print("None yet."))
+
 # `DataParallel` has further costs: it copies the model from the first GPU to all others
 # in every forward pass, and gathers all outputs on the first.
 

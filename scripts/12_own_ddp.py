@@ -21,9 +21,10 @@ import subprocess
 import sys
 import time
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import matplotlib
 import matplotlib.colors
@@ -810,14 +811,9 @@ if rank == 0:
     names = "message for each", "one for all", "buckets", "in backward", "none sent"
     for what, median, ms in zip(names, median_ms, version_ms):
         print(f"{what:>16}: {median:5.1f} ms ({min(ms):.1f} to {max(ms):.1f})")
-    result("cores", os.cpu_count(), varies=True)
     result("first_over_second", median_ms[0] / median_ms[1], varies=True)
     result("fourth_over_third", median_ms[3] / median_ms[2], varies=True)
-
-many_tensors_by_rank = to_rank_0(many_tensors)
-if rank == 0:
-    more = many_tensors_by_rank[0] - 1  # messages than the second has
-    result("message_ms", (median_ms[0] - median_ms[1]) / more, varies=True)
+    result("message_ms", (median_ms[0] - median_ms[1]) / 31, varies=True)
 
 # The first version takes (first_over_second) times as long as the second, for the same
 # bytes. Each additional message costs it about (message_ms) ms, as a rank waits for
@@ -825,8 +821,8 @@ if rank == 0:
 # second it pays a few more latencies. In return it copies into tensors that it already
 # has, and a bucket travels while the next one is filled. But filling is only copying,
 # and short. The fourth sends during backward, which lasts longer than filling. Is its
-# step shorter? On (cores) cores it takes (fourth_over_third) times as long as the
-# third. If the ranges printed for these two overlap, that ratio says little.
+# step shorter? Here it takes (fourth_over_third) times as long as the third. If the
+# ranges printed for these two overlap, that ratio says little.
 #
 # Here the cores carry the bytes themselves, and a core that sends does not compute.
 # Where no core is to spare, whatever is sent earlier takes its time from backward:
@@ -977,6 +973,21 @@ if rank == 0:
     result("link_most", 1 - 1 / (1.5 + len(sent) / 40))  # as the link is set
     save_figures()
 
+
+@contextmanager
+def unsampled(*args, **kwargs):
+    """A stand-in for ranklab's sampled: it reads nothing, and its phases only pass."""
+    yield SimpleNamespace(phase=nullcontext)
+
+
+try:
+    from ranklab.gpu import recorded, sampled, utilization_plot
+except ImportError:
+    recorded = utilization_plot = None
+    sampled = unsampled
+    if rank == 0:
+        print("What ranklab.gpu measures is left out, for it is not installed here")
+
 # In the lower row messages hide behind backward. What is left to wait for after it is
 # (link_gain) of what it was in the upper row. That is not all gain: its bars of
 # computing may be longer, as a message needs a core, too, which the next section
@@ -987,6 +998,35 @@ if rank == 0:
 # no gradient to send. So overlap saves at most the smaller of the two, the sending and
 # backward, and somewhat less: nothing leaves before the first bucket is full, and the
 # last bucket is full only when backward ends.
+
+# --- Extra: overlap, as a card's meter sees it ----------------------------------------
+
+# Does a meter show whether messages are hidden? On cards the next cell makes 500 steps
+# of the third version and 500 of the fourth, while `sampled` watches (chapter 4). On a
+# CPU it makes none: steps that are so short take too many for a meter that looks ten
+# times a second.
+
+everyone()
+play("ranks")
+
+with sampled(device=device) as meter:
+    for way, step in zip(("after", "during"), steps[2:4]):
+        with meter.phase(f"{way} backward"):
+            for _ in range(500 * (device.type == "cuda")):
+                step(x)
+
+if recorded:
+    meter_by_rank = to_rank_0(meter)
+    if rank == 0:
+        play("kernel")
+        mine = [each for each in meter_by_rank if each.about["uuid"]]
+        stored = recorded("12_own_ddp-cards", mine)
+        cards = mine or [*stored.values()]
+        show(utilization_plot(cards, name="cards") if cards else print("None yet."))
+
+# Compare how long the two phases last, rather than how high the readings are. With NCCL
+# an all-reduce is a kernel itself, so a card that waits in one counts as busy. With
+# Gloo the host sends, and the readings fall while a card waits.
 
 # --- How large a bucket? --------------------------------------------------------------
 
@@ -1544,8 +1584,7 @@ orders_by_rank = to_rank_0(orders)
 if rank == 0:
     play("kernel")
     guess, came = orders_by_rank[0]
-    print("guessed:", *guess)
-    print("arrived:", *came)
+    print("guessed:", *guess, "\narrived:", *came)
 
 orders_by_rank = to_rank_0(orders)
 if rank == 0:
@@ -1854,25 +1893,7 @@ if rank == 0:
 # ranks. It is a test suite for such wrappers: what PyTorch's promises is tested on
 # both.
 #
-# And as fast? Both are given the deep model, in turns.
-
-everyone()
-play("ranks")
-wrappers = OwnDDP, DistributedDataParallel
-own_and_pytorch = turns([functools.partial(backward, wrap(deep()))
-                         for wrap in wrappers], torch.randn(128, 224), 7)
-
-own_and_pytorch_by_rank = to_rank_0(own_and_pytorch)
-if rank == 0:
-    play("kernel")
-    ratios = sorted(np.divide(*of_slowest(own_and_pytorch_by_rank)))
-    result("own_over_pytorch", np.median(ratios), varies=True)
-    result("ratio_from", ratios[0], varies=True)
-    result("ratio_to", ratios[-1], varies=True)
-
-# A step takes (own_over_pytorch) times as long as with PyTorch's, whose reducer is
-# written in C++; in single turns (ratio_from) to (ratio_to) times. If 1 lies between
-# these two, seven turns cannot say which is faster. `benchmarks/ddp.py` compares them
+# And as fast? PyTorch's reducer is written in C++. `benchmarks/ddp.py` compares the two
 # in many turns, on three models.
 
 # --- Extra: ranks with fewer batches --------------------------------------------------

@@ -20,10 +20,11 @@ import textwrap
 import time
 import zlib
 from collections import OrderedDict, defaultdict, deque
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import matplotlib
 import matplotlib.colors
@@ -1241,36 +1242,54 @@ one_1 = from_rank_0(lambda: with_messages(gpipe(1, 1)))
 everyone()
 play_("ranks")
 wide = Shape(context=64, width=256, heads=4, blocks=2)
-wide_batch = windows(text, 16, wide.context, seed=0)
+many = 16 if device.type == "cpu" else 2048  # windows: work for a card
+wide_batch = windows(text, many, wide.context, seed=0)
 
 
 def way(programs, layers, m, kind=Worker):  # a step, for the first ranks
     group = dist.new_group(list(range(len(programs))))
     if rank >= len(programs):
         return lambda: None
-    like = torch.empty(16 // m, wide.context, wide.width)
+    like = torch.empty(many // m, wide.context, wide.width)
     worker = kind([gpt(wide, *layers)], like, language_loss, group)
-    parts = [tensor.split(16 // m) for tensor in wide_batch]
+    parts = [tensor.split(many // m) for tensor in wide_batch]
     return lambda: (run(programs[rank], worker, *parts), worker.log)
 
 
-def fastest(ways):
+def fastest(ways, mark=record_function):
     best = dict.fromkeys(ways, (float("inf"), None))
     for which, step in [*ways.items()] * 4:
         dist.barrier()
         start = clock()
-        got = step()
+        with mark(which):
+            got = step()
         dist.barrier()  # a step is over when all are done
         took = clock() - start
-        if took < best[which][0]:
-            best[which] = took, got
+        best[which] = min(best[which], (took, got))
     return best
 
 
+@contextmanager
+def unsampled(*args, **kwargs):
+    """A stand-in for ranklab's sampled: it reads nothing, and its phases only pass."""
+    yield SimpleNamespace(phase=nullcontext)
+
+
+try:
+    from ranklab.gpu import recorded, sampled, utilization_plot
+except ImportError:
+    recorded = utilization_plot = None
+    sampled = unsampled
+    if rank == 0:
+        print("What ranklab.gpu measures is left out, for it is not installed here")
+
 everyone()
+
 half = (0, 2) if rank == 0 else (2, 4)  # of four layers
-best = fastest({"pair": way(pair_1f1b, half, 8), "one_8": way(one_8, (), 8),
-                "one_1": way(one_1, (), 1)})
+ways = {"pair": way(pair_1f1b, half, 8), "one_8": way(one_8, (), 8),
+        "one_1": way(one_1, (), 1)}
+with sampled(device=device) as meter:  # what the ranks' cards do meanwhile
+    best = fastest(ways, meter.phase)
 
 of_ranks = to_rank_0(best)
 if rank == 0:
@@ -1319,6 +1338,31 @@ if rank == 0:
 # stages share a core. And waits, for a late stage or for a message: the stages are idle
 # for (pair_idle) of their time, in the plan for a ninth. Together that is 2 · (1 −
 # (pair_idle)) / ((one_in_pieces) · (pair_busy)) = (pair_product).
+
+# --- Extra: what a meter shows --------------------------------------------------------
+
+# `sampled`, of chapter 4, has watched both ranks while the three ways took turns: their
+# cards where they have some, else their share of a core. Each has a row. The strip
+# above it shows what the rank works on, and the gaps in it are waits for the other.
+
+if recorded:
+    meter_by_rank = to_rank_0(meter)
+    if rank == 0:
+        show(utilization_plot(meter_by_rank[:2], name="meters"))
+
+# Rank 1 has a stage of the pair, and nothing to do in the other two ways. Its meter
+# says so, for such a wait lasts several readings. The bubble of the pair it cannot
+# show: its pieces are as long as one or two boxes of the picture above, a reading is a
+# tenth of a second, and a card's own meter averages over more. Who looks for bubbles
+# needs the log of `run`, or a trace. And with NCCL a rank that waits for a message does
+# so in a kernel, which a card's meter counts as work.
+
+if recorded:
+    meter_by_rank = to_rank_0(meter)
+    if rank == 0:
+        play_("kernel")
+        cards = recorded("17_pipeline-cards", meter_by_rank[:2])
+        show(utilization_plot([*cards.values()]) if cards else print("None yet."))
 
 # --- Proven before it runs ------------------------------------------------------------
 
@@ -1450,6 +1494,7 @@ def verdict(schedule):
 
 if rank == 0:
     print("\n## Proven before it runs\n")
+    play_("kernel")
     for texts in (("F0 F1 B0 B1", "F0 B0 F1"), ("F0 F1 B0 B1", "F0 B0 B1 F1"),
                   ("F0 F1 B0 B1", "F1 B1 F0 B0"), ("F0 B0 F1 B1", "F0 F1 B0 B1")):
         print(" | ".join(texts), verdict([parse(text) for text in texts]), sep="\n")
@@ -2062,34 +2107,14 @@ if rank == 0:
 play_("ranks")
 kinds = {"GPipe": pipelining.ScheduleGPipe, "1F1B": pipelining.Schedule1F1B,
          "interleaved": pipelining.ScheduleInterleaved1F1B}
-like, beside, both = torch.empty(2, 8, 16, dtype=torch.float64), {}, {}
-
-
-def from_zero(model, step):
-    model.zero_grad()
-    return step()
-
-
+like, both = torch.empty(2, 8, 16, dtype=torch.float64), {}
 for which, kind in kinds.items():
     chunks = 2 if which == "interleaved" else 1
-    mine, theirs = both[which] = pieces_of(chunks), pieces_of(chunks)
-    own = partial(run, lists[which][rank], Worker(mine, like, language_loss),
-                  *batch_of(0))
+    mine, theirs = pieces_of(chunks), pieces_of(chunks)
+    worker = Worker(mine, like, language_loss)
+    own_losses = run(lists[which][rank], worker, *batch_of(0))
     their_step, order = pytorchs(kind, theirs)
-    beside[which] = fastest({"own": partial(from_zero, mine, own),
-                             "theirs": partial(from_zero, theirs, their_step)})
-
-everyone()
-for which, (mine, theirs) in both.items():
-    (_, own_losses), (_, their_losses) = beside[which].values()
-    gaps = [abs(a - b) for a, b in zip(own_losses, their_losses)]
-    assert len(gaps) == m * (rank == world_size - 1)
-    pairs = zip(mine.parameters(), theirs.parameters())
-    gaps += [(a.grad - b.grad).abs().max().item() for a, b in pairs]
-    assert max(gaps) < 1e-12
-bare = [i for i in lists["interleaved"][rank] if i[0] in "FB"]
-own_order = [f"{c * world_size + rank}{kind}{k}" for kind, k, c in bare]
-assert own_order == [str(i) for i in order.pipeline_order[rank] if i]
+    both[which] = mine, theirs, own_losses, their_step()
 
 
 def leave_group():
@@ -2101,17 +2126,21 @@ def leave_group():
 plt.switch_backend("Agg")  # figures go to files
 plt.rcParams.update(STYLE)
 
-beside_by_rank = to_rank_0(beside)
-if rank == 0:
-    play_("kernel")
-    for which, both in beside_by_rank[0].items():
-        result(f"beside_{which}", both["own"][0] / both["theirs"][0], varies=True)
+everyone()
+for mine, theirs, own_losses, their_losses in both.values():
+    gaps = [abs(a - b) for a, b in zip(own_losses, their_losses)]
+    assert len(gaps) == m * (rank == world_size - 1)
+    pairs = zip(mine.parameters(), theirs.parameters())
+    gaps += [(a.grad - b.grad).abs().max().item() for a, b in pairs]
+    assert max(gaps) < 1e-12
+bare = [i for i in lists["interleaved"][rank] if i[0] in "FB"]
+own_order = [f"{c * world_size + rank}{kind}{k}" for kind, k, c in bare]
+assert own_order == [str(i) for i in order.pipeline_order[rank] if i]
 
 # The same losses, the same gradients, and for the interleaved schedule the same order
-# on every rank: PyTorch keeps it as data, too. Our step takes (beside_GPipe),
-# (beside_1F1B) and (beside_interleaved) times as long: no verdict, for so small a GPT.
-# PyTorch's stages find out shapes by themselves, it can cut stages out of a whole
-# model, and it has schedules for zero bubble and for V shapes [pytorchpipelining].
+# on every rank: PyTorch keeps it as data, too. Its stages find out shapes by
+# themselves, it can cut stages out of a whole model, and it has schedules for zero
+# bubble and for V shapes [pytorchpipelining].
 
 # --- What you can do now --------------------------------------------------------------
 

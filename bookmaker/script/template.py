@@ -18,10 +18,11 @@ import signal
 import socket
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -423,3 +424,10 @@ def left_out(view):
 def untraced(*args, **kwargs):
     """A stand-in for ranklab's trace: it records nothing."""
     yield None
+
+
+#: unsampled
+@contextmanager
+def unsampled(*args, **kwargs):
+    """A stand-in for ranklab's sampled: it reads nothing, and its phases only pass."""
+    yield SimpleNamespace(phase=nullcontext)

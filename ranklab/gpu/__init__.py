@@ -19,8 +19,22 @@ On ranks, each samples its own, and the plot has a row for each card:
 notebook leaves out what needs this where ranklab is missing.
 """
 
-from ranklab.gpu.plot import utilization_plot
-from ranklab.gpu.sampler import sampled
-from ranklab.gpu.samples import Recording, load, recorded, save
+import importlib
+
+# Loaded at first use: ranks only sample, and do not need what draws.
+_HOME = {
+    "Recording": "ranklab.gpu.samples",
+    "load": "ranklab.gpu.samples",
+    "recorded": "ranklab.gpu.samples",
+    "sampled": "ranklab.gpu.sampler",
+    "save": "ranklab.gpu.samples",
+    "utilization_plot": "ranklab.gpu.plot",
+}
 
 __all__ = ["Recording", "load", "recorded", "sampled", "save", "utilization_plot"]
+
+
+def __getattr__(name):
+    if name not in _HOME:
+        raise AttributeError(f"module 'ranklab.gpu' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from ranklab.errors import named
+from ranklab.gpu.samples import flat
 from ranklab.plots import RANK_COLORS, STYLE, as_drawing, pale
 
 LANE = 0.16  # the height of a rank's phases, as a share of the readings' below them
@@ -84,12 +85,12 @@ def _panels(recordings):
 
 def _cards(recordings):
     """A row for each card of a list of recordings, or of lists; those without a UUID are alone."""
-    cards, flat = {}, list(_flat(recordings))
-    first = np.nanmin([r.began for r in flat] + [math.inf])
-    for i, r in enumerate(flat):
+    cards, each = {}, list(flat(recordings))
+    first = np.nanmin([r.began for r in each] + [math.inf])
+    for i, r in enumerate(each):
         start = 0.0 if math.isnan(r.began) else r.began - first
         cards.setdefault(r.about.get("uuid") or i, []).append((r.so_far(), start))
-    hosts, rows = {r.about.get("host") for r in flat}, []
+    hosts, rows = {r.about.get("host") for r in each}, []
     for members in cards.values():
         about = members[0][0].about
         ranks = [r.about["rank"] for r, _ in members if r.about.get("rank") is not None]
@@ -100,11 +101,6 @@ def _cards(recordings):
         color = _color((ranks or [number or 0])[0])
         rows.append(_Row(title, "black" if len(ranks) > 1 else color, members))
     return rows
-
-
-def _flat(recordings):
-    for one in recordings:
-        yield from _flat(one) if isinstance(one, (list, tuple)) else [one]
 
 
 def _named(ranks):

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+_SOURCE = ("driver", "torch", "date", "command")
+
 
 class Recording:
     """Samples of one GPU, or of the CPU, with their times; a value that goes from rank to kernel.
@@ -64,6 +66,13 @@ class Recording:
     def so_far(self):
         """A copy with the samples and phases until now."""
         return copy.copy(self)
+
+    def sourced(self):
+        """The same, with a note that says on what it was made."""
+        source = {key: self.about.get(key) or "not known" for key in ("card", *_SOURCE)}
+        said = ", ".join(f"{key} {source[key]}" for key in _SOURCE)
+        self._notes.append(f"Recorded on {source['card']}: {said}.")
+        return self
 
     def __getstate__(self):
         grown = {"_samples": self._samples[:], "phases": self.phases[:], "_zero": None}
@@ -164,15 +173,28 @@ def load(path):
     return recordings
 
 
-def recorded(name):
+def flat(recordings):
+    """Recordings one after the other, from a list of them, or of lists."""
+    for one in recordings:
+        yield from flat(one) if isinstance(one, (list, tuple)) else [one]
+
+
+def recorded(name, made=()):
     """The recordings in images/recorded/ of this name, made on a card that a reader may lack.
 
     name: of the file, without .json. Looked for in the working folder, in the program's, and in
-    all folders above these. Returns {} where there is none.
+        all folders above these.
+    made: those of this run, as `utilization_plot` takes them. Those of GPUs are written to the
+        working folder, as such a file.
+
+    Returns {} where there is none. A note of each says where it is from.
     """
+    made = made if isinstance(made, dict) else {str(i): r for i, r in enumerate(flat(made))}
+    if cards := {title: r for title, r in made.items() if r.about.get("uuid")}:
+        save(cards, f"{name}.json")
     for start in (Path.cwd(), Path(sys.argv[0]).resolve().parent):
         for folder in (start, *start.parents):
             path = folder / "images" / "recorded" / f"{name}.json"
             if path.exists():
-                return load(path)
+                return {title: recording.sourced() for title, recording in load(path).items()}
     return {}

@@ -428,11 +428,24 @@ def test_recordings_of_the_book_are_found_from_below(tmp_path, monkeypatch):
     save({"a": s}, below / "00_x.json")
     (tmp_path / "_build" / "run").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "_build" / "run")
-    assert list(recorded("00_x")) == ["a"]
+    (found,) = recorded("00_x").values()
+    assert found.notes[-1].startswith(f"Recorded on {s.about['card']}: driver {s.about['driver']},")
     monkeypatch.chdir("/")
     assert recorded("00_x") == {}
     monkeypatch.setattr("sys.argv", [str(tmp_path / "scripts" / "00_x.py")])
     assert list(recorded("00_x")) == ["a"]
+
+
+def test_what_is_recorded_on_cards_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with sampled(of="gpu", nvml=NVML(), hz=100) as card, sampled(of="cpu", hz=100) as cpu:
+        time.sleep(0.05)
+    assert recorded("00_cpu", [cpu]) == recorded("00_cards", [[card], cpu]) == {}
+    assert recorded("00_panels", {"fed": card}) == {}
+    assert {path.stem: list(load(path)) for path in tmp_path.iterdir()} == {
+        "00_cards": ["0"],
+        "00_panels": ["fed"],
+    }
 
 
 def test_the_stop_button_ends_sampling_that_is_about_to_begin(monkeypatch):

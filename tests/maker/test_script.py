@@ -13,6 +13,7 @@ from nbformat import v4
 from small_notebooks import IMPORTS, RANKS, body, notebook, same, whole, with_ranks
 from tiers import few
 
+from bookmaker.errors import FormError
 from bookmaker.folders import HERE
 from bookmaker.manuscript import manuscript, programs
 from bookmaker.notebook import notebook as notebook_form
@@ -330,6 +331,25 @@ def test_what_measures_is_left_out_where_ranklab_is_missing(capsys):
         "What ranklab.gpu measures is left out, for it is not installed here",
         "x 1 y 3",
     ]
+
+
+SAMPLED = "%%px\nfrom ranklab.gpu import sampled\nwith sampled(hz=50) as s:\n    x = 1"
+
+
+def test_ranks_that_are_sampled_train_on_without_ranklab():
+    """Only the kernel's cells are left out, all that has to do with the recordings."""
+    cells = 'means = [s.mean() for s in ranks["s"]]', "print(means)", 'print(ranks["x"])'
+    text = with_ranks("from ranklab.gpu import save, utilization_plot\ny = 1", SAMPLED, *cells)
+    assert "    save = utilization_plot = None\n    sampled = unsampled\n    if rank == 0:" in text
+    assert "\neveryone()\nwith sampled(hz=50) as s:\n    x = 1\n" in text
+    assert "\nif save:\n    s_by_rank = to_rank_0(s)\n    if rank == 0:" in text
+    assert "\nif save:\n    everyone()\n    if rank == 0:\n        print(means)\n" in text
+    assert "\n\nx_by_rank = to_rank_0(x)\n" in text
+    assert "\nif sampled is not unsampled:\n    s_by_rank" in with_ranks(
+        SAMPLED, 'print(ranks["s"])'
+    )
+    with pytest.raises(FormError, match="Look at it in another cell"):
+        with_ranks(SAMPLED + "\nprint(s.mean())")
 
 
 def test_ranks_cell_is_no_comment():

@@ -49,7 +49,7 @@ def run(*command, **more):
 
 def test_a_script_says_its_launchers():
     text = whole(IMPORTS, BY_MPI, MPI)
-    assert "ways:\n#     python x.py\n#     mpiexec -n 4 python x.py\n#\n" in text
+    assert "ways:\n#     python x.py\n#     mpiexec -n 4 python x.py\n# The ranks use" in text
     assert "\n# pip install mpi4py mpich torch\n" in text
     apart = whole(IMPORTS, RANKS, MPI)
     assert "\n#     mpiexec" not in apart and "\n#     torchrun" in apart

@@ -111,6 +111,29 @@ def test_a_rank_that_fails_ends_the_script(tmp_path):
     assert "ValueError: no file" in run.stderr and "not reached" not in run.stdout
 
 
+@pytest.mark.parametrize("with_ranklab", [True, False])
+def test_ranks_that_are_sampled(with_ranklab, tmp_path):
+    script = tmp_path / "sampled.py"
+    script.write_text(
+        with_ranks(
+            "from ranklab.gpu import utilization_plot",
+            "%%px\nfrom ranklab.gpu import sampled\n"
+            "with sampled(device=device, hz=50) as s:\n"
+            '    with s.phase("sum"):\n'
+            "        total = torch.ones(1)\n        dist.all_reduce(total)",
+            'utilization_plot(ranks["s"], name="sampled")',
+            'result("phases", [s.phases[0][0] for s in ranks["s"]])',
+            'result("total", ranks["total"][0].item())',
+        )
+    )
+    text = run_script(script, "forked", 2, tmp_path, limit=100, with_ranklab=with_ranklab)
+    phases = {"phases": "['sum', 'sum']"} if with_ranklab else {}
+    assert results_in(text) == {**phases, "total": "2.0"}
+    assert text.count("What ranklab.gpu measures is left out") == (not with_ranklab)
+    drawn = tmp_path / "empty" / "sampled-sampled.svg"
+    assert drawn.exists() == with_ranklab
+
+
 def test_nbconvert_names_the_cell_that_it_refuses(tmp_path):
     nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("%timeit 1")])
     nbformat.write(nb, tmp_path / "mine.ipynb")

@@ -65,6 +65,13 @@ class Lab:
         )
 
 
+def called_in_head(node: ast.With) -> set[str]:
+    """The functions of ``with trace() as t:``."""
+    calls = (item.context_expr for item in node.items)
+    names = (call.func for call in calls if isinstance(call, ast.Call))
+    return {name.id for name in names if isinstance(name, ast.Name)}
+
+
 def find_ranks(lab: Lab, cells: list[Cell]) -> None:
     """Find the one ``Ranks(...)`` of the notebook, and read its arguments."""
     for cell in cells:

@@ -8,6 +8,7 @@ from bookmaker.script.analyse import (
     hashes,
     identity,
     left_out,
+    measured,
     names,
     own_taught,
     process_state,
@@ -23,7 +24,7 @@ from bookmaker.script.analyse.sides import DEFINITIONS, Sides, sides
 from bookmaker.script.analyse.tensors import Tensors
 from bookmaker.script.parts import FIXED, HELPERS, IMPORTS, PARTS
 from bookmaker.script.read.cells import Cell
-from bookmaker.script.read.scopes import is_import, names_in, origin
+from bookmaker.script.read.scopes import is_import, origin
 
 _MESSAGE = re.compile(r"\b(i?send|i?recv|pipelining)\b")
 
@@ -33,7 +34,8 @@ class Plan:
     """cells: those of the script. all_names: every name in them. defined_everywhere: functions
     and classes of plain cells that all ranks define. inherited: ``id`` of kernel statements that
     hold for the ranks, too. measured: numbers of the cells that need `ranklab.gpu`, or a value that
-    comes from it. mpi: whether the script's code imports mpi4py. program: as make_plan was told.
+    comes from it. stood_in: those of its names that ranks use, with a stand-in. mpi: whether the
+    script's code imports mpi4py. program: as make_plan was told.
 
     two_streams, apart: whether rank 0 has two streams of random numbers, and the names of which it
     has two values: the kernel's and the ranks'. apart_code: those that are functions or classes.
@@ -50,6 +52,7 @@ class Plan:
     defined_everywhere: set[str] = field(default_factory=set)
     inherited: set[int] = field(default_factory=set)
     measured: set[int] = field(default_factory=set)
+    stood_in: set[str] = field(default_factory=set)
     mpi: bool = False
     two_streams: bool = False
     apart: set[str] = field(default_factory=set)
@@ -87,6 +90,13 @@ class Plan:
         return bool(self.two_streams or self.apart or self.two_devices)
 
     @property
+    def measures(self) -> str:
+        """What is true in the script where there is `ranklab.gpu`."""
+        others = self.lab.measures - self.stood_in
+        first, absent = min(others or self.stood_in), self.helper("unsampled")
+        return first if others else f"{first} is not {absent}"
+
+    @property
     def known_everywhere(self) -> set[str]:
         """Names that every rank of the script has from its imports and definitions."""
         return self.defined_everywhere | set(self.imports.names) | self.imports.inlined_names
@@ -120,7 +130,7 @@ def _find_names(plan: Plan, found: Sides) -> None:
     plan.all_names = (mentioned | found.kernel.names | found.ranks.names) - plan.lab.names
     plan.renamed = _renamed(plan, found)
     plan.mpi = _uses_mpi(plan)
-    plan.measured = _measured(plan.cells, plan.lab.measures)
+    plan.measured, plan.stood_in = measured.find(plan.cells, plan.lab)
 
 
 def _uses_mpi(plan: Plan) -> bool:
@@ -176,16 +186,3 @@ def _renamed(plan: Plan, found: Sides) -> dict[str, str]:
         if name not in FIXED and (name in bound or other):
             taken |= {name}
     return {name: f"{name}_" for name in sorted(taken)}
-
-
-def _measured(cells: list[Cell], names: set[str]) -> set[int]:
-    """The numbers of the cells that need one of these names, or a value that comes from one."""
-    lost, found = set(names), set()
-    for cell in cells:
-        binds = names_in(*cell.tree.body).binds if cell.tree.body else set()
-        if (cell.mentions - binds) & lost:
-            found.add(cell.place.number)
-            lost |= binds
-        else:
-            lost -= binds - names
-    return found

@@ -46,6 +46,8 @@ _SETTERS = {
     "torch.multiprocessing.set_start_method",
     "torch.multiprocessing.set_sharing_strategy",
 }
+# Some of them, with what a fresh process has: a cell may set it back at its end.
+_DEFAULTS = {"torch.set_float32_matmul_precision": "'highest'"}
 # Methods of a logger, which all of a process share by its name.
 _OF_LOGGERS = {"setLevel", "addHandler", "removeHandler", "addFilter"}
 # What the script keeps apart by itself, or what acts on an object that it is given.
@@ -108,7 +110,7 @@ def _is_inherited(node: ast.stmt, imported: dict[str, str]) -> bool:
 def _settings(cells: list[Cell], imported: dict[str, str]) -> Iterator[tuple]:
     """(cell, statement, what it sets) for all that a cell itself, or a function of it, sets."""
     for cell in cells:
-        passing = _undone(cell.tree, imported)
+        passing = _undone(cell.tree, imported) | _set_back(cell.tree, imported)
         for node in _statements(cell.tree):
             what = "" if id(node) in passing else _sets(node, imported)
             if what:
@@ -125,6 +127,21 @@ def _undone(tree: ast.AST, imported: dict[str, str]) -> set[int]:
         and full_name(node.items[0].context_expr.func, imported) == "warnings.catch_warnings"
         for inner in ast.walk(node)
         if _is_of_warnings(inner, imported)
+    }
+
+
+def _set_back(tree: ast.AST, imported: dict[str, str]) -> set[int]:
+    """``id`` of settings whose last one in the cell is the default of a fresh process."""
+    calls = {}
+    for node in _statements(tree):
+        match node:
+            case ast.Expr(value=ast.Call(func=func, args=[value])):
+                calls.setdefault(full_name(func, imported), []).append((node, value))
+    return {
+        id(node)
+        for name, those in calls.items()
+        if ast.unparse(max(those, key=lambda one: one[0].lineno)[1]) == _DEFAULTS.get(name)
+        for node, _ in those
     }
 
 

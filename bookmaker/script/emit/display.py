@@ -3,6 +3,7 @@
 import ast
 
 from bookmaker.script.analyse.imports import DRAWING
+from bookmaker.script.analyse.lab import called_in_head
 from bookmaker.script.analyse.operations import Operation
 from bookmaker.script.emit import layout
 from bookmaker.script.emit.layout import Piece
@@ -77,7 +78,7 @@ class Display:
         views = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} & self.lab.shown
         where = [op for op in operations if op.kind == "where"]
         if isinstance(node, ast.With) and not where:
-            traced = _called_in_head(node) & views
+            traced = called_in_head(node) & views
             self.step.traced |= traced
             views -= traced
         if not views and not where:
@@ -109,13 +110,6 @@ def _is_one_argument(text: str, more: str) -> bool:
         return False
     first, *others = call.args
     return ast.dump(first) == ast.dump(value) and len(others) == bool(more) and not call.keywords
-
-
-def _called_in_head(node: ast.With) -> set[str]:
-    """The functions of ``with trace() as t:``."""
-    calls = (item.context_expr for item in node.items)
-    names = (call.func for call in calls if isinstance(call, ast.Call))
-    return {name.id for name in names if isinstance(name, ast.Name)}
 
 
 def draws(cell: Cell, step: Step) -> bool:

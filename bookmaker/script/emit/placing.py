@@ -43,6 +43,8 @@ def _parts(step: Step, mentions: dict[int, set[str]]) -> list[str]:
         step.used |= {"untraced" if name in step.traced else "left_out" for name in lab.shown}
     if any(names & lab.results for names in mentions.values()):
         step.used.add("result")
+    if step.plan.stood_in:
+        step.used.add("unsampled")
     if starts_processes(imports.names) and not step.plan.program:  # which says when it begins
         step.used.add("hide_file")
     plots = bool(step.draws)

@@ -148,8 +148,14 @@ def _stand_in(plan: Plan, module: str, locals_: list[str], in_with: set[str]) ->
         "except ImportError:",
     ]
     if module == MEASURES:
-        lines += [f"    {' = '.join(locals_)} = None"]
-        lines += [f'    print("What {module} measures is left out, for it is not installed here")']
+        absent = [local for local in locals_ if local not in plan.stood_in]
+        if absent:
+            lines += [f"    {' = '.join(absent)} = None"]
+        lines += [f"    {name} = {plan.helper('unsampled')}" for name in sorted(plan.stood_in)]
+        words = f'print("What {module} measures is left out, for it is not installed here")'
+        lines += (
+            ["    if rank == 0:", f"        {words}"] if plan.lab.has_ranks else [f"    {words}"]
+        )
         return "\n".join(lines)
     for local, name in names.items():
         if local in in_with:

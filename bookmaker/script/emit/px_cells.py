@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 
+from bookmaker.script.analyse.lab import called_in_head
 from bookmaker.script.emit import layout
 from bookmaker.script.emit.display import Display
 from bookmaker.script.emit.layout import Piece
@@ -85,13 +86,8 @@ def _copy(source: Source, node: ast.stmt, edits):
 
 def _refuse_kernel_only(cell: Cell, step: Step) -> None:
     lab = step.lab
-    in_with = {
-        item.context_expr.func.id
-        for node in ast.walk(cell.tree)
-        if isinstance(node, ast.With)
-        for item in node.items
-        if isinstance(item.context_expr, ast.Call) and isinstance(item.context_expr.func, ast.Name)
-    }
+    heads = [called_in_head(n) for n in ast.walk(cell.tree) if isinstance(n, ast.With)]
+    in_with = set().union(*heads)
     step.traced |= in_with & set(lab.views)
     for node in ast.walk(cell.tree):
         if not isinstance(node, ast.Name):

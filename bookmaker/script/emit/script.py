@@ -62,17 +62,24 @@ def _cell_lines(cell: Cell, step: Step) -> list[str]:
 def _pieces(cell: Cell, step: Step) -> list[Piece]:
     """The translation of a cell; any error in it becomes a sentence about the cell."""
     try:
-        pieces = px_cells.pieces(cell, step) if cell.on_ranks else Kernel(cell, step).pieces()
-        if pieces and cell.place.number in step.plan.measured:
-            step.playing = "either"  # for the block may be left out
-            return [layout.block(f"if {min(step.lab.measures)}:", pieces)]
-        return pieces
+        if cell.place.number not in step.plan.measured:
+            return _translated(cell, step)
+        before = step.state()
+        step.nested += 1
+        pieces = _translated(cell, step)
+        step.nested -= 1
+        step.merge(before)  # for the block may be left out
+        return [layout.block(f"if {step.plan.measures}:", pieces)] if pieces else []
     except Unwritable as error:
         raise cell.refuse(str(error)) from None
     except FormError:
         raise
     except Exception as error:
         raise cell.refuse(mistake(error)) from error
+
+
+def _translated(cell: Cell, step: Step) -> list[Piece]:
+    return px_cells.pieces(cell, step) if cell.on_ranks else Kernel(cell, step).pieces()
 
 
 def mistake(error: Exception) -> str:
