@@ -1442,7 +1442,16 @@ if rank == 0:
 #
 # The settings of determinism cost twice. Deterministic kernels can be slower. And
 # memory that nobody has written is filled with NaN, so that a forgotten initialization
-# shows. We time `torch.empty` with and without:
+# shows. We time `torch.empty` with and without. On a GPU a call returns when the GPU
+# has been told, not when it is done, so a clock has to wait for it:
+
+
+def clock():
+    """Seconds, read when a GPU has done what it was told."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
 
 # Filling takes longer: all 4 MiB are written, where `torch.empty` usually writes
 # nothing at all. If it hurts, switch
@@ -1539,11 +1548,11 @@ def in_turns(ways, repeats):
 def seconds(n, work):
     """How long the first n ranks do the work; 0 on the others."""
     dist.barrier()
-    start = time.perf_counter()
+    start = clock()
     if rank >= n:
         return 0.0
     work()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 everyone()

@@ -87,6 +87,43 @@ def choose_device(local_rank, local_size, gpus, device=None, backend=None):
     return f"cuda:{index or local_rank % gpus}", backend or ("nccl" if alone else "gloo")
 
 
+def send_over_host():
+    """Let messages take tensors on a GPU: Gloo does it in collectives, but not in these."""
+    import torch
+
+    c10d = torch.distributed.distributed_c10d
+    isend, irecv = c10d.isend, c10d.irecv
+    if isend.__module__ != c10d.__name__:  # done before
+        return
+
+    class Coming:
+        def __init__(self, work, box, tensor):
+            self.work, self.box, self.tensor = work, box, tensor
+
+        def __getattr__(self, name):
+            return getattr(self.work, name)
+
+        def wait(self, *limit):
+            done = self.work.wait(*limit)
+            if self.box is not None:
+                self.tensor.data.copy_(self.box)
+                self.box = None
+            return done
+
+    def send(tensor, *args, **kwargs):
+        return isend(tensor.detach().cpu(), *args, **kwargs)
+
+    def receive(tensor, *args, **kwargs):
+        if not tensor.is_cuda:
+            return irecv(tensor, *args, **kwargs)
+        box = torch.empty_like(tensor, device="cpu", requires_grad=False)
+        work = irecv(box, *args, **kwargs)
+        return work and Coming(work, box, tensor)
+
+    for module in (torch.distributed, c10d):
+        module.isend, module.irecv = send, receive
+
+
 def choose_together():
     """This rank's device, and the backend: NCCL only if every rank of every host says so."""
     mine = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
@@ -140,6 +177,8 @@ device, backend = choose_together()
 if device.type == "cuda":
     torch.cuda.set_device(device)
     torch.set_default_device(device)  # what a rank makes lies on its card
+if device.type == "cuda" and backend == "gloo":
+    send_over_host()
 form_groups()
 
 
@@ -166,6 +205,16 @@ def play(part):
         np.random.set_state(numpys)
         random.setstate(pythons)
     return before
+
+
+# From ranklab.taught.ddp:
+
+
+def clock():
+    """Seconds, read when a GPU has done what it was told."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 # === Your own DDP: communication behind backward ======================================
@@ -202,9 +251,9 @@ def backward(model, x):
     """Leave the gradients of a batch in .grad, and note when backward began."""
     model.zero_grad()
     loss = model(x).square().mean()
-    backward.began = time.perf_counter()
+    backward.began = clock()
     loss.backward()
-    backward.ended = time.perf_counter()
+    backward.ended = clock()
 
 
 def gradient_of(model):
@@ -249,10 +298,10 @@ def traced(make_step):
     step, x, traces, seconds = make_step(deep()), torch.randn(128, 224), [], []
     for _ in range(4):
         dist.barrier()
-        began = time.perf_counter()
+        began = clock()
         with trace() as t:
             step(x)
-        seconds.append(time.perf_counter() - began)
+        seconds.append(clock() - began)
         traces.append(t)
     of_slowest = torch.tensor(seconds)
     dist.all_reduce(of_slowest, op=dist.ReduceOp.MAX)
@@ -731,10 +780,10 @@ def turns(steps, x, repeats=5, group=None):
     for k in range(-1 if dist.get_rank(group) >= 0 else repeats, repeats):
         for step, row in zip(steps, seconds):
             dist.barrier(group)
-            start = time.perf_counter()
+            start = clock()
             step(x)
             if k >= 0:  # the first turn warms up
-                row[k] = time.perf_counter() - start
+                row[k] = clock() - start
     return seconds.tolist()
 
 
@@ -800,7 +849,7 @@ class Link:
         self.free, self.log = 0.0, []
 
     def all_reduce(self, x, group=None, async_op=True):
-        begin = max(time.perf_counter(), self.free)  # one after the other
+        begin = max(clock(), self.free)  # one after the other
         self.free = begin + self.latency + x.nbytes / self.bandwidth
         self.log.append((begin, self.free))
         real = dist.all_reduce(x, group=pair, async_op=True)
@@ -836,9 +885,9 @@ def timed(step, log):
     """When a step, its forward and its backward ended, and its messages."""
     log.clear()
     dist.barrier(pair)
-    start = time.perf_counter()
+    start = clock()
     step(x)
-    marks = time.perf_counter(), backward.began, backward.ended
+    marks = clock(), backward.began, backward.ended
     return ([1e3 * (mark - start) for mark in marks],
             [(1e3 * (a - start), 1e3 * (b - a)) for a, b in log])
 

@@ -84,6 +84,43 @@ def choose_device(local_rank, local_size, gpus, device=None, backend=None):
     return f"cuda:{index or local_rank % gpus}", backend or ("nccl" if alone else "gloo")
 
 
+def send_over_host():
+    """Let messages take tensors on a GPU: Gloo does it in collectives, but not in these."""
+    import torch
+
+    c10d = torch.distributed.distributed_c10d
+    isend, irecv = c10d.isend, c10d.irecv
+    if isend.__module__ != c10d.__name__:  # done before
+        return
+
+    class Coming:
+        def __init__(self, work, box, tensor):
+            self.work, self.box, self.tensor = work, box, tensor
+
+        def __getattr__(self, name):
+            return getattr(self.work, name)
+
+        def wait(self, *limit):
+            done = self.work.wait(*limit)
+            if self.box is not None:
+                self.tensor.data.copy_(self.box)
+                self.box = None
+            return done
+
+    def send(tensor, *args, **kwargs):
+        return isend(tensor.detach().cpu(), *args, **kwargs)
+
+    def receive(tensor, *args, **kwargs):
+        if not tensor.is_cuda:
+            return irecv(tensor, *args, **kwargs)
+        box = torch.empty_like(tensor, device="cpu", requires_grad=False)
+        work = irecv(box, *args, **kwargs)
+        return work and Coming(work, box, tensor)
+
+    for module in (torch.distributed, c10d):
+        module.isend, module.irecv = send, receive
+
+
 def choose_together():
     """This rank's device, and the backend: NCCL only if every rank of every host says so."""
     mine = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
@@ -137,6 +174,8 @@ device, backend = choose_together()
 if device.type == "cuda":
     torch.cuda.set_device(device)
     torch.set_default_device(device)  # what a rank makes lies on its card
+if device.type == "cuda" and backend == "gloo":
+    send_over_host()
 form_groups()
 
 

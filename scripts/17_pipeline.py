@@ -12,7 +12,6 @@
 import html
 import io
 import itertools
-import math
 import os
 import re
 import socket
@@ -91,6 +90,43 @@ def choose_device(local_rank, local_size, gpus, device=None, backend=None):
     return f"cuda:{index or local_rank % gpus}", backend or ("nccl" if alone else "gloo")
 
 
+def send_over_host():
+    """Let messages take tensors on a GPU: Gloo does it in collectives, but not in these."""
+    import torch
+
+    c10d = torch.distributed.distributed_c10d
+    isend, irecv = c10d.isend, c10d.irecv
+    if isend.__module__ != c10d.__name__:  # done before
+        return
+
+    class Coming:
+        def __init__(self, work, box, tensor):
+            self.work, self.box, self.tensor = work, box, tensor
+
+        def __getattr__(self, name):
+            return getattr(self.work, name)
+
+        def wait(self, *limit):
+            done = self.work.wait(*limit)
+            if self.box is not None:
+                self.tensor.data.copy_(self.box)
+                self.box = None
+            return done
+
+    def send(tensor, *args, **kwargs):
+        return isend(tensor.detach().cpu(), *args, **kwargs)
+
+    def receive(tensor, *args, **kwargs):
+        if not tensor.is_cuda:
+            return irecv(tensor, *args, **kwargs)
+        box = torch.empty_like(tensor, device="cpu", requires_grad=False)
+        work = irecv(box, *args, **kwargs)
+        return work and Coming(work, box, tensor)
+
+    for module in (torch.distributed, c10d):
+        module.isend, module.irecv = send, receive
+
+
 def choose_together():
     """This rank's device, and the backend: NCCL only if every rank of every host says so."""
     mine = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
@@ -144,6 +180,8 @@ device, backend = choose_together()
 if device.type == "cuda":
     torch.cuda.set_device(device)
     torch.set_default_device(device)  # what a rank makes lies on its card
+if device.type == "cuda" and backend == "gloo":
+    send_over_host()
 form_groups()
 
 
@@ -901,6 +939,16 @@ class Worker(ForwardWorker):
         self.send_back(gradient, which)
 
 
+# From ranklab.taught.ddp:
+
+
+def clock():
+    """Seconds, read when a GPU has done what it was told."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 # The interpreter is a loop, and a clock.
 
 
@@ -910,12 +958,12 @@ def run(program, worker, inputs, targets):
     the program's order, of the last piece. After an error the group is lost."""
     demand_sound(program, worker, inputs, targets)
     worker.begin(program, inputs, targets)
-    zero = time.perf_counter()
+    zero = clock()
     for i in program:
-        start = time.perf_counter() - zero
+        start = clock() - zero
         with record_function(name(i)):  # its name in a profile
             worker.does[i[0]](i)
-        worker.log.append((i, start, time.perf_counter() - zero))
+        worker.log.append((i, start, clock() - zero))
     for link in list(worker.under_way):
         worker.end_send(*link)
     return worker.losses
@@ -1209,14 +1257,14 @@ def way(programs, layers, m, kind=Worker):  # a step, for the first ranks
 
 
 def fastest(ways, mark=record_function):
-    best = dict.fromkeys(ways, (math.inf, None))
+    best = dict.fromkeys(ways, (float("inf"), None))
     for which, step in [*ways.items()] * 4:
         dist.barrier()
-        start = time.perf_counter()
+        start = clock()
         with mark(which):
             got = step()
         dist.barrier()  # a step is over when all are done
-        took = time.perf_counter() - start
+        took = clock() - start
         best[which] = min(best[which], (took, got))
     return best
 
@@ -1902,7 +1950,7 @@ class Napper(Stage):
 
 
 def napped(program, unit):
-    parts, best = [torch.zeros(1)] * 2 * world_size, (math.inf, None)
+    parts, best = [torch.zeros(1)] * 2 * world_size, (float("inf"), None)
     for _ in range(2):
         worker = Napper(unit, 1 + max(chunk for _, _, chunk in program))
         dist.barrier()  # all clocks start together

@@ -48,20 +48,33 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 """
 
+# And this one finds a GPU: see pretend.py.
+PRETEND = f"""
+import sys
 
-def run_script(script, launcher, ranks, folder, limit=180, with_ranklab=False):
+sys.path.append({str(FORKED.parent)!r})
+import pretend
+
+pretend.on()
+pretend.say_at_the_end()
+"""
+
+
+def run_script(script, launcher, ranks, folder, limit=180, with_ranklab=False, pretended=False):
     """Run a copy of `script` in the empty `folder`; return what it printed.
 
     launcher: one of LAUNCHERS; or `forked` or `forked-mpi`, ranks that are forked from a process
     which has imported torch, which costs a third less (forked.py). Where one cannot fork, that is
     torchrun or mpiexec.
     with_ranklab: as where it is installed, for what a script leaves out without it.
+    pretended: on ranks that share a GPU, as it seems to them (pretend.py).
     Fails, with the place of each rank, if it takes more than `limit` seconds, and with its
     output if it exits other than by 0.
     """
     block = folder / "block"
     block.mkdir(parents=True)
-    (block / "sitecustomize.py").write_text("" if with_ranklab else BLOCK)
+    first = ("" if with_ranklab else BLOCK) + (PRETEND if pretended else "")
+    (block / "sitecustomize.py").write_text(first)
     empty = folder / "empty"
     empty.mkdir()
     shutil.copy(script, empty)

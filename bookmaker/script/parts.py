@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from bookmaker.script.read.scopes import names_in
-from ranklab.start.devices import choose_device
+from ranklab.start.devices import choose_device, send_over_host
 
 _TEMPLATE = Path(__file__).with_name("template.py").read_text()
 FIXED = frozenset({"rank", "world_size", "device", "torch", "dist", "__file__"})
@@ -15,7 +15,8 @@ FIXED = frozenset({"rank", "world_size", "device", "torch", "dist", "__file__"})
 def _parts() -> dict[str, str]:
     pieces = re.split(r"^#: (\w+)\n", _TEMPLATE, flags=re.MULTILINE)[1:]
     pieces = dict(zip(pieces[::2], pieces[1::2], strict=True))
-    pieces["choose_device"] = inspect.getsource(choose_device)
+    for own in (choose_device, send_over_host):
+        pieces[own.__name__] = inspect.getsource(own)
     return {name: text.strip("\n") for name, text in pieces.items()}
 
 

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ranklab.start.devices import choose_device
+from ranklab.start.devices import choose_device, send_over_host
 
 TIMEOUT, BACKEND, DEVICE, STYLE, NAMES = 20.0, None, None, {}, ()
 
@@ -101,6 +101,10 @@ def ask_mpi():
 
 
 #: choose_device
+# The source of ranklab's.
+
+
+#: send_over_host
 # The source of ranklab's.
 
 
@@ -182,6 +186,8 @@ if device.type == "cuda":  #: cards
     torch.cuda.set_device(device)  #: cards
     torch.set_default_device(device)  # what a rank makes lies on its card  #: cards !devices
     torch.set_default_device(device if rank else None)  # rank 0 begins as the kernel  #: devices
+if device.type == "cuda" and backend == "gloo":  #: cards messages
+    send_over_host()  #: cards messages
 form_groups()
 
 

@@ -62,7 +62,16 @@ def free_address():
 
 @runs_on_rank
 def join(
-    my_rank, meeting_point, size, under_mpi, backend, devices, seconds, loopback, limit_new_groups
+    my_rank,
+    meeting_point,
+    size,
+    under_mpi,
+    backend,
+    devices,
+    seconds,
+    loopback,
+    limit_new_groups,
+    send_over_host,
 ):
     """Join the process group and put `rank`, `world_size`, `device`, `torch`, `dist` in place.
 
@@ -70,7 +79,7 @@ def join(
     `under_mpi`, it is known to rank 0 alone. `devices` names the device of each rank. `seconds` is
     the time after which a rank that waits for another one gives up. `loopback` names the network
     interface to use, or is None for several hosts. `limit_new_groups` is the function of
-    ranklab.upstream.torch.
+    ranklab.upstream.torch, `send_over_host` that of ranklab.start.devices.
     """
     import os
     import sys
@@ -109,6 +118,8 @@ def join(
     store.set_timeout(timedelta(seconds=60))
     store.set(f"here/{rank}", "")
     store.wait([f"here/{other}" for other in range(size)])
+    if device.type == "cuda" and backend == "gloo":
+        send_over_host()
     if backend == "nccl":
         backend = "cpu:gloo,cuda:nccl"  # tensors on the CPU travel, too
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)

@@ -30,7 +30,7 @@ from ranklab.doctor import places, rounds, vigil
 from ranklab.doctor.telling import what_next
 from ranklab.errors import ArgumentError, RankError, named
 from ranklab.ranks import current, outcome, process_group, px, variables, world_order
-from ranklab.start import arguments, cluster, importer_process
+from ranklab.start import arguments, cluster, devices, importer_process
 from ranklab.start.guardian import Guardian
 from ranklab.upstream import ipyparallel as replies
 from ranklab.upstream import mpich, packing
@@ -160,7 +160,7 @@ class Ranks:
             self.meeting = outcome.values(self, asked, limit=60)[0]
         plan, loopback = self._plan, LOOPBACK if self.one_host else None
         group = (size, plan.under_mpi, plan.backend, plan.devices, plan.timeout, loopback)
-        group += (upstream.limit_new_groups,)
+        group += (upstream.limit_new_groups, devices.send_over_host)
         known = [None if plan.under_mpi and r else self.meeting for r in range(size)]
         results = [
             self.client[r].apply_async(process_group.join, r, known[r], *group) for r in range(size)

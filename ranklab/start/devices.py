@@ -1,6 +1,6 @@
 """Where a rank computes, and through what it talks: one answer for notebooks and scripts.
 
-A script takes the source of `choose_device` along, so it needs nothing but `os`.
+Scripts take the source of these functions along: they need nothing but `os` and `torch`.
 """
 
 import os
@@ -25,3 +25,43 @@ def choose_device(local_rank, local_size, gpus, device=None, backend=None):
         raise ValueError(f"{said}: torch finds {found}.")
     alone = local_size == 1 or (gpus >= local_size and not index)
     return f"cuda:{index or local_rank % gpus}", backend or ("nccl" if alone else "gloo")
+
+
+def send_over_host():
+    """Let messages take tensors on a GPU: Gloo does it in collectives, but not in these."""
+    import torch
+
+    c10d = torch.distributed.distributed_c10d
+    isend, irecv = c10d.isend, c10d.irecv
+    if isend.__module__ != c10d.__name__:  # done before
+        return
+
+    class Coming:
+        def __init__(self, work, box, tensor):
+            self.work, self.box, self.tensor = work, box, tensor
+
+        def __getattr__(self, name):
+            return getattr(self.work, name)
+
+        def wait(self, *limit):
+            done = self.work.wait(*limit)
+            if self.box is not None:
+                self.tensor.data.copy_(self.box)
+                self.box = None
+            return done
+
+    def send(tensor, *args, **kwargs):
+        return isend(tensor.detach().cpu(), *args, **kwargs)
+
+    def receive(tensor, *args, **kwargs):
+        if not tensor.is_cuda:
+            return irecv(tensor, *args, **kwargs)
+        box = torch.empty_like(tensor, device="cpu", requires_grad=False)
+        work = irecv(box, *args, **kwargs)
+        return work and Coming(work, box, tensor)
+
+    for module in (torch.distributed, c10d):
+        module.isend, module.irecv = send, receive
+
+
+send_over_host.__module__ = "__main__"  # it is sent by value to ranks, which need not have ranklab

@@ -11,6 +11,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.profiler import record_function
 
+from ranklab.taught.ddp import clock
+
 
 def gpipe(stages, micro_batches):
     """For each stage a list of instructions: all forwards, all backwards."""
@@ -288,12 +290,12 @@ def run(program, worker, inputs, targets):
     the program's order, of the last piece. After an error the group is lost."""
     demand_sound(program, worker, inputs, targets)
     worker.begin(program, inputs, targets)
-    zero = time.perf_counter()
+    zero = clock()
     for i in program:
-        start = time.perf_counter() - zero
+        start = clock() - zero
         with record_function(name(i)):  # its name in a profile
             worker.does[i[0]](i)
-        worker.log.append((i, start, time.perf_counter() - zero))
+        worker.log.append((i, start, clock() - zero))
     for link in list(worker.under_way):
         worker.end_send(*link)
     return worker.losses

@@ -1,6 +1,7 @@
 """All that is known of a notebook before the first line of its script is written."""
 
 import ast
+import re
 from dataclasses import dataclass, field
 
 from bookmaker.script.analyse import (
@@ -24,6 +25,8 @@ from bookmaker.script.analyse.tensors import Tensors
 from bookmaker.script.parts import FIXED, HELPERS, IMPORTS, PARTS
 from bookmaker.script.read.cells import Cell
 from bookmaker.script.read.scopes import is_import, origin
+
+_MESSAGE = re.compile(r"\b(i?send|i?recv|pipelining)\b")
 
 
 @dataclass
@@ -69,6 +72,12 @@ class Plan:
         """Whether the device of a rank may be a GPU."""
         device = self.lab.settings["device"] or ""
         return self.lab.has_ranks and not device.startswith("cpu")
+
+    @property
+    def messages(self) -> bool:
+        """Whether ranks may send each other messages, beside collectives."""
+        code = [cell.body for cell in self.cells] + [code for _, code in self.imports.inlined]
+        return any(_MESSAGE.search(text) for text in code)
 
     @property
     def two_devices(self) -> bool:

@@ -22,6 +22,7 @@ def words(plan: Plan, plots: bool) -> set[str]:
         "ranks": plan.lab.has_ranks,
         "plots": plots,
         "cards": plan.on_cards,  # a rank's device may be one
+        "messages": plan.messages,
         "play": plan.plays,  # the kernel and the ranks have each of their own: ...
         "draws": plan.two_streams,
         "apart": plan.apart,
