@@ -1646,10 +1646,11 @@ if recorded:
         play("kernel")
         show(utilization_plot(meter_by_rank[:2], name="meters"))
 
-# Rank 0 is at work all the time, and rank 1 only when there are two processes. On a CPU
-# its readings would be near 200 % if the two threads computed at the same time. On
-# cards both threads use rank 0's; and with NCCL a rank that waits for the others does
-# so in a kernel, which a card's meter counts as work.
+# Rank 0 is at work all the time, and rank 1 only when there are two processes. Where
+# other programs share the cores, all readings are lower. On a CPU those of rank 0 would
+# be near 200 % if its two threads computed at the same time. On cards both threads use
+# rank 0's. And with NCCL a rank that waits for the others does so in a kernel, which a
+# card's meter counts as work.
 
 if recorded:
     meter_by_rank = to_rank_0(meter)

@@ -1343,7 +1343,9 @@ if rank == 0:
 
 # `sampled`, of chapter 4, has watched both ranks while the three ways took turns: their
 # cards where they have some, else their share of a core. Each has a row. The strip
-# above it shows what the rank works on, and the gaps in it are waits for the other.
+# above it shows what the rank works on: `pair` is both stages, `one_8` and `one_1` are
+# rank 0 alone, in eight micro-batches and in one piece. In the gaps a rank waits for
+# the other.
 
 if recorded:
     meter_by_rank = to_rank_0(meter)
