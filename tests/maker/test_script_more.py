@@ -187,6 +187,14 @@ def test_warnings_that_are_caught_are_no_settings():
     assert "simplefilter" in body("import warnings", cell)
 
 
+def test_a_setting_that_its_cell_sets_back_is_none():
+    precision = "torch.set_float32_matmul_precision"
+    back = f"for kind in ('high', 'highest'):\n    {precision}(kind)\n{precision}('highest')"
+    assert body("import torch", back).count(precision) == 2
+    with pytest.raises(FormError, match="a setting of the whole process"):
+        body("import torch", f"{back}\n{precision}('high')")
+
+
 @pytest.mark.parametrize("own", ["type(self)", "self.__class__"])
 def test_a_class_that_changes_itself_does_not_go_to_the_ranks(own):
     model = f"class Model:\n    built = 0\n    def __init__(self):\n        {own}.built += 1"
