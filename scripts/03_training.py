@@ -418,8 +418,8 @@ assert counter.get_total_flops() == backward_flops
 
 
 def now():
-    """The time, once the device has done all that was asked of it."""
-    if device.type == "cuda":
+    """The time, once the GPU, if one is used, has done all it was asked."""
+    if torch.cuda.is_initialized():
         torch.cuda.synchronize()
     return time.perf_counter()
 

@@ -1442,16 +1442,8 @@ if rank == 0:
 #
 # The settings of determinism cost twice. Deterministic kernels can be slower. And
 # memory that nobody has written is filled with NaN, so that a forgotten initialization
-# shows. We time `torch.empty` with and without. On a GPU a call returns when the GPU
-# has been told, not when it is done, so a clock has to wait for it:
-
-
-def clock():
-    """Seconds, read when a GPU has done what it was told."""
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-    return time.perf_counter()
-
+# shows. We time `torch.empty` with and without, by the clock of chapter 3, which waits
+# for a GPU:
 
 # Filling takes longer: all 4 MiB are written, where `torch.empty` usually writes
 # nothing at all. If it hurts, switch
@@ -1545,14 +1537,24 @@ def in_turns(ways, repeats):
     return [[seconds(*way) for way in ways.values()] for _ in range(repeats)]
 
 
+# From ranklab.taught.training:
+
+
+def now():
+    """The time, once the GPU, if one is used, has done all it was asked."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 def seconds(n, work):
     """How long the first n ranks do the work; 0 on the others."""
     dist.barrier()
-    start = clock()
+    start = now()
     if rank >= n:
         return 0.0
     work()
-    return clock() - start
+    return now() - start
 
 
 everyone()

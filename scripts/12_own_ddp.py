@@ -207,11 +207,11 @@ def play(part):
     return before
 
 
-# From ranklab.taught.ddp:
+# From ranklab.taught.training:
 
 
-def clock():
-    """Seconds, read when a GPU has done what it was told."""
+def now():
+    """The time, once the GPU, if one is used, has done all it was asked."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
     return time.perf_counter()
@@ -251,9 +251,9 @@ def backward(model, x):
     """Leave the gradients of a batch in .grad, and note when backward began."""
     model.zero_grad()
     loss = model(x).square().mean()
-    backward.began = clock()
+    backward.began = now()
     loss.backward()
-    backward.ended = clock()
+    backward.ended = now()
 
 
 def gradient_of(model):
@@ -298,10 +298,10 @@ def traced(make_step):
     step, x, traces, seconds = make_step(deep()), torch.randn(128, 224), [], []
     for _ in range(4):
         dist.barrier()
-        began = clock()
+        began = now()
         with trace() as t:
             step(x)
-        seconds.append(clock() - began)
+        seconds.append(now() - began)
         traces.append(t)
     of_slowest = torch.tensor(seconds)
     dist.all_reduce(of_slowest, op=dist.ReduceOp.MAX)
@@ -780,10 +780,10 @@ def turns(steps, x, repeats=5, group=None):
     for k in range(-1 if dist.get_rank(group) >= 0 else repeats, repeats):
         for step, row in zip(steps, seconds):
             dist.barrier(group)
-            start = clock()
+            start = now()
             step(x)
             if k >= 0:  # the first turn warms up
-                row[k] = clock() - start
+                row[k] = now() - start
     return seconds.tolist()
 
 
@@ -849,7 +849,7 @@ class Link:
         self.free, self.log = 0.0, []
 
     def all_reduce(self, x, group=None, async_op=True):
-        begin = max(clock(), self.free)  # one after the other
+        begin = max(now(), self.free)  # one after the other
         self.free = begin + self.latency + x.nbytes / self.bandwidth
         self.log.append((begin, self.free))
         real = dist.all_reduce(x, group=pair, async_op=True)
@@ -885,9 +885,9 @@ def timed(step, log):
     """When a step, its forward and its backward ended, and its messages."""
     log.clear()
     dist.barrier(pair)
-    start = clock()
+    start = now()
     step(x)
-    marks = clock(), backward.began, backward.ended
+    marks = now(), backward.began, backward.ended
     return ([1e3 * (mark - start) for mark in marks],
             [(1e3 * (a - start), 1e3 * (b - a)) for a, b in log])
 

@@ -179,7 +179,7 @@ store = next(dist.rendezvous("env://"))[0]
 device, backend = choose_together()
 if device.type == "cuda":
     torch.cuda.set_device(device)
-    torch.set_default_device(device)  # what a rank makes lies on its card
+    torch.set_default_device(device if rank else None)  # rank 0 begins as the kernel
 if device.type == "cuda" and backend == "gloo":
     send_over_host()
 form_groups()
@@ -198,6 +198,8 @@ def play_(part):
         names = globals()
         held_by[before] = {name: names.pop(name) for name in APART if name in names}
         names.update(held_by.pop(part))
+        if device.type == "cuda":
+            torch.set_default_device(device if part == "ranks" else None)
     return before
 
 
@@ -939,11 +941,11 @@ class Worker(ForwardWorker):
         self.send_back(gradient, which)
 
 
-# From ranklab.taught.ddp:
+# From ranklab.taught.training:
 
 
-def clock():
-    """Seconds, read when a GPU has done what it was told."""
+def now():
+    """The time, once the GPU, if one is used, has done all it was asked."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
     return time.perf_counter()
@@ -958,12 +960,12 @@ def run(program, worker, inputs, targets):
     the program's order, of the last piece. After an error the group is lost."""
     demand_sound(program, worker, inputs, targets)
     worker.begin(program, inputs, targets)
-    zero = clock()
+    zero = now()
     for i in program:
-        start = clock() - zero
+        start = now() - zero
         with record_function(name(i)):  # its name in a profile
             worker.does[i[0]](i)
-        worker.log.append((i, start, clock() - zero))
+        worker.log.append((i, start, now() - zero))
     for link in list(worker.under_way):
         worker.end_send(*link)
     return worker.losses
@@ -1260,11 +1262,11 @@ def fastest(ways, mark=record_function):
     best = dict.fromkeys(ways, (float("inf"), None))
     for which, step in [*ways.items()] * 4:
         dist.barrier()
-        start = clock()
+        start = now()
         with mark(which):
             got = step()
         dist.barrier()  # a step is over when all are done
-        took = clock() - start
+        took = now() - start
         best[which] = min(best[which], (took, got))
     return best
 

@@ -2,8 +2,6 @@
 
 """DistributedDataParallel (DDP): the line that everybody writes: what chapter 11_ddp teaches."""
 
-import time
-
 import torch
 import torch.distributed as dist
 
@@ -18,10 +16,3 @@ def backward_of_mean(loss_sum, count, group=None):
     dist.all_reduce(n_total, group=group)
     (loss_sum * dist.get_world_size(group) / n_total).backward()
     return n_total.item()
-
-
-def clock():
-    """Seconds, read when a GPU has done what it was told."""
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-    return time.perf_counter()

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.profiler import record_function
 
-from ranklab.taught.ddp import clock
+from ranklab.taught.training import now
 
 
 def gpipe(stages, micro_batches):
@@ -290,12 +290,12 @@ def run(program, worker, inputs, targets):
     the program's order, of the last piece. After an error the group is lost."""
     demand_sound(program, worker, inputs, targets)
     worker.begin(program, inputs, targets)
-    zero = clock()
+    zero = now()
     for i in program:
-        start = clock() - zero
+        start = now() - zero
         with record_function(name(i)):  # its name in a profile
             worker.does[i[0]](i)
-        worker.log.append((i, start, clock() - zero))
+        worker.log.append((i, start, now() - zero))
     for link in list(worker.under_way):
         worker.end_send(*link)
     return worker.losses

@@ -97,6 +97,13 @@ def rate_at(step, niters, first=0.1):
     return first * (1 - 0.7 * step / niters)
 
 
+def now():
+    """The time, once the GPU, if one is used, has done all it was asked."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 def line(step, train_loss, test_loss, seconds):
     """What a training run prints of a step."""
     losses = f"train_loss {train_loss:.4f} | test_loss {test_loss:.4f}"

@@ -30,6 +30,7 @@ class Event:
     state: "done"; "failed": it ended with an error; "unfinished": nobody waited for its end.
     ran_as: what the backend made of a collective, as (name, bytes) pairs.
     doubtful: one of several collectives in flight together, and which size is whose is a guess.
+    stream: for computation on a GPU, the number of the stream that it was in.
     """
 
     kind: str
@@ -47,6 +48,7 @@ class Event:
     state: str = "done"
     ran_as: tuple = ()
     doubtful: bool = False
+    stream: int | None = None
 
     @property
     def communicates(self):

@@ -1,6 +1,6 @@
 """From the profiler's events to those of a trace."""
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from itertools import groupby
 
 from ranklab.traces import flight
@@ -16,6 +16,7 @@ def events_of(raw, world, watched=None, error=None, flown=flight.entries):
     groups.Watcher saw, if there is more than that group. error: what ended the block, or None.
     flown: gives what the flight recorder knows.
     """
+    raw = _until_done(raw)
     backend = [event for event in raw if event.backend]
     calls = [event for event in raw if event.is_call]
     if watched is not None:
@@ -27,6 +28,21 @@ def events_of(raw, world, watched=None, error=None, flown=flight.entries):
     workers = {e.thread for e in backend} - {call.thread for call in calls}
     found += _regions(raw) + _operations(raw, workers)
     return sorted(found, key=lambda e: (e.start, -e.end))
+
+
+def _until_done(raw):
+    """Let a communication of NCCL's last until the GPU is done with it: the call only queues it.
+
+    Of each name the GPU does one after the other, in the order of the calls.
+    """
+    ends = defaultdict(deque)
+    for event in raw:
+        if event.on_gpu and event.backend:
+            ends[event.name].append(event.end)
+    for event in raw:
+        if event.backend and not event.on_gpu and ends[event.name]:
+            event.end = max(event.end, ends[event.name].popleft())
+    return [event for event in raw if not (event.on_gpu and event.is_note)]
 
 
 def _outermost(calls):
@@ -87,10 +103,10 @@ def _regions(raw):
 
 
 def _operations(raw, workers):
-    """Computation: operations that are not inside of another one."""
-    some = [e for e in raw if e.computes and e.thread not in workers]
+    """Computation: operations that are not inside of another one, and what GPUs did for them."""
+    some = [e for e in raw if e.computes and not e.on_gpu and e.thread not in workers]
     forward = _forward(some)
-    found = []
+    found, asked = [], {}
     for thread, events in groupby(sorted(some, key=lambda e: (e.thread, e.start)), _thread):
         outer = None
         for event in events:
@@ -101,6 +117,13 @@ def _operations(raw, workers):
                 found.append(outer)
             if not outer.phase and id(event) in forward:
                 outer.phase = "forward"
+            asked[event.number] = outer
+    for event in raw:
+        if event.on_gpu and event.computes:
+            phase = asked[event.number].phase if event.number in asked else ""
+            kernel = Event(OP, event.name, event.start, event.end, phase=phase)
+            kernel.stream = event.thread
+            found.append(kernel)
     return found
 
 

@@ -81,8 +81,12 @@ def busy(trace, phase=None):
     """The intervals (ns) in which a rank computed. phase: only in operations of that phase.
 
     An autograd function that communicates is an operation, too. What it sends and receives, from
-    the post to the end of the wait, is not computing, as far as it lies in the operation.
+    the post to the end of the wait, is not computing, as far as it lies in the operation. Where a
+    GPU computes, that is what counts, and not the calls that queue its work.
     """
+    kernels = [op for op in trace.events if op.stream is not None]
+    if kernels:
+        return union((op.start, op.end) for op in kernels if phase in (None, op.phase))
     talks, starts, found = defaultdict(list), defaultdict(list), []
     for event in trace.communication:
         if not event.background:

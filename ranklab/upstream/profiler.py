@@ -91,7 +91,7 @@ def of_all_threads():
 
 @dataclass(slots=True)
 class Raw:
-    """One event of the profiler's. thread: the system's number of it; backend: see below."""
+    """One event of the profiler's. thread: the system's number of it, or a GPU's stream."""
 
     name: str
     start: int
@@ -105,6 +105,8 @@ class Raw:
     link: tuple  # of autograd: (sequence number, thread of the forward pass)
     on_gpu: bool
     backend: str = ""  # the operation, for an event of a backend's: "all_reduce"
+    number: int = 0  # of an operation on the CPU; what a GPU did has the one that asked for it
+    is_note: bool = False  # made by `record_function`, or on a GPU by what it stands for
 
     def holds(self, other):
         """Does the other one begin while this one lasts, on the same thread?"""
@@ -155,7 +157,7 @@ class Raw:
     def computes(self):
         """Is it an operation that computes something?"""
         if self.on_gpu:
-            return not self.name.startswith("nccl")
+            return not (self.name.startswith("nccl") or self.is_note)
         named = self.name.startswith((_CALL, "[", "cuda", "PythonDispatch", "record_param"))
         return self.scope != _ANNOTATION and not self.backend and not named
 
@@ -175,6 +177,7 @@ def _read(event):
     scope = event.scope()
     nbytes, dtype = _content(event.shapes(), event.dtypes())
     forward = event.fwd_thread_id()
+    on_gpu = "CPU" not in str(event.device_type())
     return Raw(
         name=name,
         start=event.start_ns(),
@@ -186,8 +189,10 @@ def _read(event):
         nbytes=nbytes,
         dtype=dtype,
         link=(event.sequence_nr(), forward if scope == _BACKWARD else event.start_thread_id()),
-        on_gpu="CPU" not in str(event.device_type()),
+        on_gpu=on_gpu,
         backend=match[2] if match else "",
+        number=event.linked_correlation_id() if on_gpu else event.correlation_id(),
+        is_note=event.is_user_annotation(),
     )
 
 
