@@ -131,7 +131,7 @@ def choose_together():
     """This rank's device, and the backend: NCCL only if every rank of every host says so."""
     mine = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     try:
-        name, fits = choose_device(*mine, torch.cuda.device_count())
+        name, fits = choose_device(*mine, torch.cuda.device_count(), backend='gloo')
     except ValueError as error:
         name, fits = "cpu", f"{error}"
     store.set(f"backend of rank {rank}", fits)
