@@ -307,6 +307,7 @@ def on():
         _placed,
     )
     _seed(0)
+    os.cpu_count = lambda: 1  # nothing that is timed here says anything: scripts assert less
     Pretended().__enter__()
     run = threading.Thread.run
 
