@@ -298,6 +298,7 @@ def on():
     answers |= dict.fromkeys(("set_device", "synchronize", "empty_cache", "_lazy_init"))
     for name, answer in answers.items():
         setattr(cuda, name, lambda *_, answer=answer: answer)
+    torch.accelerator.current_stream = lambda *_: SimpleNamespace(is_capturing=lambda: False)
     cuda.manual_seed, cuda.manual_seed_all = _seed, lambda seed: _seed(seed)
     cuda.get_rng_state = lambda *_: _card_draws.get_state()
     cuda.set_rng_state = lambda state, *_: _card_draws.set_state(state)

@@ -1,6 +1,7 @@
 """`make book`: execute every chapter, build the site, say where it is."""
 
 import argparse
+import logging
 import os
 import sys
 import time
@@ -30,6 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
         _say(f"{error}\nThe site is not built.")
         return 1
     except KeyboardInterrupt:
+        logging.getLogger("asyncio").disabled = True  # what nbclient's tasks, cut off, say yet
         _say("Interrupted. The chapters that were done are kept.")
         return 130
     return 0

@@ -92,6 +92,7 @@ def book(tmp_path_factory):
     shutil.copytree(HERE.book, root / "book", ignore=lambda *_: chapters)
     for name in ("_config.yml", "README.md"):
         shutil.copy(HERE.root / name, root)
+    shutil.copytree(HERE.root / "images", root / "images")
     (root / "checks").mkdir()
     text = MANUSCRIPT
     for name, solution in SOLUTIONS.items():

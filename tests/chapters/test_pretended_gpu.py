@@ -21,6 +21,8 @@ NAMES_NO_DEVICE = re.compile(r"^\w+ = Ranks\((?!.*\bdevice=)", re.MULTILINE)
 FOLLOW = {f"{path.stem[:2]}": path for path in BOOK if NAMES_NO_DEVICE.search(path.read_text())}
 TESTED = [FOLLOW[number] for number in ("10", "11", "12", "16", "17", "18", "25")]
 BY_DAY = "10_sync_sgd"
+# A batch that is work for a card is too much for what pretends to be one.
+FOR_A_CARD = "else 2048  # windows: work for a card", "else 16"
 # Dropout's masks are others on a GPU, and so are these.
 DRAWN = {"25_resume": "final_without_|chance$"}
 
@@ -37,7 +39,8 @@ def test_no_other_chapter_follows_the_hardware():
 
 @pytest.mark.parametrize("chapter", few(TESTED, of_all_chapters), ids=lambda path: path.stem)
 def test_a_chapter_on_a_pretended_gpu(chapter, tmp_path):
-    script = ROOT / "scripts" / f"{chapter.stem}.py"
+    script = tmp_path / f"{chapter.stem}.py"
+    script.write_text((ROOT / "scripts" / script.name).read_text().replace(*FOR_A_CARD))
     said = results_in(run_script(script, "forked", 2, tmp_path, limit=250, pretended=True))
     assert all(int(said[f"tensors_on_card_{rank}"]) > 20 for rank in (0, 1))
     page = fixed(results_of(nbformat.read(execute(chapter, ranks=2), as_version=4)))
