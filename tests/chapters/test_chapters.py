@@ -106,9 +106,13 @@ OWN = re.compile(
 OF_DEVICES = re.compile(r"^def (choose|send_over_host)|\bdevice\b")
 
 
+def _same(own):
+    return "0" if own[0][0].isdigit() else ""
+
+
 def launch_of(script):
     """What a script does until its ranks are a group, but for what the chapter decides."""
-    text = OWN.sub("", LAUNCH.search((SCRIPTS / f"{script}.py").read_text())[0])
+    text = OWN.sub(_same, LAUNCH.search((SCRIPTS / f"{script}.py").read_text())[0])
     return [ast.get_source_segment(text, statement) for statement in ast.parse(text).body]
 
 
