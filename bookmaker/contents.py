@@ -33,6 +33,7 @@ class Part:
     question: str
     pages: list[str]
     chapters: list[Chapter]
+    terms: dict[str | int, list[str]]  # of a page or a chapter: under which the search finds it
 
 
 def parts(folders: Folders) -> list[Part]:
@@ -50,15 +51,17 @@ def parts(folders: Folders) -> list[Part]:
     for page in (page for part in listed for page in part.get("pages", [])):
         if not (folders.book / f"{page}.md").exists():
             raise BookError(f"book/{file.name} lists {page}, but there is no book/{page}.md.")
-    return [
-        Part(
-            part["caption"],
-            part.get("question", ""),
-            part.get("pages", []),
-            [_chapter(n, title, written.get(n)) for n, title in part.get("chapters", {}).items()],
-        )
-        for part in listed
-    ]
+    return [_part(part, written, f"book/{file.name}") for part in listed]
+
+
+def _part(listed: dict, written: dict[int, Path], file: str) -> Part:
+    titles, pages = listed.get("chapters", {}), listed.get("pages", [])
+    terms = listed.get("terms", {})
+    if wrong := terms.keys() - {*titles, *pages}:
+        of = ", ".join(map(str, wrong))
+        raise BookError(f"{file}: {listed['caption']} has terms of {of}, which it does not hold.")
+    chapters = [_chapter(n, title, written.get(n)) for n, title in titles.items()]
+    return Part(listed["caption"], listed.get("question", ""), pages, chapters, terms)
 
 
 def _chapter(number: int, title: str, path: Path | None) -> Chapter:
@@ -66,6 +69,25 @@ def _chapter(number: int, title: str, path: Path | None) -> Chapter:
         return Chapter(number, title)
     about = header.read(path).about
     return Chapter(number, manuscript.title_of(manuscript.read(path)), path.stem, about)
+
+
+def terms(folders: Folders) -> dict[str, list[str]]:
+    """{the page: under which terms the search finds it}; the start page has those of the rest."""
+    found = {}
+    for part in parts(folders):
+        pages = {chapter.number: chapter.name or "intro" for chapter in part.chapters}
+        for key, some in part.terms.items():
+            found.setdefault(pages.get(key, key), []).extend(some)
+    return found
+
+
+def indexed(text: str, of_page: list[str]) -> str:
+    """A page's text with entries in the book's index, which the search puts first."""
+    if not of_page:
+        return text
+    entries = "\n".join(f"   ! single: {term}" for term in of_page)
+    title, newline, rest = text.partition("\n")
+    return f"{title}{newline}\n```{{eval-rst}}\n.. index::\n{entries}\n```\n{rest}"
 
 
 def toc(folders: Folders) -> str:

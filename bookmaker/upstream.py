@@ -1,4 +1,4 @@
-"""What the builder uses of other packages without being promised: of nbclient, and of torch.
+"""What the builder uses of other packages without being promised: nbclient, Sphinx, torch.
 
 The name of torch's is that of ranklab.upstream.torch, which would import torch here.
 """
@@ -15,3 +15,12 @@ def was_interrupted(client):
     Without it: Ctrl-C during `make book` is told as a chapter that failed.
     """
     return hasattr(client, "_async_cleanup_kernel_future")
+
+
+def index_entries(builder):
+    """What Sphinx writes into the search's index of `.. index::`: {page: [(term, place, main)]}.
+
+    Without it: after `make book` of one changed sentence the search finds the other pages no more
+    by the terms of book/contents.yml.
+    """
+    return builder.indexer._index_entries

@@ -7,9 +7,12 @@
 #     mpiexec -n 2 python 01_matmul.py
 # The ranks use the GPUs that are there; RANKLAB_DEVICE=cpu (or cuda) decides otherwise.
 #
-# pip install big-O matplotlib numpy threadpoolctl torch  (for mpiexec also: mpich mpi4py)
+# pip install big-O matplotlib numpy threadpoolctl torch vl-convert-python  (for mpiexec also: mpich mpi4py)
 
+import html
 import io
+import itertools
+import json
 import math
 import os
 import re
@@ -18,6 +21,7 @@ import sys
 import time
 from collections import Counter
 from contextlib import contextmanager
+from copy import deepcopy
 from datetime import timedelta
 from pathlib import Path
 from typing import ClassVar
@@ -927,6 +931,9 @@ if recorded:
             print(f"{way}: {s.about['gflop_per_s']:,} GFLOP/s")
         print(s.notes[-1] if stored else "No rungs of a GPU are recorded yet.")
 
+# On the GPU of the recording, an H100, the same product is about seven times as fast in
+# TF32 as in float32, and in bfloat16 twice as fast again.
+#
 # One thread of BLAS, with 1024 rows, reaches (core_peak) GFLOP/s. That is
 # (blas_over_loops) times the rate of the loops with 64. No processor is sold with a
 # clock of seven billion ticks a second, so one core did at least (operations_a_tick)
@@ -955,7 +962,13 @@ if recorded:
 # $$\min(P,\ I \cdot \beta),$$
 #
 # and the plot of that is the roofline [williams2009].
-#
+
+
+def roofline(intensity, peak, bandwidth):
+    """The most operations a second, at so many operations for each byte."""
+    return np.minimum(peak, intensity * bandwidth)
+
+
 # For $P$ we take the rate of BLAS on one thread. We measure $\beta$ like the STREAM
 # benchmark [mccalpin1995], on one core with large arrays: an addition moves 24 bytes,
 # two numbers read and one written; a dot product reads 16. The faster of the two
@@ -1009,7 +1022,7 @@ if rank == 0:
     with threadpool_limits(1, user_api="blas"):
         read = bytes_per_second(np.matmul, 8 * n, M, v)  # of the matrix
     vector_rate = 2 / 8 * read / 1e9
-    vector_roof = min(core_peak, 2 / 8 * bandwidth)
+    vector_roof = roofline(2 / 8, core_peak, bandwidth)
     result("vector_roof", vector_roof, varies=True)
     result("vector_rate", vector_rate, varies=True)
     save_figures()
@@ -1020,7 +1033,7 @@ if rank == 0:
     intensity |= {"BLAS, one thread": 1024 / 12}
     fig, ax = plt.subplots(num="roofline")
     x_axis = np.geomspace(0.0015, 3000)
-    roof = np.minimum(core_peak, x_axis * bandwidth)
+    roof = roofline(x_axis, core_peak, bandwidth)
     ax.loglog(x_axis, roof, color="black")
     ax.fill_between(x_axis, roof, 99 * core_peak, color="#ececec", linewidth=0)
     ax.text(0.002, 6 * core_peak, "above the roof: out of reach", va="center")
@@ -1050,6 +1063,192 @@ if rank == 0:
     assert 1024 / 12 > ridge > 2 / 8
     save_figures()
 
+# From ranklab.playable:
+
+VEGA_LITE = "5.20"  # what draws it: a script's picture, and the pages' (bookmaker/site/stage.py)
+
+MOST = 20_000  # rows: a page with more is slow to load
+
+# Names of Vega's own signals: a control cannot have one of these.
+_TAKEN = {"width", "height", "padding", "autosize", "background", "cursor"} | {
+    "datum", "event", "item", "parent"}  # fmt: skip
+
+_BASE = {
+    "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+    "config": {
+        "font": "sans-serif",
+        "axis": {
+            "labelFontSize": 12,
+            "titleFontSize": 12,
+            "titleFontWeight": "normal",
+            "gridOpacity": 0.4,
+        },
+        "legend": {"labelFontSize": 12, "orient": "bottom", "columns": 2, "title": None},
+        "view": {"stroke": None},
+    },
+}
+
+
+class Playable:
+    """A figure with controls, as Vega-Lite; `spec` is all of it."""
+
+    def __init__(self, spec, name):
+        self.spec, self.name = spec, name
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        return {"application/vnd.vegalite.v5+json": self.spec, "text/plain": repr(self)}
+
+    def _repr_svg_(self):
+        import vl_convert
+
+        svg = vl_convert.vegalite_to_svg(self.spec, vl_version=VEGA_LITE)
+        alt = html.escape(self.spec["description"])
+        return svg.replace("<svg", f'<svg role="img" aria-label="{alt}"', 1)
+
+    def __repr__(self):
+        return f"<figure to play with: {self.name}>"
+
+
+def playable(view, chart, name, alt, **controls):
+    """Return a figure whose controls choose among tables that `view` computes now.
+
+    view: called by keyword with a value for each control; returns a sentence with the numbers that
+        matter, which stands above the figure, and its rows: dicts with the fields that the chart
+        draws.
+    chart: what `line_chart`, `bar_chart` or `box_chart` gives.
+    name: the picture's name, from which a script makes its file name. alt: what is to be seen.
+    controls: for each argument of the view a list of its values, or a dict from what the reader
+        chooses to the value. Whole numbers in equal steps get a slider, all else a menu. The first
+        value is chosen first.
+
+    Raises ValueError for a control without values or with a name that Vega keeps for itself, for a
+    combination without rows, and where all rows are too many for a page.
+    """
+    if taken := sorted(_TAKEN & controls.keys()):
+        raise ValueError(f"playable: a control cannot be called {taken[0]!r}: Vega uses that name.")
+    values = {key: c if isinstance(c, dict) else {v: v for v in c} for key, c in controls.items()}
+    if empty := [key for key, options in values.items() if not options]:
+        raise ValueError(f"playable: the control {empty[0]!r} has no values.")
+    rows = []
+    for at, chosen in enumerate(itertools.product(*(v.values() for v in values.values()))):
+        says, some = view(**dict(zip(values, chosen)))
+        if not some:
+            raise ValueError(f"playable: the view has no rows for {dict(zip(values, chosen))}.")
+        some = [{key: _short(value) for key, value in row.items()} for row in some]
+        rows += [{"at": at, **row} for row in [some[0] | {"says": says}, *some[1:]]]
+    if len(rows) > MOST:
+        raise ValueError(f"playable: {len(rows)} rows are too many for a page; at most {MOST}.")
+    lines = max(row["says"].count("\n") for row in rows if "says" in row)
+    above = {
+        "transform": [{"filter": "isValid(datum.says)"}],
+        "mark": {"type": "text", "align": "left", "baseline": "bottom", "lineBreak": "\n",
+                 "fontSize": 12, "aria": False},
+        "encoding": {"text": {"field": "says"}, "x": {"value": 0},
+                     "y": {"value": -8 - 14 * lines}},
+    }  # fmt: skip
+    spec = _BASE | {
+        "description": alt,
+        "width": 440,  # a page's script makes it as wide as there is room
+        "height": chart.get("height", 220),
+        "usermeta": {"controls": {key: list(options) for key, options in values.items()}},
+        "params": [_control(key, list(options)) for key, options in values.items()],
+        "data": {"values": rows},
+        "transform": [{"filter": f"datum.at == {_index(values)}"}],
+        "layer": [*_with_colors(deepcopy(chart["layer"]), rows), above],
+    }
+    return Playable(spec, name)
+
+
+def line_chart(x, y, log="", domain=None):
+    """Lines through points: rows have `x`, `y` and, for several lines, `which`.
+
+    x, y: what the axes say, with units. log: "x", "y" or "xy". domain: of y, (from, to).
+    """
+    encoding = {
+        "x": _axis("x", x, "x" in log),
+        "y": _axis("y", y, "y" in log, domain),
+        "color": _which(),
+    }
+    dash = {"field": "which", "type": "nominal", "sort": None, "legend": None}
+    line = {"mark": {"type": "line", "clip": True}, "encoding": encoding | {"strokeDash": dash}}
+    dots = {
+        "mark": {"type": "point", "filled": True, "size": 50, "clip": True},
+        "encoding": encoding,
+    }
+    return {"layer": [line, dots]}
+
+
+def _axis(field, title, log, domain=None):
+    scale = {"type": "log"} if log else {}
+    scale |= {"domain": list(domain)} if domain else {}
+    return {"field": field, "type": "quantitative", "title": title, "scale": scale}
+
+
+def _which():
+    return {"field": "which", "type": "nominal", "sort": None, "scale": {"range": RANK_COLORS}}
+
+
+def _with_colors(layers, rows):
+    """The layers, with one color for each kind whatever the controls say; none if there is one."""
+    kinds = list(dict.fromkeys(row["which"] for row in rows if "which" in row))
+    for layer in layers:
+        color = layer["encoding"].get("color")
+        if color is None:
+            continue
+        if kinds:
+            color["scale"] = {"domain": kinds, "range": RANK_COLORS[: len(kinds)]}
+        else:
+            layer["encoding"] = {
+                key: how for key, how in layer["encoding"].items() if how.get("field") != "which"
+            }
+            layer["mark"] = _mark(layer["mark"]) | {"color": RANK_COLORS[0]}
+    return layers
+
+
+def _mark(mark):
+    return {"type": mark} if isinstance(mark, str) else mark
+
+
+def _control(key, options):
+    """A parameter of Vega-Lite's, bound to an input of the browser's own."""
+    label = {"name": key.replace("_", " ")}
+    if len(options) > 2 and all(type(option) is int for option in options):
+        steps = {b - a for a, b in itertools.pairwise(options)}
+        if len(steps) == 1 and min(steps) > 0:
+            bind = {"input": "range", "min": options[0], "max": options[-1], "step": steps.pop()}
+            return {"name": key, "value": options[0], "bind": bind | label}
+    return {
+        "name": key,
+        "value": options[0],
+        "bind": {"input": "select", "options": options} | label,
+    }
+
+
+def _index(values):
+    """The expression of Vega's that says which combination is chosen."""
+    index = "0"
+    for key, options in values.items():
+        index = f"({index}) * {len(options)} + indexof({json.dumps(list(options))}, {key})"
+    return index
+
+
+def _short(value):
+    """A number as its first five digits: a page holds thousands of them."""
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+def show(value, on_rank=None):
+    """Print a cell's last value, as a notebook does; a picture becomes a file."""
+    if isinstance(value, plt.Figure):
+        value.savefig(file_beside(value.get_label() or "figure"))
+        return plt.close(value)
+    if hasattr(value, "_repr_svg_"):
+        path = file_beside(getattr(value, "name", None) or "drawing")
+        path.write_text(value._repr_svg_())
+    elif value is not None:
+        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
+
+
 # Read it from the right:
 # - The whole product does so many operations for a byte that memory is no limit. It
 #   stands at the flat roof, which is its own rate by definition.
@@ -1074,7 +1273,37 @@ if rank == 0:
 # | one core here, float64 | (core_peak) GFLOP/s | (bandwidth) GB/s | (ridge) flop/byte |
 # | A100 80 GB SXM | 312 TFLOP/s | 2.04 TB/s | (ridge_a100) flop/byte |
 # | H100 SXM | 989 TFLOP/s | 3.35 TB/s | (ridge_h100) flop/byte |
-#
+
+if rank == 0:
+    here = "one core here, float64"
+    machines = {here: (core_peak, bandwidth, 8)}  # GFLOP/s, GB/s, bytes a number
+    machines["A100, bfloat16"] = 312e3, 2040, 2
+    machines["H100, bfloat16"] = 989e3, 3350, 2
+
+
+def product_under_roof(machine, rows):
+    peak, memory, each = machine
+    intensity = 2 * rows**3 / (3 * rows**2 * each)
+    most = roofline(intensity, peak, memory)
+    line = [{"x": x, "y": roofline(x, peak, memory), "which": "roof"}
+            for x in np.geomspace(0.1, 10_000, 26)]
+    says = (f"{rows} rows: {intensity:.0f} flop/byte, at most\n"
+            f"{most:,.0f} GFLOP/s, {most / peak:.0%} of the peak")
+    return says, [*line, {"x": intensity, "y": most, "which": "the product"}]
+
+
+if rank == 0:
+    show(playable(
+        product_under_roof,
+        line_chart("intensity (flop/byte)", "GFLOP/s", log="xy"),
+        name="play-roofline",
+        alt="A roofline, and on it a product of two square matrices. With few rows "
+        "it lies on the slope, with many on the flat part.",
+        machine=machines,
+        rows=[16, 64, 256, 1024, 4096],
+    ))
+    save_figures()
+
 # Read a data sheet with care. The A100's has "624 TFLOPS" for this format too. That is
 # with sparsity: half of one matrix is zero, in a fixed pattern, and not multiplied.
 # Training multiplies dense matrices; for them it is half, 312. Its "2496 TOPS" are no

@@ -2,9 +2,11 @@
 #
 # Run it: python 04_feeding.py
 #
-# pip install matplotlib numpy torch
+# pip install matplotlib numpy torch vl-convert-python
 
+import html
 import itertools
+import json
 import math
 import os
 import re
@@ -14,6 +16,7 @@ import tempfile
 import textwrap
 import time
 import warnings
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 
@@ -215,14 +218,20 @@ if recorded:
 
 
 def cores_are_free():
-    """Have fewer than twice as many programs as cores something to do?
+    """Do others leave the cores to us?
 
-    Our own count, too. False with one core, and where the system does not
-    count them, as Windows does not.
+    Not if less than 0.8 of a core was ours for 50 ms just now, or if in the
+    last minute twice as many programs as cores had something to do, our own
+    among them. False with one core, too, and where the system does not count
+    programs, as Windows does not.
     """
     if (os.cpu_count() or 1) < 2 or not hasattr(os, "getloadavg"):
         return False
-    return os.getloadavg()[0] < 2 * os.cpu_count()
+    start, used = time.perf_counter(), time.thread_time()
+    while time.perf_counter() < start + 0.05:
+        pass
+    ours = (time.thread_time() - used) / 0.05
+    return ours > 0.8 and os.getloadavg()[0] < 2 * os.cpu_count()
 
 
 if recorded:
@@ -502,6 +511,10 @@ if recorded:
     stored = recorded("04_feeding-gpu", over_time)
     show(utilization_plot(stored, name="recorded") if stored else print("None yet."))
 
+# On an H100 the three curves have the same shapes. Its meter averages over a fifth of a
+# second: the long teeth are wider than that, and show. The fine ones are not, and an
+# even fifth is all that is left of them.
+
 # --- The knee -------------------------------------------------------------------------
 
 # How many workers are enough? Let a batch take $L$ seconds to load and $S$ seconds to
@@ -645,6 +658,180 @@ if recorded:
     wanted = [max(line) / line[0] for line in lines.values()]
     result("predicted_gains", [round(gain, 1) for gain in wanted], varies=True)
 
+# From ranklab.playable:
+
+VEGA_LITE = "5.20"  # what draws it: a script's picture, and the pages' (bookmaker/site/stage.py)
+
+MOST = 20_000  # rows: a page with more is slow to load
+
+# Names of Vega's own signals: a control cannot have one of these.
+_TAKEN = {"width", "height", "padding", "autosize", "background", "cursor"} | {
+    "datum", "event", "item", "parent"}  # fmt: skip
+
+_BASE = {
+    "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+    "config": {
+        "font": "sans-serif",
+        "axis": {
+            "labelFontSize": 12,
+            "titleFontSize": 12,
+            "titleFontWeight": "normal",
+            "gridOpacity": 0.4,
+        },
+        "legend": {"labelFontSize": 12, "orient": "bottom", "columns": 2, "title": None},
+        "view": {"stroke": None},
+    },
+}
+
+
+class Playable:
+    """A figure with controls, as Vega-Lite; `spec` is all of it."""
+
+    def __init__(self, spec, name):
+        self.spec, self.name = spec, name
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        return {"application/vnd.vegalite.v5+json": self.spec, "text/plain": repr(self)}
+
+    def _repr_svg_(self):
+        import vl_convert
+
+        svg = vl_convert.vegalite_to_svg(self.spec, vl_version=VEGA_LITE)
+        alt = html.escape(self.spec["description"])
+        return svg.replace("<svg", f'<svg role="img" aria-label="{alt}"', 1)
+
+    def __repr__(self):
+        return f"<figure to play with: {self.name}>"
+
+
+def playable(view, chart, name, alt, **controls):
+    """Return a figure whose controls choose among tables that `view` computes now.
+
+    view: called by keyword with a value for each control; returns a sentence with the numbers that
+        matter, which stands above the figure, and its rows: dicts with the fields that the chart
+        draws.
+    chart: what `line_chart`, `bar_chart` or `box_chart` gives.
+    name: the picture's name, from which a script makes its file name. alt: what is to be seen.
+    controls: for each argument of the view a list of its values, or a dict from what the reader
+        chooses to the value. Whole numbers in equal steps get a slider, all else a menu. The first
+        value is chosen first.
+
+    Raises ValueError for a control without values or with a name that Vega keeps for itself, for a
+    combination without rows, and where all rows are too many for a page.
+    """
+    if taken := sorted(_TAKEN & controls.keys()):
+        raise ValueError(f"playable: a control cannot be called {taken[0]!r}: Vega uses that name.")
+    values = {key: c if isinstance(c, dict) else {v: v for v in c} for key, c in controls.items()}
+    if empty := [key for key, options in values.items() if not options]:
+        raise ValueError(f"playable: the control {empty[0]!r} has no values.")
+    rows = []
+    for at, chosen in enumerate(itertools.product(*(v.values() for v in values.values()))):
+        says, some = view(**dict(zip(values, chosen)))
+        if not some:
+            raise ValueError(f"playable: the view has no rows for {dict(zip(values, chosen))}.")
+        some = [{key: _short(value) for key, value in row.items()} for row in some]
+        rows += [{"at": at, **row} for row in [some[0] | {"says": says}, *some[1:]]]
+    if len(rows) > MOST:
+        raise ValueError(f"playable: {len(rows)} rows are too many for a page; at most {MOST}.")
+    lines = max(row["says"].count("\n") for row in rows if "says" in row)
+    above = {
+        "transform": [{"filter": "isValid(datum.says)"}],
+        "mark": {"type": "text", "align": "left", "baseline": "bottom", "lineBreak": "\n",
+                 "fontSize": 12, "aria": False},
+        "encoding": {"text": {"field": "says"}, "x": {"value": 0},
+                     "y": {"value": -8 - 14 * lines}},
+    }  # fmt: skip
+    spec = _BASE | {
+        "description": alt,
+        "width": 440,  # a page's script makes it as wide as there is room
+        "height": chart.get("height", 220),
+        "usermeta": {"controls": {key: list(options) for key, options in values.items()}},
+        "params": [_control(key, list(options)) for key, options in values.items()],
+        "data": {"values": rows},
+        "transform": [{"filter": f"datum.at == {_index(values)}"}],
+        "layer": [*_with_colors(deepcopy(chart["layer"]), rows), above],
+    }
+    return Playable(spec, name)
+
+
+def line_chart(x, y, log="", domain=None):
+    """Lines through points: rows have `x`, `y` and, for several lines, `which`.
+
+    x, y: what the axes say, with units. log: "x", "y" or "xy". domain: of y, (from, to).
+    """
+    encoding = {
+        "x": _axis("x", x, "x" in log),
+        "y": _axis("y", y, "y" in log, domain),
+        "color": _which(),
+    }
+    dash = {"field": "which", "type": "nominal", "sort": None, "legend": None}
+    line = {"mark": {"type": "line", "clip": True}, "encoding": encoding | {"strokeDash": dash}}
+    dots = {
+        "mark": {"type": "point", "filled": True, "size": 50, "clip": True},
+        "encoding": encoding,
+    }
+    return {"layer": [line, dots]}
+
+
+def _axis(field, title, log, domain=None):
+    scale = {"type": "log"} if log else {}
+    scale |= {"domain": list(domain)} if domain else {}
+    return {"field": field, "type": "quantitative", "title": title, "scale": scale}
+
+
+def _which():
+    return {"field": "which", "type": "nominal", "sort": None, "scale": {"range": RANK_COLORS}}
+
+
+def _with_colors(layers, rows):
+    """The layers, with one color for each kind whatever the controls say; none if there is one."""
+    kinds = list(dict.fromkeys(row["which"] for row in rows if "which" in row))
+    for layer in layers:
+        color = layer["encoding"].get("color")
+        if color is None:
+            continue
+        if kinds:
+            color["scale"] = {"domain": kinds, "range": RANK_COLORS[: len(kinds)]}
+        else:
+            layer["encoding"] = {
+                key: how for key, how in layer["encoding"].items() if how.get("field") != "which"
+            }
+            layer["mark"] = _mark(layer["mark"]) | {"color": RANK_COLORS[0]}
+    return layers
+
+
+def _mark(mark):
+    return {"type": mark} if isinstance(mark, str) else mark
+
+
+def _control(key, options):
+    """A parameter of Vega-Lite's, bound to an input of the browser's own."""
+    label = {"name": key.replace("_", " ")}
+    if len(options) > 2 and all(type(option) is int for option in options):
+        steps = {b - a for a, b in itertools.pairwise(options)}
+        if len(steps) == 1 and min(steps) > 0:
+            bind = {"input": "range", "min": options[0], "max": options[-1], "step": steps.pop()}
+            return {"name": key, "value": options[0], "bind": bind | label}
+    return {
+        "name": key,
+        "value": options[0],
+        "bind": {"input": "select", "options": options} | label,
+    }
+
+
+def _index(values):
+    """The expression of Vega's that says which combination is chosen."""
+    index = "0"
+    for key, options in values.items():
+        index = f"({index}) * {len(options)} + indexof({json.dumps(list(options))}, {key})"
+    return index
+
+
+def _short(value):
+    """A number as its first five digits: a page holds thousands of them."""
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
 # The input that waits has its knee at 4 workers, and no core matters: workers that
 # sleep need none. With 4 workers it reached (reached_at_4) of what was predicted, and 6
 # brought nothing more.
@@ -652,7 +839,35 @@ if recorded:
 # The input that computes has the same $L$, and its line ends where the cores do: on 2
 # cores, at 2 workers. With 4 cores or more, on 8 for example, it has its knee at 4,
 # like the other. This run had (cores) cores.
-#
+
+
+def feeding(ms_to_load, ms_to_train, cores):
+    load, step, lines = ms_to_load / 1e3, ms_to_train / 1e3, []
+    for which, core in (("input waits", 0.0), ("input computes", load)):
+        lines += [
+            {"x": w, "y": predicted(w, load, step, core, cores), "which": which}
+            for w in range(17)
+        ]
+    without, *_, with_all = lines[:17]
+    says = (
+        f"the knee is at {load / step:.3g} workers; an input that waits\n"
+        f"gets {with_all['y'] / without['y']:.1f} times as fast"
+    )
+    return says, lines
+
+
+show(playable(
+    feeding,
+    line_chart("workers", "batches a second", domain=(0, 100)),
+    name="play-knee",
+    alt="Batches a second against the number of workers, for an input that "
+    "waits and one that computes. Both rise in a line to a ceiling: the "
+    "step's own rate, or what the cores can load.",
+    ms_to_load=[80, 40, 160],
+    ms_to_train=[20, 10, 40],
+    cores=[2, 1, 4, 8, 16],
+))
+
 # How many times as fast does each get? With no worker a batch takes $L + S = 0.1$ s,
 # which is 10 in a second. The step alone does 50, so that the input that waits can
 # become 5 times as fast. Two cores load $2/0.08 = 25$, which is 2.5 times as fast; with

@@ -971,14 +971,20 @@ for _ in range(16):
 
 
 def cores_are_free():
-    """Have fewer than twice as many programs as cores something to do?
+    """Do others leave the cores to us?
 
-    Our own count, too. False with one core, and where the system does not
-    count them, as Windows does not.
+    Not if less than 0.8 of a core was ours for 50 ms just now, or if in the
+    last minute twice as many programs as cores had something to do, our own
+    among them. False with one core, too, and where the system does not count
+    programs, as Windows does not.
     """
     if (os.cpu_count() or 1) < 2 or not hasattr(os, "getloadavg"):
         return False
-    return os.getloadavg()[0] < 2 * os.cpu_count()
+    start, used = time.perf_counter(), time.thread_time()
+    while time.perf_counter() < start + 0.05:
+        pass
+    ours = (time.thread_time() - used) / 0.05
+    return ours > 0.8 and os.getloadavg()[0] < 2 * os.cpu_count()
 
 
 def busy_cores(attempt):

@@ -6,9 +6,12 @@
 #     torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint HOST:29500 08_all_reduce.py
 #     mpiexec -n 4 python 08_all_reduce.py
 #
-# pip install matplotlib numpy torch  (for mpiexec also: mpich mpi4py)
+# pip install matplotlib numpy torch vl-convert-python  (for mpiexec also: mpich mpi4py)
 
 import functools
+import html
+import itertools
+import json
 import mmap
 import os
 import pickle
@@ -19,6 +22,7 @@ import tempfile
 import threading
 import time
 from contextlib import contextmanager
+from copy import deepcopy
 from datetime import timedelta
 from pathlib import Path
 
@@ -358,12 +362,224 @@ if rank == 0:
         assert [j for j in range(n) if numbers[j] == whole[j]] == [(r + 1) % n]
     assert after_steps[-1] == [whole] * n
 
+# From ranklab.playable:
+
+VEGA_LITE = "5.20"  # what draws it: a script's picture, and the pages' (bookmaker/site/stage.py)
+
+MOST = 20_000  # rows: a page with more is slow to load
+
+# Names of Vega's own signals: a control cannot have one of these.
+_TAKEN = {"width", "height", "padding", "autosize", "background", "cursor"} | {
+    "datum", "event", "item", "parent"}  # fmt: skip
+
+_BASE = {
+    "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+    "config": {
+        "font": "sans-serif",
+        "axis": {
+            "labelFontSize": 12,
+            "titleFontSize": 12,
+            "titleFontWeight": "normal",
+            "gridOpacity": 0.4,
+        },
+        "legend": {"labelFontSize": 12, "orient": "bottom", "columns": 2, "title": None},
+        "view": {"stroke": None},
+    },
+}
+
+
+class Playable:
+    """A figure with controls, as Vega-Lite; `spec` is all of it."""
+
+    def __init__(self, spec, name):
+        self.spec, self.name = spec, name
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        return {"application/vnd.vegalite.v5+json": self.spec, "text/plain": repr(self)}
+
+    def _repr_svg_(self):
+        import vl_convert
+
+        svg = vl_convert.vegalite_to_svg(self.spec, vl_version=VEGA_LITE)
+        alt = html.escape(self.spec["description"])
+        return svg.replace("<svg", f'<svg role="img" aria-label="{alt}"', 1)
+
+    def __repr__(self):
+        return f"<figure to play with: {self.name}>"
+
+
+def playable(view, chart, name, alt, **controls):
+    """Return a figure whose controls choose among tables that `view` computes now.
+
+    view: called by keyword with a value for each control; returns a sentence with the numbers that
+        matter, which stands above the figure, and its rows: dicts with the fields that the chart
+        draws.
+    chart: what `line_chart`, `bar_chart` or `box_chart` gives.
+    name: the picture's name, from which a script makes its file name. alt: what is to be seen.
+    controls: for each argument of the view a list of its values, or a dict from what the reader
+        chooses to the value. Whole numbers in equal steps get a slider, all else a menu. The first
+        value is chosen first.
+
+    Raises ValueError for a control without values or with a name that Vega keeps for itself, for a
+    combination without rows, and where all rows are too many for a page.
+    """
+    if taken := sorted(_TAKEN & controls.keys()):
+        raise ValueError(f"playable: a control cannot be called {taken[0]!r}: Vega uses that name.")
+    values = {key: c if isinstance(c, dict) else {v: v for v in c} for key, c in controls.items()}
+    if empty := [key for key, options in values.items() if not options]:
+        raise ValueError(f"playable: the control {empty[0]!r} has no values.")
+    rows = []
+    for at, chosen in enumerate(itertools.product(*(v.values() for v in values.values()))):
+        says, some = view(**dict(zip(values, chosen)))
+        if not some:
+            raise ValueError(f"playable: the view has no rows for {dict(zip(values, chosen))}.")
+        some = [{key: _short(value) for key, value in row.items()} for row in some]
+        rows += [{"at": at, **row} for row in [some[0] | {"says": says}, *some[1:]]]
+    if len(rows) > MOST:
+        raise ValueError(f"playable: {len(rows)} rows are too many for a page; at most {MOST}.")
+    lines = max(row["says"].count("\n") for row in rows if "says" in row)
+    above = {
+        "transform": [{"filter": "isValid(datum.says)"}],
+        "mark": {"type": "text", "align": "left", "baseline": "bottom", "lineBreak": "\n",
+                 "fontSize": 12, "aria": False},
+        "encoding": {"text": {"field": "says"}, "x": {"value": 0},
+                     "y": {"value": -8 - 14 * lines}},
+    }  # fmt: skip
+    spec = _BASE | {
+        "description": alt,
+        "width": 440,  # a page's script makes it as wide as there is room
+        "height": chart.get("height", 220),
+        "usermeta": {"controls": {key: list(options) for key, options in values.items()}},
+        "params": [_control(key, list(options)) for key, options in values.items()],
+        "data": {"values": rows},
+        "transform": [{"filter": f"datum.at == {_index(values)}"}],
+        "layer": [*_with_colors(deepcopy(chart["layer"]), rows), above],
+    }
+    return Playable(spec, name)
+
+
+def box_chart(x, y, height=200):
+    """Boxes in rows, as of a timetable: rows have `row`, `x`, `x2`, `which` and a `text`."""
+    place = {
+        "y": {"field": "row", "type": "nominal", "sort": None, "title": y},
+        "x": _axis("x", x, False) | {"axis": {"tickMinStep": 1}},
+        "x2": {"field": "x2"},
+    }
+    box = {"mark": {"type": "bar", "stroke": "white"}, "encoding": place | {"color": _which()}}
+    middle = {"calculate": "(datum.x + datum.x2) / 2", "as": "middle"}
+    text = {
+        "transform": [middle],
+        "mark": {"type": "text", "fontSize": 10, "color": "white", "aria": False},
+        "encoding": {
+            "y": place["y"],
+            "x": {"field": "middle", "type": "quantitative", "title": x},
+            "text": {"field": "text"},
+        },
+    }
+    return {"layer": [box, text], "height": height}
+
+
+def _axis(field, title, log, domain=None):
+    scale = {"type": "log"} if log else {}
+    scale |= {"domain": list(domain)} if domain else {}
+    return {"field": field, "type": "quantitative", "title": title, "scale": scale}
+
+
+def _which():
+    return {"field": "which", "type": "nominal", "sort": None, "scale": {"range": RANK_COLORS}}
+
+
+def _with_colors(layers, rows):
+    """The layers, with one color for each kind whatever the controls say; none if there is one."""
+    kinds = list(dict.fromkeys(row["which"] for row in rows if "which" in row))
+    for layer in layers:
+        color = layer["encoding"].get("color")
+        if color is None:
+            continue
+        if kinds:
+            color["scale"] = {"domain": kinds, "range": RANK_COLORS[: len(kinds)]}
+        else:
+            layer["encoding"] = {
+                key: how for key, how in layer["encoding"].items() if how.get("field") != "which"
+            }
+            layer["mark"] = _mark(layer["mark"]) | {"color": RANK_COLORS[0]}
+    return layers
+
+
+def _mark(mark):
+    return {"type": mark} if isinstance(mark, str) else mark
+
+
+def _control(key, options):
+    """A parameter of Vega-Lite's, bound to an input of the browser's own."""
+    label = {"name": key.replace("_", " ")}
+    if len(options) > 2 and all(type(option) is int for option in options):
+        steps = {b - a for a, b in itertools.pairwise(options)}
+        if len(steps) == 1 and min(steps) > 0:
+            bind = {"input": "range", "min": options[0], "max": options[-1], "step": steps.pop()}
+            return {"name": key, "value": options[0], "bind": bind | label}
+    return {
+        "name": key,
+        "value": options[0],
+        "bind": {"input": "select", "options": options} | label,
+    }
+
+
+def _index(values):
+    """The expression of Vega's that says which combination is chosen."""
+    index = "0"
+    for key, options in values.items():
+        index = f"({index}) * {len(options)} + indexof({json.dumps(list(options))}, {key})"
+    return index
+
+
+def _short(value):
+    """A number as its first five digits: a page holds thousands of them."""
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+def show(value, on_rank=None):
+    """Print a cell's last value, as a notebook does; a picture becomes a file."""
+    if isinstance(value, plt.Figure):
+        value.savefig(file_beside(value.get_label() or "figure"))
+        return plt.close(value)
+    if hasattr(value, "_repr_svg_"):
+        path = file_beside(getattr(value, "name", None) or "drawing")
+        path.write_text(value._repr_svg_())
+    elif value is not None:
+        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
+
+
 # A row is a rank, a column a part, and the stripes of a cell say whose numbers are in
 # it. A framed cell is complete. After three steps, counted here from 1, there are four
 # complete cells, one on each rank: rank r has the total of part r + 1. In the second
 # row of grids nothing is added any more. The totals go once around, and everybody keeps
 # a copy.
-#
+
+
+def ring_after(step):
+    boxes, complete = [], 0
+    for r, numbers in enumerate(after_steps[step]):
+        for j, number in enumerate(numbers):
+            whose = sorted(of_rank for of_rank, _ in marks_in(number))
+            complete += len(whose) == n
+            which = f"sum of {len(whose)}" if len(whose) > 1 else "one rank's"
+            boxes.append({"row": f"rank {r}", "x": j, "x2": j + 1,
+                          "which": which, "text": "+".join(map(str, whose))})
+    says = f"after {step} steps {complete} of {n * n} cells are complete"
+    return says, boxes
+
+
+if rank == 0:
+    show(playable(
+        ring_after,
+        box_chart("part of the tensor", None),
+        name="play-ring",
+        alt="A row for each rank and a cell for each part; in it, the ranks whose "
+        "numbers are summed there. With each step one cell of each row changes.",
+        step=range(len(after_steps)),
+    ))
+
 # An all-reduce is all the steps, one after the other. All algorithms of this chapter
 # are written for the simplest case, a flat `x` that lies in memory in one piece. A
 # wrapper, `on_flat`, turns each of them into an all-reduce of any tensor among the
@@ -459,18 +675,6 @@ def quietest(attempts):
         return max(t.end for t in traces) - min(t.begin for t in traces)
 
     return list(min(zip(*attempts, strict=True), key=seconds))
-
-
-def show(value, on_rank=None):
-    """Print a cell's last value, as a notebook does; a picture becomes a file."""
-    if isinstance(value, plt.Figure):
-        value.savefig(file_beside(value.get_label() or "figure"))
-        return plt.close(value)
-    if hasattr(value, "_repr_svg_"):
-        path = file_beside(getattr(value, "name", None) or "drawing")
-        path.write_text(value._repr_svg_())
-    elif value is not None:
-        print(repr(value) if on_rank is None else f"rank {on_rank}: {value!r}")
 
 
 # Of six attempts, the one that other programs disturbed least:
@@ -1479,14 +1683,20 @@ if rank == 0:
 
 
 def cores_are_free():
-    """Have fewer than twice as many programs as cores something to do?
+    """Do others leave the cores to us?
 
-    Our own count, too. False with one core, and where the system does not
-    count them, as Windows does not.
+    Not if less than 0.8 of a core was ours for 50 ms just now, or if in the
+    last minute twice as many programs as cores had something to do, our own
+    among them. False with one core, too, and where the system does not count
+    programs, as Windows does not.
     """
     if (os.cpu_count() or 1) < 2 or not hasattr(os, "getloadavg"):
         return False
-    return os.getloadavg()[0] < 2 * os.cpu_count()
+    start, used = time.perf_counter(), time.thread_time()
+    while time.perf_counter() < start + 0.05:
+        pass
+    ours = (time.thread_time() - used) / 0.05
+    return ours > 0.8 and os.getloadavg()[0] < 2 * os.cpu_count()
 
 
 if rank == 0:
@@ -1804,6 +2014,11 @@ if rank == 0:
     hierarchical += 2 * (15 / 16 * S / 8 / between + 15 * hop_between)
     print(f"{1e3 * one_ring:.1f} ms, {1e3 * hierarchical:.1f} ms")
 
+if rank == 0:
+    result("one_ring_ms", 1e3 * one_ring)
+    result("hierarchical_ms", 1e3 * hierarchical)
+    result("ring_latency_ms", 2e3 * (16 * hop_between + 112 * hop_inside))
+
 
 def leave_group():
     """The end of the ranks: rank 0 may go on alone."""
@@ -1811,14 +2026,61 @@ def leave_group():
     dist.destroy_process_group()
 
 
-if rank == 0:
-    result("one_ring_ms", 1e3 * one_ring)
-    result("hierarchical_ms", 1e3 * hierarchical)
-    result("ring_latency_ms", 2e3 * (16 * hop_between + 112 * hop_inside))
+# From ranklab.playable:
+
+
+def line_chart(x, y, log="", domain=None):
+    """Lines through points: rows have `x`, `y` and, for several lines, `which`.
+
+    x, y: what the axes say, with units. log: "x", "y" or "xy". domain: of y, (from, to).
+    """
+    encoding = {
+        "x": _axis("x", x, "x" in log),
+        "y": _axis("y", y, "y" in log, domain),
+        "color": _which(),
+    }
+    dash = {"field": "which", "type": "nominal", "sort": None, "legend": None}
+    line = {"mark": {"type": "line", "clip": True}, "encoding": encoding | {"strokeDash": dash}}
+    dots = {
+        "mark": {"type": "point", "filled": True, "size": 50, "clip": True},
+        "encoding": encoding,
+    }
+    return {"layer": [line, dots]}
+
 
 # (one_ring_ms) ms against (hierarchical_ms) ms. The latencies of the one ring are
 # (ring_latency_ms) ms of it, whatever the size: they grow with n.
-#
+
+if rank == 0:
+    links = {"NVLink 4, 450 GB/s": 450e9, "InfiniBand NDR, 50 GB/s": 50e9}
+    links |= {"Ethernet, 12.5 GB/s": 12.5e9, "between your ranks": beta_all}
+
+
+def times_by_way(number_of_ranks, link, microseconds_a_hop):
+    ways = cost_models(
+        number_of_ranks, lambda s, m: microseconds_a_hop / 1e6 + s / link,
+        lambda s: 0.0)  # adding counts as nothing
+    sizes = [2.0**k for k in range(10, 31, 2)]
+    lines = [{"x": s, "y": 1e3 * ways[which](s), "which": which}
+             for which in ways for s in sizes]
+    best = {s: min(ways, key=lambda which: ways[which](s))
+            for s in (2**10, 2**20, 2**30)}
+    says = "fastest with 1 KiB: {},\nwith 1 MiB: {}, with 1 GiB: {}"
+    return says.format(*best.values()), lines
+
+
+if rank == 0:
+    show(playable(
+        times_by_way,
+        line_chart("bytes", "time (ms)", log="xy", domain=(1e-3, 1e7)),
+        name="play-links",
+        alt="Time of an all-reduce against its size, a line for each way, both "
+        "logarithmic. Small ones are fastest by doubling, large ones by the ring.",
+        number_of_ranks=[8, 2, 4, 16, 64, 256, 1024],
+        link=links,
+        microseconds_a_hop=[3, 1, 10, 30, 100],
+    ))
+
 # In practice several rings, one for each network card, share the tensor. With eight of
 # them the bytes of the ring take an eighth of the time, about 5 ms, and no longer lose
 # to three phases that wait for each other. That does not win back the hops.

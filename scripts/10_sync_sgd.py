@@ -1051,23 +1051,32 @@ if rank == 0:
 play("ranks")
 model = DigitsNet()
 inputs, labels = X[batch], y[batch]
+
+
+def gradient_of(part):
+    with torch.backends.cudnn.flags(enabled=True, deterministic=True):
+        return gradient(model, inputs[part], labels[part], 64)
+
+
 slices = [shard(64, r, world_size) for r in range(world_size)]
 shards_of_all = [torch.zeros(counts[2]) for _ in slices]
-own = gradient(model, inputs[slices[rank]], labels[slices[rank]], 64)
+own = gradient_of(slices[rank])
 dist.all_gather(shards_of_all, own)
 
 by_gloo, again = own.clone(), own.clone()
 dist.all_reduce(by_gloo)
 dist.all_reduce(again)
 by_rank = sum(shards_of_all[1:], shards_of_all[0].clone())
-alone = sum(gradient(model, inputs[s], labels[s], 64) for s in slices)
-at_once = gradient(model, inputs, labels, 64)
+alone = sum(gradient_of(part) for part in slices)
+at_once = gradient_of(slice(64))
 
 
 def differing(a, b):
     """In how many places two tensors differ, be it by one bit."""
     return int((a != b).sum())
 
+
+everyone()
 
 places = {
     "Gloo's order and the whole batch at once": differing(by_gloo, at_once),
@@ -1096,6 +1105,10 @@ if rank == 0:
 # a whole batch adds its samples up in one order, products over its shards in another.
 # And Gloo's ring begins each part of the tensor at another rank (chapter 8). With two
 # ranks there is only a + b or b + a, and those are equal.
+#
+# On a GPU that takes `deterministic=True`. Without it cuDNN may take convolutions whose
+# threads add in whatever order they finish. On an H100 it did, and the last two
+# differed.
 #
 # A fixed order is one way to equal bits. The other is sums that never round. Whole
 # numbers up to $2^{24}$ have all their digits in float32, and dividing by a power of

@@ -1661,6 +1661,11 @@ if recorded:
         cards = recorded("11_ddp-cards", meter_by_rank[:2])
         show(utilization_plot([*cards.values()]) if cards else print("None yet."))
 
+# Here two ranks shared one card, so that they have one row, and each way made the same
+# number of steps. Two threads are hardly faster than one after the other, and two
+# processes nearly twice as fast. The layers are so small that Python, which starts the
+# kernels, sets the pace, and each process has a Python of its own.
+#
 # `DataParallel` has further costs: it copies the model from the first GPU to all others
 # in every forward pass, and gathers all outputs on the first.
 

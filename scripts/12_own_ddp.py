@@ -7,12 +7,14 @@
 #     mpiexec -n 4 python 12_own_ddp.py
 # The ranks use the GPUs that are there; RANKLAB_DEVICE=cpu (or cuda) decides otherwise.
 #
-# pip install matplotlib numpy pygraphviz torch  (for mpiexec also: mpich mpi4py)
+# pip install matplotlib numpy pygraphviz torch vl-convert-python  (for mpiexec also: mpich mpi4py)
 
 import contextlib
 import functools
 import html
 import io
+import itertools
+import json
 import os
 import random
 import re
@@ -22,6 +24,7 @@ import sys
 import time
 import weakref
 from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -926,14 +929,20 @@ def push(name, make):
 
 
 def cores_are_free():
-    """Have fewer than twice as many programs as cores something to do?
+    """Do others leave the cores to us?
 
-    Our own count, too. False with one core, and where the system does not
-    count them, as Windows does not.
+    Not if less than 0.8 of a core was ours for 50 ms just now, or if in the
+    last minute twice as many programs as cores had something to do, our own
+    among them. False with one core, too, and where the system does not count
+    programs, as Windows does not.
     """
     if (os.cpu_count() or 1) < 2 or not hasattr(os, "getloadavg"):
         return False
-    return os.getloadavg()[0] < 2 * os.cpu_count()
+    start, used = time.perf_counter(), time.thread_time()
+    while time.perf_counter() < start + 0.05:
+        pass
+    ours = (time.thread_time() - used) / 0.05
+    return ours > 0.8 and os.getloadavg()[0] < 2 * os.cpu_count()
 
 
 # The two rows are the third and the fourth version on that link, rank 0, in the turn in
@@ -1026,7 +1035,9 @@ if recorded:
 
 # Compare how long the two phases last, rather than how high the readings are. With NCCL
 # an all-reduce is a kernel itself, so a card that waits in one counts as busy. With
-# Gloo the host sends, and the readings fall while a card waits.
+# Gloo the host sends, and the readings fall while a card waits. The recording is of
+# four ranks that share a card, with Gloo: with messages during backward the same steps
+# take about a sixth less time, and the readings are higher.
 
 # --- How large a bucket? --------------------------------------------------------------
 
@@ -1151,7 +1162,10 @@ if rank == 0:
 if rank == 0:
     best = int(np.argmin(by_link))
     off = np.abs(np.log(by_link / predicted))
-    if cores_are_free():
+
+device_by_rank = to_rank_0(device)
+if rank == 0:
+    if device_by_rank[0].type == "cpu" and cores_are_free():
         assert by_link[best] < min(by_link[0], by_link[-1])
         assert link[0] > core[0]  # a message keeps the link longer than a core
         assert max(off) < np.log(2), by_link / predicted
@@ -1161,6 +1175,180 @@ if rank == 0:
     result("alpha_us", round(1e6 * link[0]), varies=True)
     result("core_us", round(1e6 * core[0]), varies=True)
     result("fit_off", np.exp(max(off)), varies=True)
+
+# From ranklab.playable:
+
+VEGA_LITE = "5.20"  # what draws it: a script's picture, and the pages' (bookmaker/site/stage.py)
+
+MOST = 20_000  # rows: a page with more is slow to load
+
+# Names of Vega's own signals: a control cannot have one of these.
+_TAKEN = {"width", "height", "padding", "autosize", "background", "cursor"} | {
+    "datum", "event", "item", "parent"}  # fmt: skip
+
+_BASE = {
+    "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+    "config": {
+        "font": "sans-serif",
+        "axis": {
+            "labelFontSize": 12,
+            "titleFontSize": 12,
+            "titleFontWeight": "normal",
+            "gridOpacity": 0.4,
+        },
+        "legend": {"labelFontSize": 12, "orient": "bottom", "columns": 2, "title": None},
+        "view": {"stroke": None},
+    },
+}
+
+
+class Playable:
+    """A figure with controls, as Vega-Lite; `spec` is all of it."""
+
+    def __init__(self, spec, name):
+        self.spec, self.name = spec, name
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        return {"application/vnd.vegalite.v5+json": self.spec, "text/plain": repr(self)}
+
+    def _repr_svg_(self):
+        import vl_convert
+
+        svg = vl_convert.vegalite_to_svg(self.spec, vl_version=VEGA_LITE)
+        alt = html.escape(self.spec["description"])
+        return svg.replace("<svg", f'<svg role="img" aria-label="{alt}"', 1)
+
+    def __repr__(self):
+        return f"<figure to play with: {self.name}>"
+
+
+def playable(view, chart, name, alt, **controls):
+    """Return a figure whose controls choose among tables that `view` computes now.
+
+    view: called by keyword with a value for each control; returns a sentence with the numbers that
+        matter, which stands above the figure, and its rows: dicts with the fields that the chart
+        draws.
+    chart: what `line_chart`, `bar_chart` or `box_chart` gives.
+    name: the picture's name, from which a script makes its file name. alt: what is to be seen.
+    controls: for each argument of the view a list of its values, or a dict from what the reader
+        chooses to the value. Whole numbers in equal steps get a slider, all else a menu. The first
+        value is chosen first.
+
+    Raises ValueError for a control without values or with a name that Vega keeps for itself, for a
+    combination without rows, and where all rows are too many for a page.
+    """
+    if taken := sorted(_TAKEN & controls.keys()):
+        raise ValueError(f"playable: a control cannot be called {taken[0]!r}: Vega uses that name.")
+    values = {key: c if isinstance(c, dict) else {v: v for v in c} for key, c in controls.items()}
+    if empty := [key for key, options in values.items() if not options]:
+        raise ValueError(f"playable: the control {empty[0]!r} has no values.")
+    rows = []
+    for at, chosen in enumerate(itertools.product(*(v.values() for v in values.values()))):
+        says, some = view(**dict(zip(values, chosen)))
+        if not some:
+            raise ValueError(f"playable: the view has no rows for {dict(zip(values, chosen))}.")
+        some = [{key: _short(value) for key, value in row.items()} for row in some]
+        rows += [{"at": at, **row} for row in [some[0] | {"says": says}, *some[1:]]]
+    if len(rows) > MOST:
+        raise ValueError(f"playable: {len(rows)} rows are too many for a page; at most {MOST}.")
+    lines = max(row["says"].count("\n") for row in rows if "says" in row)
+    above = {
+        "transform": [{"filter": "isValid(datum.says)"}],
+        "mark": {"type": "text", "align": "left", "baseline": "bottom", "lineBreak": "\n",
+                 "fontSize": 12, "aria": False},
+        "encoding": {"text": {"field": "says"}, "x": {"value": 0},
+                     "y": {"value": -8 - 14 * lines}},
+    }  # fmt: skip
+    spec = _BASE | {
+        "description": alt,
+        "width": 440,  # a page's script makes it as wide as there is room
+        "height": chart.get("height", 220),
+        "usermeta": {"controls": {key: list(options) for key, options in values.items()}},
+        "params": [_control(key, list(options)) for key, options in values.items()],
+        "data": {"values": rows},
+        "transform": [{"filter": f"datum.at == {_index(values)}"}],
+        "layer": [*_with_colors(deepcopy(chart["layer"]), rows), above],
+    }
+    return Playable(spec, name)
+
+
+def line_chart(x, y, log="", domain=None):
+    """Lines through points: rows have `x`, `y` and, for several lines, `which`.
+
+    x, y: what the axes say, with units. log: "x", "y" or "xy". domain: of y, (from, to).
+    """
+    encoding = {
+        "x": _axis("x", x, "x" in log),
+        "y": _axis("y", y, "y" in log, domain),
+        "color": _which(),
+    }
+    dash = {"field": "which", "type": "nominal", "sort": None, "legend": None}
+    line = {"mark": {"type": "line", "clip": True}, "encoding": encoding | {"strokeDash": dash}}
+    dots = {
+        "mark": {"type": "point", "filled": True, "size": 50, "clip": True},
+        "encoding": encoding,
+    }
+    return {"layer": [line, dots]}
+
+
+def _axis(field, title, log, domain=None):
+    scale = {"type": "log"} if log else {}
+    scale |= {"domain": list(domain)} if domain else {}
+    return {"field": field, "type": "quantitative", "title": title, "scale": scale}
+
+
+def _which():
+    return {"field": "which", "type": "nominal", "sort": None, "scale": {"range": RANK_COLORS}}
+
+
+def _with_colors(layers, rows):
+    """The layers, with one color for each kind whatever the controls say; none if there is one."""
+    kinds = list(dict.fromkeys(row["which"] for row in rows if "which" in row))
+    for layer in layers:
+        color = layer["encoding"].get("color")
+        if color is None:
+            continue
+        if kinds:
+            color["scale"] = {"domain": kinds, "range": RANK_COLORS[: len(kinds)]}
+        else:
+            layer["encoding"] = {
+                key: how for key, how in layer["encoding"].items() if how.get("field") != "which"
+            }
+            layer["mark"] = _mark(layer["mark"]) | {"color": RANK_COLORS[0]}
+    return layers
+
+
+def _mark(mark):
+    return {"type": mark} if isinstance(mark, str) else mark
+
+
+def _control(key, options):
+    """A parameter of Vega-Lite's, bound to an input of the browser's own."""
+    label = {"name": key.replace("_", " ")}
+    if len(options) > 2 and all(type(option) is int for option in options):
+        steps = {b - a for a, b in itertools.pairwise(options)}
+        if len(steps) == 1 and min(steps) > 0:
+            bind = {"input": "range", "min": options[0], "max": options[-1], "step": steps.pop()}
+            return {"name": key, "value": options[0], "bind": bind | label}
+    return {
+        "name": key,
+        "value": options[0],
+        "bind": {"input": "select", "options": options} | label,
+    }
+
+
+def _index(values):
+    """The expression of Vega's that says which combination is chosen."""
+    index = "0"
+    for key, options in values.items():
+        index = f"({index}) * {len(options)} + indexof({json.dumps(list(options))}, {key})"
+    return index
+
+
+def _short(value):
+    """A number as its first five digits: a page holds thousands of them."""
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
 
 # On the link both ends lose: one bucket for everything takes (whole_over_best) times as
 # long as the best number, and a message for each tensor (single_over_best) times. On
@@ -1174,6 +1362,36 @@ if rank == 0:
 #
 # For another link or another model, another number is best. The extra says how to
 # compute it.
+
+
+def by_bucket_size(gradient_MB, backward_ms, link, microseconds_a_message):
+    total, backward, lines = gradient_MB * 1e6, backward_ms / 1e3, []
+    for k in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256):
+        seconds = overlapped_seconds([total / k] * k, backward / 2, backward,
+                                     microseconds_a_message / 1e6, link / 2)
+        lines.append({"x": k, "y": seconds / 1.5 / backward, "which": "a step"})
+    alone = [{"x": k, "y": 1, "which": "computing alone"} for k in (1, 256)]
+    best = min(lines, key=lambda point: point["y"])
+    ms = [1.5 * backward_ms * point["y"] for point in (best, lines[0])]
+    says = (f"shortest with {best['x']} buckets of "
+            f"{gradient_MB / best['x']:.3g} MB: {ms[0]:.3g} ms;\n"
+            f"with one for all {ms[1]:.3g} ms")
+    return says, lines + alone
+
+
+if rank == 0:
+    show(playable(
+        by_bucket_size,
+        line_chart("buckets", "time of a step, computing = 1", log="x"),
+        name="play-buckets",
+        alt="Time of a step against the number of buckets, beside computing "
+        "alone. It falls at first and rises again where latencies add up.",
+        gradient_MB=[400, 100, 1600],
+        backward_ms=[40, 10, 160],
+        link={"Ethernet, 12.5 GB/s": 12.5e9, "InfiniBand, 50 GB/s": 50e9,
+              "NVLink, 450 GB/s": 450e9},
+        microseconds_a_message=[100, 10, 1000],
+    ))
 
 # --- Extra: the best number of buckets ------------------------------------------------
 
@@ -1272,9 +1490,8 @@ mixed = forked(Overlapped)
 mixed_by_rank = to_rank_0(mixed)
 if rank == 0:
     play("kernel")
-    left_grads, right_grads = zip(*mixed_by_rank)
-    assert (left_grads[0] == right_grads[1]).all()
-    assert (left_grads[0] != left_grads[1]).any()
+    left, right = zip(*mixed_by_rank)
+    assert (left[0] == right[1]).all() and (left[0] != left[1]).any()
 
 # Rank 0's gradient of left is rank 1's gradient of right, to the last bit. On rank 0
 # the buckets were full in another order, so its first all-reduce was about left and the
@@ -1308,8 +1525,7 @@ unmixed = forked(InOrder)
 unmixed_by_rank = to_rank_0(unmixed)
 if rank == 0:
     play("kernel")
-    for of_layer in zip(*unmixed_by_rank):
-        assert all((grad == of_layer[0]).all() for grad in of_layer)
+    assert all((g == of[0]).all() for of in zip(*unmixed_by_rank) for g in of)
 
 # --- A gradient that never comes ------------------------------------------------------
 

@@ -7,10 +7,12 @@
 #     mpiexec -n 4 python 16_layers.py
 # The ranks use the GPUs that are there; RANKLAB_DEVICE=cpu (or cuda) decides otherwise.
 #
-# pip install matplotlib numpy torch  (for mpiexec also: mpich mpi4py)
+# pip install matplotlib numpy torch vl-convert-python  (for mpiexec also: mpich mpi4py)
 
+import html
 import io
 import itertools
+import json
 import os
 import random
 import re
@@ -19,10 +21,12 @@ import sys
 import time
 import zlib
 from collections import OrderedDict
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import matplotlib
 import matplotlib.colors
@@ -180,6 +184,8 @@ form_groups()
 
 
 playing = "kernel"
+APART = ["kept", "together"]  # the kernel and the ranks have one each
+held_by = {"ranks": {}}
 streams = {"ranks": (torch.get_rng_state(), np.random.get_state(), random.getstate())}
 torch.seed()  # the kernel's streams begin somewhere else
 np.random.seed()
@@ -191,6 +197,9 @@ def play(part):
     global playing
     before, playing = playing, part
     if rank == 0 and part != before:
+        names = globals()
+        held_by[before] = {name: names.pop(name) for name in APART if name in names}
+        names.update(held_by.pop(part))
         streams[before] = torch.get_rng_state(), np.random.get_state(), random.getstate()
         ours, numpys, pythons = streams[part]
         torch.set_rng_state(ours)
@@ -560,9 +569,8 @@ play("ranks")
 
 mine.zero_grad()
 mlp_backward()
-same_gradients = all(
-    torch.equal(p.grad, g) for p, g in zip(mine.parameters(), by_hand)
-)
+pairs = zip(mine.parameters(), by_hand)
+same_gradients = all(torch.equal(p.grad, g) for p, g in pairs)
 
 same_gradients_by_rank = to_rank_0(same_gradients)
 if rank == 0:
@@ -707,11 +715,9 @@ class Embed(nn.Module):
 # Several attention heads look for several things at once.
 
 
-def attend(query, key, value):
+def attend(q, k, v):
     """Causal attention; all (batch, heads, time, size)."""
-    return nn.functional.scaled_dot_product_attention(
-        query, key, value, is_causal=True
-    )
+    return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 class Attention(nn.Module):
@@ -726,10 +732,8 @@ class Attention(nn.Module):
         self.out = nn.Linear(heads * size, width)
 
     def forward(self, x):
-        q, k, v = (
-            f(x).unflatten(-1, (-1, self.size)).transpose(1, 2)
-            for f in (self.query, self.key, self.value)
-        )
+        q, k, v = (f(x).unflatten(-1, (-1, self.size)).transpose(1, 2)
+                   for f in (self.query, self.key, self.value))
         return self.out(attend(q, k, v).transpose(1, 2).flatten(2))
 
 
@@ -1328,8 +1332,54 @@ if rank == 0:
     result("windows_equal", round(state / 4 / a_window))
     save_figures()
 
+
+@contextmanager
+def unsampled(*args, **kwargs):
+    """A stand-in for ranklab's sampled: it reads nothing, and its phases only pass."""
+    yield SimpleNamespace(phase=nullcontext)
+
+
+try:
+    from ranklab.gpu import sampled, utilization_plot
+except ImportError:
+    utilization_plot = None
+    sampled = unsampled
+    if rank == 0:
+        print("What ranklab.gpu measures is left out, for it is not installed here")
+
 # From (windows_equal) windows on; we have 16. So cuts between layers are cheap in
 # messages where a model is large and the batch is small.
+
+# --- Extra: what a meter shows --------------------------------------------------------
+
+# All owners take part in every step, and each works for its share of the time only.
+# `sampled`, of chapter 4, watches while one batch after the other goes through all of
+# them: each rank's card, or on a CPU its share of a core.
+
+everyone()
+play("ranks")
+
+step = stage_pass(even_cut(world_size), shape)
+with sampled(hz=20, device=device) as meter:
+    for _ in range(8 if device.type == "cpu" else 200):
+        step()
+
+if utilization_plot:
+    meter_by_rank = to_rank_0(meter)
+    if rank == 0:
+        play("kernel")
+        utilization_plot(meter_by_rank, name="meters")
+
+    meter_by_rank = to_rank_0(meter)
+    if rank == 0:
+        on_cpu = [meter for meter in meter_by_rank if not meter.about["uuid"]]
+        together = sum(meter.mean("own_percent") for meter in on_cpu)
+        result("busy_together", together, varies=True)
+        assert together < 130
+
+# Where each rank has a card or a core of its own, no row is near 100 %. On a CPU they
+# add up to about one core, here (busy_together) %, for only one owner has something to
+# do at a time. Ranks that share a card have one meter: all rows are alike.
 
 # --- Who owns how many layers? --------------------------------------------------------
 
@@ -1341,16 +1391,18 @@ if rank == 0:
 
 def layer_seconds(layers, tokens, targets, repeats=6):
     """The least processor seconds of each layer, on a CPU, both ways."""
+    layers, targets = deepcopy(layers).cpu(), targets.cpu()
     times = [[] for _ in layers]
-    for _ in range(repeats + 1):
-        x = tokens
-        for i, layer in enumerate(layers):
-            start = time.process_time()  # whatever else the machine does
-            y = layer(x)
-            y = language_loss(y, targets) if i == len(layers) - 1 else y
-            y.backward(torch.ones_like(y))  # any gradient takes as long
-            times[i].append(time.process_time() - start)
-            x = y.detach().requires_grad_()
+    with torch.device("cpu"):
+        for _ in range(repeats + 1):
+            x = tokens.cpu()
+            for i, layer in enumerate(layers):
+                start = time.process_time()  # whatever else the machine does
+                y = layer(x)
+                y = language_loss(y, targets) if i == len(layers) - 1 else y
+                y.backward(torch.ones_like(y))  # any gradient takes as long
+                times[i].append(time.process_time() - start)
+                x = y.detach().requires_grad_()
     return [min(of_layer[1:]) for of_layer in times]  # the first one warms up
 
 
@@ -1416,9 +1468,8 @@ if rank == 0:
 # For eight layers we can try all cuts, too. None is better:
 
 if rank == 0:
-    all_cuts = [
-        [0, *middle, 8] for middle in itertools.combinations(range(1, 8), n - 1)
-    ]
+    middles = itertools.combinations(range(1, 8), n - 1)
+    all_cuts = [[0, *middle, 8] for middle in middles]
     by_trying = min(max(stage_costs(costs, bounds)) for bounds in all_cuts)
     assert np.isclose(balanced_most, by_trying)
     assert stage_costs(costs, equal)[-1] == equal_most > balanced_most
@@ -1439,8 +1490,7 @@ if rank == 0:
     ax.axhline(100 / n, color="black", linestyle=":", linewidth=1.2)
     places = (n - 1) / 2, (n - 1) / 2 + n + 1
     ax.set_xticks(places, ["equally many layers", "balanced"])
-    ax.set_xlabel("E: embedding, 0 to 5: blocks, H: head")
-    ax.set_ylabel("share of a step (%)")
+    ax.set(xlabel="E: embedding, 0 to 5: blocks, H: head", ylabel="of a step (%)")
     ax.margins(y=0.12)
     show(ax.grid(False, axis="x"))
     save_figures()
@@ -1607,11 +1657,9 @@ copies_by_rank = to_rank_0(copies)
 if rank == 0:
     play("kernel")
     of_first, *_, of_last = copies_by_rank
-    of_drifting, of_together, _ = (
-        np.abs(a - b).max() for a, b in zip(of_first, of_last)
-    )
-    result("copies_apart", round(float(of_drifting), 2))
-    assert of_drifting > 0.01 and of_together == 0
+    drift, kept, _ = (np.abs(a - b).max() for a, b in zip(of_first, of_last))
+    result("copies_apart", round(float(drift), 2))
+    assert drift > 0.01 and kept == 0
     assert np.abs(of_first[1] - of_first[2]).max() < 1e-12
 
 # Nothing hangs, nothing is said, and the copies drift apart, by up to (copies_apart)
@@ -1745,9 +1793,7 @@ everyone()
 play("ranks")
 parts = [None] * world_size
 dist.all_gather_object(parts, layers.state_dict())
-trained_weights = {
-    name: weight for part in parts for name, weight in part.items()
-}
+trained_weights = {k: w for part in parts for k, w in part.items()}
 
 
 def sentence(n, seed=0, length=40):
@@ -1755,9 +1801,8 @@ def sentence(n, seed=0, length=40):
     if rank >= n:
         return None
     stage = gpt_stage(small, even_cut(n), rank)
-    stage.load_state_dict(
-        {name: trained_weights[name] for name in stage.state_dict()}
-    )
+    names = stage.state_dict()
+    stage.load_state_dict({name: trained_weights[name] for name in names})
     next_logits = next_logits_of(stage, small, first_ranks[n])
     return generate(
         lambda tokens: 2 * next_logits(tokens), "The ", length, seed
@@ -1772,14 +1817,8 @@ sentences = [sentence(n) for n in teams]
 sentences_by_rank = to_rank_0(sentences)
 if rank == 0:
     play("kernel")
-    alike = {
-        text
-        for of_rank in sentences_by_rank
-        for text in of_rank
-        if text is not None
-    }
-    assert len(alike) == 1
-    the_sentence = alike.pop()
+    alike = {text for of_rank in sentences_by_rank for text in of_rank}
+    (the_sentence,) = alike - {None}  # all wrote the same
     print(the_sentence)
 
 # It is not Python's documentation yet. After 80 steps the model knows little more than
@@ -1809,13 +1848,6 @@ show(language_loss(in_one_piece(tokens[None, :8]), tokens[None, 1:9]).backward()
 everyone()
 for a, b in zip(front.parameters(), in_one_piece.parameters()):
     assert torch.allclose(a.grad.cpu(), b.grad.cpu(), atol=1e-4)
-
-
-def leave_group():
-    """The end of the ranks: rank 0 may go on alone."""
-    everyone()
-    dist.destroy_process_group()
-
 
 # One of the two GPUs is idle at any moment, as before. A machine with one GPU, or none,
 # runs this cell on the CPU.
@@ -1847,6 +1879,223 @@ if rank == 0:
     result("seam_seconds", round(2 * seam / 50e9, 1))  # there and back, 50 GB/s
     stages = int(np.ceil(96 / blocks_each))
     result("stage_seconds", round(6 * parameters * 3.2e6 / stages / 989e12))
+
+
+def training_bytes(parameters, activations, precision="mixed", owners=1):
+    """{what: bytes} that each of `owners` holds; activations: how many numbers.
+
+    mixed: bfloat16, but a copy of the weights and Adam's moments in float32."""
+    each = 4 if precision == "float32" else 2
+    state = {"float32": 8, "mixed": 12, "bfloat16": 4}[precision]
+    of_each = {"weights": each, "gradients": each, "optimizer": state}
+    held = {what: nbytes * parameters for what, nbytes in of_each.items()}
+    held["activations"] = each * activations
+    return {what: nbytes / owners for what, nbytes in held.items()}
+
+
+def leave_group():
+    """The end of the ranks: rank 0 may go on alone."""
+    everyone()
+    dist.destroy_process_group()
+
+
+# From ranklab.playable:
+
+VEGA_LITE = "5.20"  # what draws it: a script's picture, and the pages' (bookmaker/site/stage.py)
+
+MOST = 20_000  # rows: a page with more is slow to load
+
+# Names of Vega's own signals: a control cannot have one of these.
+_TAKEN = {"width", "height", "padding", "autosize", "background", "cursor"} | {
+    "datum", "event", "item", "parent"}  # fmt: skip
+
+_BASE = {
+    "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+    "config": {
+        "font": "sans-serif",
+        "axis": {
+            "labelFontSize": 12,
+            "titleFontSize": 12,
+            "titleFontWeight": "normal",
+            "gridOpacity": 0.4,
+        },
+        "legend": {"labelFontSize": 12, "orient": "bottom", "columns": 2, "title": None},
+        "view": {"stroke": None},
+    },
+}
+
+
+class Playable:
+    """A figure with controls, as Vega-Lite; `spec` is all of it."""
+
+    def __init__(self, spec, name):
+        self.spec, self.name = spec, name
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        return {"application/vnd.vegalite.v5+json": self.spec, "text/plain": repr(self)}
+
+    def _repr_svg_(self):
+        import vl_convert
+
+        svg = vl_convert.vegalite_to_svg(self.spec, vl_version=VEGA_LITE)
+        alt = html.escape(self.spec["description"])
+        return svg.replace("<svg", f'<svg role="img" aria-label="{alt}"', 1)
+
+    def __repr__(self):
+        return f"<figure to play with: {self.name}>"
+
+
+def playable(view, chart, name, alt, **controls):
+    """Return a figure whose controls choose among tables that `view` computes now.
+
+    view: called by keyword with a value for each control; returns a sentence with the numbers that
+        matter, which stands above the figure, and its rows: dicts with the fields that the chart
+        draws.
+    chart: what `line_chart`, `bar_chart` or `box_chart` gives.
+    name: the picture's name, from which a script makes its file name. alt: what is to be seen.
+    controls: for each argument of the view a list of its values, or a dict from what the reader
+        chooses to the value. Whole numbers in equal steps get a slider, all else a menu. The first
+        value is chosen first.
+
+    Raises ValueError for a control without values or with a name that Vega keeps for itself, for a
+    combination without rows, and where all rows are too many for a page.
+    """
+    if taken := sorted(_TAKEN & controls.keys()):
+        raise ValueError(f"playable: a control cannot be called {taken[0]!r}: Vega uses that name.")
+    values = {key: c if isinstance(c, dict) else {v: v for v in c} for key, c in controls.items()}
+    if empty := [key for key, options in values.items() if not options]:
+        raise ValueError(f"playable: the control {empty[0]!r} has no values.")
+    rows = []
+    for at, chosen in enumerate(itertools.product(*(v.values() for v in values.values()))):
+        says, some = view(**dict(zip(values, chosen)))
+        if not some:
+            raise ValueError(f"playable: the view has no rows for {dict(zip(values, chosen))}.")
+        some = [{key: _short(value) for key, value in row.items()} for row in some]
+        rows += [{"at": at, **row} for row in [some[0] | {"says": says}, *some[1:]]]
+    if len(rows) > MOST:
+        raise ValueError(f"playable: {len(rows)} rows are too many for a page; at most {MOST}.")
+    lines = max(row["says"].count("\n") for row in rows if "says" in row)
+    above = {
+        "transform": [{"filter": "isValid(datum.says)"}],
+        "mark": {"type": "text", "align": "left", "baseline": "bottom", "lineBreak": "\n",
+                 "fontSize": 12, "aria": False},
+        "encoding": {"text": {"field": "says"}, "x": {"value": 0},
+                     "y": {"value": -8 - 14 * lines}},
+    }  # fmt: skip
+    spec = _BASE | {
+        "description": alt,
+        "width": 440,  # a page's script makes it as wide as there is room
+        "height": chart.get("height", 220),
+        "usermeta": {"controls": {key: list(options) for key, options in values.items()}},
+        "params": [_control(key, list(options)) for key, options in values.items()],
+        "data": {"values": rows},
+        "transform": [{"filter": f"datum.at == {_index(values)}"}],
+        "layer": [*_with_colors(deepcopy(chart["layer"]), rows), above],
+    }
+    return Playable(spec, name)
+
+
+def bar_chart(x, y, domain=None):
+    """Bars that are made of parts: rows have `x`, a name, `y`, and `which` part."""
+    encoding = {
+        "x": {"field": "x", "type": "nominal", "sort": None, "title": x, "axis": {"labelAngle": 0}},
+        "y": _axis("y", y, False, domain),
+        "color": _which(),
+        "order": {"field": "part", "type": "quantitative"},
+    }
+    return {"layer": [{"mark": "bar", "encoding": encoding}]}
+
+
+def _axis(field, title, log, domain=None):
+    scale = {"type": "log"} if log else {}
+    scale |= {"domain": list(domain)} if domain else {}
+    return {"field": field, "type": "quantitative", "title": title, "scale": scale}
+
+
+def _which():
+    return {"field": "which", "type": "nominal", "sort": None, "scale": {"range": RANK_COLORS}}
+
+
+def _with_colors(layers, rows):
+    """The layers, with one color for each kind whatever the controls say; none if there is one."""
+    kinds = list(dict.fromkeys(row["which"] for row in rows if "which" in row))
+    for layer in layers:
+        color = layer["encoding"].get("color")
+        if color is None:
+            continue
+        if kinds:
+            color["scale"] = {"domain": kinds, "range": RANK_COLORS[: len(kinds)]}
+        else:
+            layer["encoding"] = {
+                key: how for key, how in layer["encoding"].items() if how.get("field") != "which"
+            }
+            layer["mark"] = _mark(layer["mark"]) | {"color": RANK_COLORS[0]}
+    return layers
+
+
+def _mark(mark):
+    return {"type": mark} if isinstance(mark, str) else mark
+
+
+def _control(key, options):
+    """A parameter of Vega-Lite's, bound to an input of the browser's own."""
+    label = {"name": key.replace("_", " ")}
+    if len(options) > 2 and all(type(option) is int for option in options):
+        steps = {b - a for a, b in itertools.pairwise(options)}
+        if len(steps) == 1 and min(steps) > 0:
+            bind = {"input": "range", "min": options[0], "max": options[-1], "step": steps.pop()}
+            return {"name": key, "value": options[0], "bind": bind | label}
+    return {
+        "name": key,
+        "value": options[0],
+        "bind": {"input": "select", "options": options} | label,
+    }
+
+
+def _index(values):
+    """The expression of Vega's that says which combination is chosen."""
+    index = "0"
+    for key, options in values.items():
+        index = f"({index}) * {len(options)} + indexof({json.dumps(list(options))}, {key})"
+    return index
+
+
+def _short(value):
+    """A number as its first five digits: a page holds thousands of them."""
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+if rank == 0:
+    models = {"7B": (32, 4096, 32_000), "1.3B": (24, 2048, 50_257)}
+    models["GPT-3, 175B"] = 96, 12_288, 50_257  # blocks, width, vocabulary
+
+
+def bytes_of(model, precision, tokens, owners):
+    blocks, width, vocabulary = model
+    weights = 12 * blocks * width**2 + vocabulary * width
+    saved = 17 * tokens * width * blocks  # 34 bytes a feature in bfloat16
+    held = training_bytes(weights, saved, precision, owners)
+    whole = sum(held.values()) / 1e9
+    fits = "fits" if whole < 80 else "does not fit"
+    bars = [
+        {"x": "each owner", "y": nbytes / 1e9, "which": what, "part": k}
+        for k, (what, nbytes) in enumerate(held.items())
+    ]
+    says = f"{whole:,.3g} GB on each owner:\nthat {fits} in a card of 80 GB"
+    return says, bars
+
+
+if rank == 0:
+    show(playable(
+        bytes_of,
+        bar_chart(None, "GB"),
+        name="play-bytes",
+        alt="A bar of weights, gradients, optimizer state and saved activations.",
+        model=models,
+        precision=["mixed", "float32", "bfloat16"],
+        tokens=[4096, 2048, 16_384, 65_536, 262_144],
+        owners=[1, 2, 4, 8, 16, 32, 64, 128],
+    ))
 
 # Memory. Its (billions) billion parameters need (state_tb) TB, before the first
 # activation is saved: at least (gpus) GPUs to hold it. Cut between layers it takes

@@ -7,11 +7,12 @@
 #     mpiexec -n 4 python 17_pipeline.py
 # The ranks use the GPUs that are there; RANKLAB_DEVICE=cpu (or cuda) decides otherwise.
 #
-# pip install matplotlib numpy torch  (for mpiexec also: mpich mpi4py)
+# pip install matplotlib numpy torch vl-convert-python  (for mpiexec also: mpich mpi4py)
 
 import html
 import io
 import itertools
+import json
 import os
 import re
 import socket
@@ -21,6 +22,7 @@ import time
 import zlib
 from collections import OrderedDict, defaultdict, deque
 from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -1024,9 +1026,9 @@ class Embed(nn.Module):
         return self.tokens(tokens) + self.places.weight[: tokens.shape[1]]
 
 
-def attend(query, key, value):
+def attend(q, k, v):
     """Causal attention; all (batch, heads, time, size)."""
-    return nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+    return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 class Attention(nn.Module):
@@ -1310,14 +1312,20 @@ if rank == 0:
 
 
 def cores_are_free():
-    """Have fewer than twice as many programs as cores something to do?
+    """Do others leave the cores to us?
 
-    Our own count, too. False with one core, and where the system does not
-    count them, as Windows does not.
+    Not if less than 0.8 of a core was ours for 50 ms just now, or if in the
+    last minute twice as many programs as cores had something to do, our own
+    among them. False with one core, too, and where the system does not count
+    programs, as Windows does not.
     """
     if (os.cpu_count() or 1) < 2 or not hasattr(os, "getloadavg"):
         return False
-    return os.getloadavg()[0] < 2 * os.cpu_count()
+    start, used = time.perf_counter(), time.thread_time()
+    while time.perf_counter() < start + 0.05:
+        pass
+    ours = (time.thread_time() - used) / 0.05
+    return ours > 0.8 and os.getloadavg()[0] < 2 * os.cpu_count()
 
 
 if rank == 0:
@@ -1367,6 +1375,10 @@ if recorded:
         play_("kernel")
         cards = recorded("17_pipeline-cards", meter_by_rank[:2])
         show(utilization_plot([*cards.values()]) if cards else print("None yet."))
+
+# In the recording two ranks share one card. There the pair takes longest: its stages
+# have no second card to work on, and each message goes through the host's memory. The
+# card's meter averages over a fifth of a second, and shows neither bubble nor boxes.
 
 # --- Proven before it runs ------------------------------------------------------------
 
@@ -1565,14 +1577,11 @@ everyone()
 play_("ranks")
 repaired = in_pieces(pieces_of(1), programs[rank], Worker)(0)
 
+repaired_by_rank = to_rank_0(repaired)
 whole_losses_by_rank = to_rank_0(whole_losses)
 if rank == 0:
     play_("kernel")
-    first_loss = whole_losses_by_rank[0][0]
-
-repaired_by_rank = to_rank_0(repaired)
-if rank == 0:
-    assert abs(repaired_by_rank[-1][0] - first_loss) < 1e-12
+    assert abs(repaired_by_rank[-1][0] - whole_losses_by_rank[0][0]) < 1e-12
 
 # --- Interleaved: shorter ways --------------------------------------------------------
 
@@ -1917,7 +1926,11 @@ if rank == 0:
     for m in range(n, 5 * n):
         zero = end_of(simulate(zero_bubble(n, m), 1, 1, 2))
         assert zero - end_of(simulate(one_f_one_b(n, m))) == m - 2 * (n - 1)
-    assert took["ZB-H1"] > took["1F1B"] or not cores_are_free()
+
+device_by_rank = to_rank_0(device)
+if rank == 0:
+    on_cpu = device_by_rank[0].type == "cpu"
+    assert took["ZB-H1"] > took["1F1B"] or not (on_cpu and cores_are_free())
 
 # ZB-H1 takes (zero_planned) times as long as 1F1B by the plan, and (zero_real) times on
 # real layers. So zero bubble needs an I and a W that share no work. [qi2024] replaces
@@ -2071,6 +2084,182 @@ if rank == 0:
 if rank == 0:
     assert 2 * tokens * width / 50e9 < 0.01 * forward and saved > 80e9
 
+# From ranklab.playable:
+
+VEGA_LITE = "5.20"  # what draws it: a script's picture, and the pages' (bookmaker/site/stage.py)
+
+MOST = 20_000  # rows: a page with more is slow to load
+
+# Names of Vega's own signals: a control cannot have one of these.
+_TAKEN = {"width", "height", "padding", "autosize", "background", "cursor"} | {
+    "datum", "event", "item", "parent"}  # fmt: skip
+
+_BASE = {
+    "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+    "config": {
+        "font": "sans-serif",
+        "axis": {
+            "labelFontSize": 12,
+            "titleFontSize": 12,
+            "titleFontWeight": "normal",
+            "gridOpacity": 0.4,
+        },
+        "legend": {"labelFontSize": 12, "orient": "bottom", "columns": 2, "title": None},
+        "view": {"stroke": None},
+    },
+}
+
+
+class Playable:
+    """A figure with controls, as Vega-Lite; `spec` is all of it."""
+
+    def __init__(self, spec, name):
+        self.spec, self.name = spec, name
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        return {"application/vnd.vegalite.v5+json": self.spec, "text/plain": repr(self)}
+
+    def _repr_svg_(self):
+        import vl_convert
+
+        svg = vl_convert.vegalite_to_svg(self.spec, vl_version=VEGA_LITE)
+        alt = html.escape(self.spec["description"])
+        return svg.replace("<svg", f'<svg role="img" aria-label="{alt}"', 1)
+
+    def __repr__(self):
+        return f"<figure to play with: {self.name}>"
+
+
+def playable(view, chart, name, alt, **controls):
+    """Return a figure whose controls choose among tables that `view` computes now.
+
+    view: called by keyword with a value for each control; returns a sentence with the numbers that
+        matter, which stands above the figure, and its rows: dicts with the fields that the chart
+        draws.
+    chart: what `line_chart`, `bar_chart` or `box_chart` gives.
+    name: the picture's name, from which a script makes its file name. alt: what is to be seen.
+    controls: for each argument of the view a list of its values, or a dict from what the reader
+        chooses to the value. Whole numbers in equal steps get a slider, all else a menu. The first
+        value is chosen first.
+
+    Raises ValueError for a control without values or with a name that Vega keeps for itself, for a
+    combination without rows, and where all rows are too many for a page.
+    """
+    if taken := sorted(_TAKEN & controls.keys()):
+        raise ValueError(f"playable: a control cannot be called {taken[0]!r}: Vega uses that name.")
+    values = {key: c if isinstance(c, dict) else {v: v for v in c} for key, c in controls.items()}
+    if empty := [key for key, options in values.items() if not options]:
+        raise ValueError(f"playable: the control {empty[0]!r} has no values.")
+    rows = []
+    for at, chosen in enumerate(itertools.product(*(v.values() for v in values.values()))):
+        says, some = view(**dict(zip(values, chosen)))
+        if not some:
+            raise ValueError(f"playable: the view has no rows for {dict(zip(values, chosen))}.")
+        some = [{key: _short(value) for key, value in row.items()} for row in some]
+        rows += [{"at": at, **row} for row in [some[0] | {"says": says}, *some[1:]]]
+    if len(rows) > MOST:
+        raise ValueError(f"playable: {len(rows)} rows are too many for a page; at most {MOST}.")
+    lines = max(row["says"].count("\n") for row in rows if "says" in row)
+    above = {
+        "transform": [{"filter": "isValid(datum.says)"}],
+        "mark": {"type": "text", "align": "left", "baseline": "bottom", "lineBreak": "\n",
+                 "fontSize": 12, "aria": False},
+        "encoding": {"text": {"field": "says"}, "x": {"value": 0},
+                     "y": {"value": -8 - 14 * lines}},
+    }  # fmt: skip
+    spec = _BASE | {
+        "description": alt,
+        "width": 440,  # a page's script makes it as wide as there is room
+        "height": chart.get("height", 220),
+        "usermeta": {"controls": {key: list(options) for key, options in values.items()}},
+        "params": [_control(key, list(options)) for key, options in values.items()],
+        "data": {"values": rows},
+        "transform": [{"filter": f"datum.at == {_index(values)}"}],
+        "layer": [*_with_colors(deepcopy(chart["layer"]), rows), above],
+    }
+    return Playable(spec, name)
+
+
+def box_chart(x, y, height=200):
+    """Boxes in rows, as of a timetable: rows have `row`, `x`, `x2`, `which` and a `text`."""
+    place = {
+        "y": {"field": "row", "type": "nominal", "sort": None, "title": y},
+        "x": _axis("x", x, False) | {"axis": {"tickMinStep": 1}},
+        "x2": {"field": "x2"},
+    }
+    box = {"mark": {"type": "bar", "stroke": "white"}, "encoding": place | {"color": _which()}}
+    middle = {"calculate": "(datum.x + datum.x2) / 2", "as": "middle"}
+    text = {
+        "transform": [middle],
+        "mark": {"type": "text", "fontSize": 10, "color": "white", "aria": False},
+        "encoding": {
+            "y": place["y"],
+            "x": {"field": "middle", "type": "quantitative", "title": x},
+            "text": {"field": "text"},
+        },
+    }
+    return {"layer": [box, text], "height": height}
+
+
+def _axis(field, title, log, domain=None):
+    scale = {"type": "log"} if log else {}
+    scale |= {"domain": list(domain)} if domain else {}
+    return {"field": field, "type": "quantitative", "title": title, "scale": scale}
+
+
+def _which():
+    return {"field": "which", "type": "nominal", "sort": None, "scale": {"range": RANK_COLORS}}
+
+
+def _with_colors(layers, rows):
+    """The layers, with one color for each kind whatever the controls say; none if there is one."""
+    kinds = list(dict.fromkeys(row["which"] for row in rows if "which" in row))
+    for layer in layers:
+        color = layer["encoding"].get("color")
+        if color is None:
+            continue
+        if kinds:
+            color["scale"] = {"domain": kinds, "range": RANK_COLORS[: len(kinds)]}
+        else:
+            layer["encoding"] = {
+                key: how for key, how in layer["encoding"].items() if how.get("field") != "which"
+            }
+            layer["mark"] = _mark(layer["mark"]) | {"color": RANK_COLORS[0]}
+    return layers
+
+
+def _mark(mark):
+    return {"type": mark} if isinstance(mark, str) else mark
+
+
+def _control(key, options):
+    """A parameter of Vega-Lite's, bound to an input of the browser's own."""
+    label = {"name": key.replace("_", " ")}
+    if len(options) > 2 and all(type(option) is int for option in options):
+        steps = {b - a for a, b in itertools.pairwise(options)}
+        if len(steps) == 1 and min(steps) > 0:
+            bind = {"input": "range", "min": options[0], "max": options[-1], "step": steps.pop()}
+            return {"name": key, "value": options[0], "bind": bind | label}
+    return {
+        "name": key,
+        "value": options[0],
+        "bind": {"input": "select", "options": options} | label,
+    }
+
+
+def _index(values):
+    """The expression of Vega's that says which combination is chosen."""
+    index = "0"
+    for key, options in values.items():
+        index = f"({index}) * {len(options)} + indexof({json.dumps(list(options))}, {key})"
+    return index
+
+
+def _short(value):
+    """A number as its first five digits: a page holds thousands of them."""
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
 # A forward takes (forward_ms) ms, and its message (message_ms) ms even between hosts: a
 # pipeline asks little of its links. The bubble is (bubble), and with four chunks a
 # stage (bubble_4).
@@ -2080,6 +2269,38 @@ if rank == 0:
 # [rajbhandari2020]. The card has 80. More stages would each have fewer weights, but
 # stage 0 would hold as much as now: n micro-batches of 1/n of the blocks. So a stage is
 # itself cut, over the GPUs of a host (chapter 18).
+
+if rank == 0:
+    orders = {"1F1B": one_f_one_b, "GPipe": gpipe, "ZB-H1": zero_bubble,
+              "interleaved, two chunks": lambda s, m: interleaved(s, m, 2)}
+
+
+def planned(stages, micro_batches_a_stage, schedule, backward):
+    program = schedule(stages, stages * micro_batches_a_stage)
+    chunks = size(program)[2]
+    times = simulate(program, 1 / chunks, *[backward / 2 / chunks] * 2)
+    words = {"F": "forward", "B": "backward", "I": "gradient of the input",
+             "W": "gradient of the weight"}
+    boxes = [{"row": f"stage {stage}", "x": start, "x2": end,
+              "which": words[what[0]], "text": str(what[1])}
+             for stage, row in enumerate(times) for what, start, end in row]
+    says = (f"idle for {idle_share(times):.1%} of the time; stage 0 holds\n"
+            f"{held(program[0]) / chunks:.3g} micro-batches")
+    return says, boxes
+
+
+if rank == 0:
+    show(playable(
+        planned,
+        box_chart("time, a forward is 1", None, height=240),
+        name="play-pipeline",
+        alt="A timetable with a row for each stage: boxes for forwards and "
+        "backwards, numbered by micro-batch, and gaps where a stage is idle.",
+        stages=[4, 2, 8],
+        micro_batches_a_stage=[2, 1],
+        schedule=orders,
+        backward=[2, 1],
+    ))
 
 # --- Beside PyTorch's -----------------------------------------------------------------
 

@@ -7,9 +7,12 @@
 #     mpiexec -n 4 python 18_tensor.py
 # The ranks use the GPUs that are there; RANKLAB_DEVICE=cpu (or cuda) decides otherwise.
 #
-# pip install matplotlib numpy torch  (for mpiexec also: mpich mpi4py)
+# pip install matplotlib numpy torch vl-convert-python  (for mpiexec also: mpich mpi4py)
 
+import html
 import io
+import itertools
+import json
 import os
 import random
 import re
@@ -19,6 +22,7 @@ import time
 import zlib
 from collections import OrderedDict
 from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -191,7 +195,7 @@ form_groups()
 
 
 playing = "kernel"
-APART = ["n", "narrow", "one", "width"]  # the kernel and the ranks have one each
+APART = ["narrow", "one", "width"]  # the kernel and the ranks have one each
 held_by = {"ranks": {}}
 streams = {"ranks": (torch.get_rng_state(), np.random.get_state(), random.getstate())}
 torch.seed()  # the kernel's streams begin somewhere else
@@ -682,14 +686,20 @@ def result(name, value, varies=False):
 
 
 def cores_are_free():
-    """Have fewer than twice as many programs as cores something to do?
+    """Do others leave the cores to us?
 
-    Our own count, too. False with one core, and where the system does not
-    count them, as Windows does not.
+    Not if less than 0.8 of a core was ours for 50 ms just now, or if in the
+    last minute twice as many programs as cores had something to do, our own
+    among them. False with one core, too, and where the system does not count
+    programs, as Windows does not.
     """
     if (os.cpu_count() or 1) < 2 or not hasattr(os, "getloadavg"):
         return False
-    return os.getloadavg()[0] < 2 * os.cpu_count()
+    start, used = time.perf_counter(), time.thread_time()
+    while time.perf_counter() < start + 0.05:
+        pass
+    ours = (time.thread_time() - used) / 0.05
+    return ours > 0.8 and os.getloadavg()[0] < 2 * os.cpu_count()
 
 
 if rank == 0:
@@ -970,9 +980,9 @@ if rank == 0:
 # From ranklab.taught.layers:
 
 
-def attend(query, key, value):
+def attend(q, k, v):
     """Causal attention; all (batch, heads, time, size)."""
-    return nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+    return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 # Now it runs, and every rank has another result, each computed from its own features
@@ -1633,27 +1643,210 @@ if rank == 0:
         result(f"{name}_ratio", messages_over_products(12_288, 8, beta))
         result(f"{name}_width", round(messages_over_products(1, 8, beta)))
 
+# From ranklab.playable:
+
+VEGA_LITE = "5.20"  # what draws it: a script's picture, and the pages' (bookmaker/site/stage.py)
+
+MOST = 20_000  # rows: a page with more is slow to load
+
+# Names of Vega's own signals: a control cannot have one of these.
+_TAKEN = {"width", "height", "padding", "autosize", "background", "cursor"} | {
+    "datum", "event", "item", "parent"}  # fmt: skip
+
+_BASE = {
+    "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+    "config": {
+        "font": "sans-serif",
+        "axis": {
+            "labelFontSize": 12,
+            "titleFontSize": 12,
+            "titleFontWeight": "normal",
+            "gridOpacity": 0.4,
+        },
+        "legend": {"labelFontSize": 12, "orient": "bottom", "columns": 2, "title": None},
+        "view": {"stroke": None},
+    },
+}
+
+
+class Playable:
+    """A figure with controls, as Vega-Lite; `spec` is all of it."""
+
+    def __init__(self, spec, name):
+        self.spec, self.name = spec, name
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        return {"application/vnd.vegalite.v5+json": self.spec, "text/plain": repr(self)}
+
+    def _repr_svg_(self):
+        import vl_convert
+
+        svg = vl_convert.vegalite_to_svg(self.spec, vl_version=VEGA_LITE)
+        alt = html.escape(self.spec["description"])
+        return svg.replace("<svg", f'<svg role="img" aria-label="{alt}"', 1)
+
+    def __repr__(self):
+        return f"<figure to play with: {self.name}>"
+
+
+def playable(view, chart, name, alt, **controls):
+    """Return a figure whose controls choose among tables that `view` computes now.
+
+    view: called by keyword with a value for each control; returns a sentence with the numbers that
+        matter, which stands above the figure, and its rows: dicts with the fields that the chart
+        draws.
+    chart: what `line_chart`, `bar_chart` or `box_chart` gives.
+    name: the picture's name, from which a script makes its file name. alt: what is to be seen.
+    controls: for each argument of the view a list of its values, or a dict from what the reader
+        chooses to the value. Whole numbers in equal steps get a slider, all else a menu. The first
+        value is chosen first.
+
+    Raises ValueError for a control without values or with a name that Vega keeps for itself, for a
+    combination without rows, and where all rows are too many for a page.
+    """
+    if taken := sorted(_TAKEN & controls.keys()):
+        raise ValueError(f"playable: a control cannot be called {taken[0]!r}: Vega uses that name.")
+    values = {key: c if isinstance(c, dict) else {v: v for v in c} for key, c in controls.items()}
+    if empty := [key for key, options in values.items() if not options]:
+        raise ValueError(f"playable: the control {empty[0]!r} has no values.")
+    rows = []
+    for at, chosen in enumerate(itertools.product(*(v.values() for v in values.values()))):
+        says, some = view(**dict(zip(values, chosen)))
+        if not some:
+            raise ValueError(f"playable: the view has no rows for {dict(zip(values, chosen))}.")
+        some = [{key: _short(value) for key, value in row.items()} for row in some]
+        rows += [{"at": at, **row} for row in [some[0] | {"says": says}, *some[1:]]]
+    if len(rows) > MOST:
+        raise ValueError(f"playable: {len(rows)} rows are too many for a page; at most {MOST}.")
+    lines = max(row["says"].count("\n") for row in rows if "says" in row)
+    above = {
+        "transform": [{"filter": "isValid(datum.says)"}],
+        "mark": {"type": "text", "align": "left", "baseline": "bottom", "lineBreak": "\n",
+                 "fontSize": 12, "aria": False},
+        "encoding": {"text": {"field": "says"}, "x": {"value": 0},
+                     "y": {"value": -8 - 14 * lines}},
+    }  # fmt: skip
+    spec = _BASE | {
+        "description": alt,
+        "width": 440,  # a page's script makes it as wide as there is room
+        "height": chart.get("height", 220),
+        "usermeta": {"controls": {key: list(options) for key, options in values.items()}},
+        "params": [_control(key, list(options)) for key, options in values.items()],
+        "data": {"values": rows},
+        "transform": [{"filter": f"datum.at == {_index(values)}"}],
+        "layer": [*_with_colors(deepcopy(chart["layer"]), rows), above],
+    }
+    return Playable(spec, name)
+
+
+def line_chart(x, y, log="", domain=None):
+    """Lines through points: rows have `x`, `y` and, for several lines, `which`.
+
+    x, y: what the axes say, with units. log: "x", "y" or "xy". domain: of y, (from, to).
+    """
+    encoding = {
+        "x": _axis("x", x, "x" in log),
+        "y": _axis("y", y, "y" in log, domain),
+        "color": _which(),
+    }
+    dash = {"field": "which", "type": "nominal", "sort": None, "legend": None}
+    line = {"mark": {"type": "line", "clip": True}, "encoding": encoding | {"strokeDash": dash}}
+    dots = {
+        "mark": {"type": "point", "filled": True, "size": 50, "clip": True},
+        "encoding": encoding,
+    }
+    return {"layer": [line, dots]}
+
+
+def _axis(field, title, log, domain=None):
+    scale = {"type": "log"} if log else {}
+    scale |= {"domain": list(domain)} if domain else {}
+    return {"field": field, "type": "quantitative", "title": title, "scale": scale}
+
+
+def _which():
+    return {"field": "which", "type": "nominal", "sort": None, "scale": {"range": RANK_COLORS}}
+
+
+def _with_colors(layers, rows):
+    """The layers, with one color for each kind whatever the controls say; none if there is one."""
+    kinds = list(dict.fromkeys(row["which"] for row in rows if "which" in row))
+    for layer in layers:
+        color = layer["encoding"].get("color")
+        if color is None:
+            continue
+        if kinds:
+            color["scale"] = {"domain": kinds, "range": RANK_COLORS[: len(kinds)]}
+        else:
+            layer["encoding"] = {
+                key: how for key, how in layer["encoding"].items() if how.get("field") != "which"
+            }
+            layer["mark"] = _mark(layer["mark"]) | {"color": RANK_COLORS[0]}
+    return layers
+
+
+def _mark(mark):
+    return {"type": mark} if isinstance(mark, str) else mark
+
+
+def _control(key, options):
+    """A parameter of Vega-Lite's, bound to an input of the browser's own."""
+    label = {"name": key.replace("_", " ")}
+    if len(options) > 2 and all(type(option) is int for option in options):
+        steps = {b - a for a, b in itertools.pairwise(options)}
+        if len(steps) == 1 and min(steps) > 0:
+            bind = {"input": "range", "min": options[0], "max": options[-1], "step": steps.pop()}
+            return {"name": key, "value": options[0], "bind": bind | label}
+    return {
+        "name": key,
+        "value": options[0],
+        "bind": {"input": "select", "options": options} | label,
+    }
+
+
+def _index(values):
+    """The expression of Vega's that says which combination is chosen."""
+    index = "0"
+    for key, options in values.items():
+        index = f"({index}) * {len(options)} + indexof({json.dumps(list(options))}, {key})"
+    return index
+
+
+def _short(value):
+    """A number as its first five digits: a page holds thousands of them."""
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
 if rank == 0:
-    widths = np.geomspace(1000, 32_000, 30)
-    fig, ax = plt.subplots(num="roofline", figsize=(5.2, 2.9))
-    lines = {"8 ranks, InfiniBand 50 GB/s": (8, INFINIBAND, "-", "#D55E00")}
-    lines["8 ranks, NVLink 450 GB/s"] = 8, NVLINK, "-", "#0072B2"
-    lines["2 ranks, NVLink"] = 2, NVLINK, "--", "#0072B2"
-    for label, (n, beta, style, color) in lines.items():
-        ratio = messages_over_products(widths, n, beta)
-        ax.loglog(widths, ratio, style, color=color)
-        ax.text(1050, ratio[0] * 1.05, label, color=color, fontsize=9)
-        ax.plot(12_288, messages_over_products(12_288, n, beta), "o", c=color)
-    ax.axhspan(1, 300, color="#e8e8e8", linewidth=0)
-    ax.axvline(12_288, color="#595959", linewidth=1, linestyle=":")
-    ax.text(12_800, 15, "GPT-3's width", fontsize=9, color="#595959")
-    ax.text(1050, 130, "above 1: messages take longer")
-    ax.text(1050, 0.017, "below 1: products take longer")
-    ax.set(title="GPT-3: wide enough for NVLink only", ylim=(0.01, 300),
-           xlabel="width of the layer", ylabel="messages' time / products'")
-    ax.set_xticks((1000, 4000, 16_000), ("1,000", "4,000", "16,000"))
-    ax.minorticks_off()
-    save_figures()
+    links = {"InfiniBand": INFINIBAND, "NVLink": NVLINK}
+
+
+def ratios(number_of_ranks, percent_of_peak):
+    how = {"flops": percent_of_peak / 100 * 989e12}
+    lines = [
+        {"x": w, "which": which, "y": messages_over_products(
+            w, number_of_ranks, beta, **how)}
+        for which, beta in links.items() for w in (1024, 4096, 12_288, 32_768)
+    ]
+    lines += [{"x": w, "y": 1, "which": "as long"} for w in (1024, 32_768)]
+    equal = [messages_over_products(1, number_of_ranks, beta, **how)
+             for beta in links.values()]
+    says = ("as long as products at a width of\n"
+            "{:,.0f} on InfiniBand, {:,.0f} on NVLink")
+    return says.format(*equal), lines
+
+
+if rank == 0:
+    show(playable(
+        ratios,
+        line_chart("width of the layer", "messages' time / products'", log="xy",
+                   domain=(0.001, 300)),
+        name="play-width",
+        alt="The time of messages over that of products against the width, both "
+        "logarithmic. Both lines fall; NVLink's is nine times lower.",
+        number_of_ranks=[8, 2, 4, 16, 32],
+        percent_of_peak=[100, 75, 50, 25],
+    ))
 
 # For the products to take longer, with 8 ranks on NVLink a layer must be (nvlink_width)
 # wide, on InfiniBand (infiniband_width). GPT-3, with a width of 12,288 [brown2020], has
@@ -2170,7 +2363,6 @@ if rank == 0:
     result("state_gb", 16 * 12 * 96 * 12_288**2 / 96 / 1e9)  # of each GPU
     within_hosts = messages_over_products(12_288, 8, NVLINK)
     assert (1 + (12 - 1) / m) * (1 + 5 / 4 * within_hosts) < only_stages
-    save_figures()
 
 # The 12 stages of shared blocks are better.
 #

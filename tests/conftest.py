@@ -73,6 +73,7 @@ def private_folders(tmp_path_factory, everybodys):
     os.environ["IPYTHONDIR"] = str(tmp_path_factory.mktemp("ipython"))
     # One for all testers: what matplotlib knows of the fonts takes it seconds to find out.
     os.environ["MPLCONFIGDIR"] = str(everybodys / "matplotlib")
+    os.environ["RANKLAB_DATA"] = str(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture(scope="module")

@@ -17,32 +17,53 @@ from ranklab.start import cluster
 HERE = Path(__file__).parent
 # The first optimizer imports it, and DDP does: a second on every rank, or once for all of them.
 PRELOAD = [*cluster.PRELOAD, "torch._dynamo"]
-_last = []  # the ranks that were started last
+_last = []  # the ranks that were started last, and how
 
 
 @contextlib.contextmanager
 def started(n=4, timeout=60):
-    """n fresh ranks that find the functions of the tests; one thread here, too, as on each of them.
+    """n ranks that find the functions of the tests; one thread here, too, as on each of them.
 
     The twins of what they train are small: several threads would wait for each other. The ranks
-    stay until the next ones come, which are forked from the process that has imported for these.
+    stay for the next file that wants as many, if they still answer; else until the next ones come,
+    which are forked from the process that has imported for these.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with mock.patch.object(cluster, "PRELOAD", PRELOAD):
-            ranks = Ranks(n, backend="gloo", device="cpu", timeout=timeout)
-        _last[:] = [ranks]
-        ranks.run(_look_for_modules_in, [str(HERE), str(HERE / "chapters")])
-        yield ranks
+        if not (_last and _last[1] == (n, timeout) and _answer(_last[0])):
+            with mock.patch.object(cluster, "PRELOAD", PRELOAD):
+                ranks = Ranks(n, backend="gloo", device="cpu", timeout=timeout)
+            ranks.run(_look_for_modules_in, [str(HERE), str(HERE / "chapters")])
+            _last[:] = ranks, (n, timeout)
+        yield _last[0]
     finally:
         torch.set_num_threads(before)
 
 
+def _answer(ranks):
+    """Can these ranks still talk to each other?"""
+    try:
+        ranks.run(_meet)
+    except Exception:  # they are closed, one of them died, or a message was left over
+        return False
+    return True
+
+
+def _meet():
+    import torch.distributed as dist
+
+    dist.barrier()
+
+
+_meet.__module__ = "__main__"  # so that this one is sent as it is
+
+
 def end():
     """End the ranks that were started last, if they are still there."""
-    while _last:
-        _last.pop().close()
+    if _last:
+        _last[0].close()
+        _last.clear()
 
 
 def _look_for_modules_in(folders):

@@ -9,6 +9,7 @@ from bookmaker.manuscript import markdown
 
 WORDS_A_MINUTE, LINES_A_MINUTE = 200, 25
 _HEADING = re.compile(r"(#{1,6})[ \t]+(.*)")
+TO_PLAY = "Drawn, to play with"  # such a fold's code is what a chart needs, and counts nowhere
 _MINUTES = re.compile(r"^\*\d+ minutes to read", re.MULTILINE)
 
 
@@ -39,6 +40,8 @@ def measure(nb: NotebookNode) -> Lengths:
     extra = 0  # the level of the extra's heading that we are below, if any
     for cell in nb.cells:
         if cell.cell_type == "code":
+            if str(cell.metadata.get("fold", "")).startswith(TO_PLAY):
+                continue
             _count(cell, found, folded=bool(extra) or "fold" in cell.metadata)
             continue
         for segment in markdown.segments(cell.source):

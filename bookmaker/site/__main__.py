@@ -11,7 +11,7 @@ from filelock import FileLock
 
 from bookmaker.errors import BookError, FormError
 from bookmaker.folders import HERE, Folders
-from bookmaker.site.build import build
+from bookmaker.site.build import builder
 from bookmaker.site.execute import Outcome, run_chapter
 from bookmaker.site.stage import stage
 
@@ -67,9 +67,9 @@ def build_site(folders: Folders) -> None:
     width = max(len(path.stem) for path in folders.chapters())
     print(f"{'the site':{width}} … ", end="", flush=True)
     try:
-        with FileLock(folders.build / "site.lock"):  # one at a time
+        with FileLock(folders.build / "site.lock"), builder(folders) as build:  # one at a time
             stage(folders)
-            build(folders)
+            build()
     except (BookError, FormError):
         print("failed", flush=True)
         raise

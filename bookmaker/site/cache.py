@@ -69,13 +69,12 @@ def _files(folder: Path) -> list[Path]:
     return [p for p in paths if "__pycache__" not in p.parts and not p.name.startswith(".")]
 
 
-def stored(path: Path, wanted: str) -> NotebookNode | None:
-    """The executed notebook at `path` if its outputs have the key `wanted`, else None."""
+def stored(path: Path) -> NotebookNode | None:
+    """The executed notebook at `path`, if one is there."""
     try:
-        notebook = nbformat.read(path, as_version=4)
+        return nbformat.v4.reads(path.read_text("utf-8"))  # we wrote it: it need not be validated
     except (OSError, ValueError):  # not there, or cut off in the middle of writing
         return None
-    return notebook if notebook.metadata.get("ranklab", {}).get("key") == wanted else None
 
 
 def merge(notebook: NotebookNode, executed: NotebookNode) -> NotebookNode:
@@ -83,7 +82,7 @@ def merge(notebook: NotebookNode, executed: NotebookNode) -> NotebookNode:
     for cell, source in zip(code_cells(notebook), code_cells(executed), strict=True):
         cell.outputs = source.outputs
         cell.execution_count = source.execution_count
-    notebook.metadata["ranklab"] = executed.metadata["ranklab"]
+    notebook.metadata["ranklab"] |= {k: executed.metadata["ranklab"][k] for k in ("key", "seconds")}
     notebook.metadata["language_info"] = executed.metadata["language_info"]
     return notebook
 

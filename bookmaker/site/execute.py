@@ -1,6 +1,7 @@
 """Execute one chapter in a kernel of its own, and say exactly what failed if it does."""
 
 import ast
+import hashlib
 import os
 import re
 import shutil
@@ -20,10 +21,11 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbconvert.filters import strip_ansi
 from nbformat import NotebookNode
 
+import bookmaker
 from bookmaker.errors import BookError
 from bookmaker.files import replace
 from bookmaker.folders import HERE, Folders
-from bookmaker.manuscript.manuscript import read
+from bookmaker.manuscript.manuscript import read, text_at
 from bookmaker.notebook.exercise_cells import on_page
 from bookmaker.site import cache
 from bookmaker.site.forked_kernel import ForkedKernel
@@ -104,26 +106,40 @@ def run_chapter(
     be read.
     """
     name = manuscript.stem
-    notebook = on_page(read(manuscript))
-    key = cache.key(notebook, folders, ranks)
+    text = _digest(manuscript)
     # Of its own for each number of ranks, as they may run side by side.
     folder = folders.build / "run" / (f"{name}-{ranks}" if ranks else name)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_suffix(".lock")):
         start = time.monotonic()
-        if before := cache.stored(output, key):
-            _write(cache.merge(notebook, before), output, manuscript)
+        before = cache.stored(output)
+        noted = before.metadata.get("ranklab", {}) if before else {}
+        # The same text has the same code, and to read it takes longer than all the rest.
+        notebook = before if noted.get("text") == text else on_page(read(manuscript))
+        key = cache.key(notebook, folders, ranks)
+        if noted.get("key") == key:
+            if notebook is not before:
+                notebook.metadata["ranklab"]["text"] = text
+                _write(cache.merge(notebook, before), output, manuscript)
             return Outcome(name, time.monotonic() - start, executed=False)
         output.unlink(missing_ok=True)
+        notebook = on_page(read(manuscript))
         try:
             _run(notebook, folder, ranks, timeout)
         except _Failure as failure:
             seconds = time.monotonic() - start
             return Outcome(name, seconds, executed=True, failure=str(failure))
         seconds = time.monotonic() - start
-        notebook.metadata["ranklab"] |= {"key": key, "seconds": round(seconds, 1)}
+        notebook.metadata["ranklab"] |= {"key": key, "text": text, "seconds": round(seconds, 1)}
         _write(notebook, output, manuscript)
         return Outcome(name, seconds, executed=True)
+
+
+def _digest(manuscript: Path) -> str:
+    """Of what decides which cells a page has: the manuscript, and who reads it."""
+    readers = sorted(Path(bookmaker.__file__).parent.rglob("*.py"))
+    texts = [text_at(manuscript), *(path.read_text("utf-8") for path in readers)]
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
 def starts(notebook: NotebookNode) -> int | None:

@@ -22,6 +22,8 @@ from bookmaker.manuscript import programs
 log = logging.getLogger(__name__)
 EXTRA = "For those who want to know more. Nothing later depends on it."
 CODE = re.compile("`(.+?)`")  # in a cell's `fold`
+RESULT = re.compile(r"\w+ = ")  # how a line of `result` begins
+SHOWN = (nodes.literal_block, nodes.image, nodes.raw)
 # What ipyparallel puts before a line that a rank printed, and before what it returned.
 RANK = re.compile(r"^(\[(?:stdout|stderr|output):(\d+)\])", re.MULTILINE)
 
@@ -78,7 +80,8 @@ def _complete(app, doctree):
     section.insert(position, nodes.raw("", links, format="html"))
     for cell in list(doctree.findall(_is_folded_cell)):
         line = CODE.sub(r"<code>\1</code>", html.escape(cell["cell_metadata"]["fold"]))
-        cell[:1] = _folded(cell.children[0], kind="fold", line=line)
+        hidden = len(cell) if _says_only_results(cell) else 1
+        cell[:hidden] = _folded(*cell.children[:hidden], kind="fold", line=line)
     for extra in list(doctree.findall(_is_extra)):
         extra[1:] = _folded(*extra.children[1:], kind="extra", line=EXTRA)
     for block in list(doctree.findall(nodes.literal_block)):
@@ -88,6 +91,13 @@ def _complete(app, doctree):
 def _is_folded_cell(node) -> bool:
     is_cell = isinstance(node, nodes.container) and node.get("nb_element") == "cell_code"
     return is_cell and "fold" in node["cell_metadata"]
+
+
+def _says_only_results(cell) -> bool:
+    """Is all that comes out of a cell results, which the text quotes?"""
+    shown = [n for n in cell[1].findall() if isinstance(n, SHOWN)] if len(cell) > 1 else []
+    lines = [line for n in shown for line in n.astext().splitlines() or [""]]
+    return all(RESULT.match(line) for line in lines)
 
 
 def _is_extra(node) -> bool:

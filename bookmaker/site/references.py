@@ -27,8 +27,16 @@ class Style(Unsorted):
 def setup(app):
     """Register with Sphinx."""
     register_plugin("pybtex.style.formatting", "ranklab", Style)
+    app.connect("env-before-read-docs", _read_those_who_cite)
     app.connect("html-page-context", _correct_roles)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def _read_those_who_cite(app, env, docnames):
+    """Where the page of references is read again, its entries get other ids: link to them anew."""
+    if "references" in docnames:
+        citing = {ref.docname for ref in env.get_domain("cite").citation_refs}
+        docnames.extend(sorted(citing & env.found_docs - set(docnames)))
 
 
 def _correct_roles(app, pagename, templatename, context, doctree):

@@ -1,11 +1,13 @@
 """Gather what Sphinx reads into one folder, and touch only what changed there."""
 
+import base64
 import html
+import json
 import re
 import sysconfig
 from pathlib import Path
 
-import nbformat
+import vl_convert
 from IPython.utils.path import compress_user
 from nbformat import NotebookNode
 
@@ -15,10 +17,19 @@ from bookmaker.files import replace
 from bookmaker.folders import Folders
 from bookmaker.forms import exercise_files
 from bookmaker.manuscript import manuscript, programs
-from bookmaker.site import exercises
+from bookmaker.site import api, cache, exercises, recipes
 from bookmaker.site.cache import code_cells
+from ranklab.playable import VEGA_LITE
 
 TITLE = re.compile(r"^# (?=\S)", re.MULTILINE)
+# The prose pages of which a part is made here.
+COMPLETED = {
+    "intro.md": contents.on_start_page,
+    "own_work.md": recipes.shown,
+    "api.md": api.listed,
+    "exercises.md": exercises.listed,
+}
+PLAYABLE = "application/vnd.vegalite.v5+json"
 LABEL = re.compile(r'<svg[^>]* aria-label="([^"]+)"')
 
 
@@ -30,21 +41,23 @@ def stage(folders: Folders) -> None:
     """
     chapters = [path.stem for path in folders.chapters()]
     files = {Path("_toc.yml"): contents.toc(folders).encode()}
+    terms = contents.terms(folders)
     for name in chapters:
-        files[Path(f"{name}.ipynb")] = _page(folders, name)
+        files[Path(f"{name}.ipynb")] = _page(folders, name, terms.get(name, []))
         for form in (f"notebooks/{name}.ipynb", f"scripts/{name}.py"):
             files[Path("extra", form)] = _form(folders, form)
     for path in folders.chapters():
         nb = manuscript.read(path)
         for form in [*programs.paths(nb, path.stem), *exercise_files.files(nb)]:
             files[Path("extra", form)] = _form(folders, form)
-    for path in [*folders.prose(), *folders.book.glob("*.bib")]:
+    for path in folders.book.glob("*.bib"):
         files[Path(path.name)] = path.read_bytes()
-    start = Path("intro.md")
-    files[start] = contents.on_start_page(files[start].decode(), folders).encode()
-    if Path("exercises.md") in files:
-        text = files[Path("exercises.md")].decode()
-        files[Path("exercises.md")] = exercises.listed(text, folders).encode()
+    for path in folders.prose():
+        text = path.read_text(encoding="utf-8")
+        if complete := COMPLETED.get(path.name):
+            text = complete(text, folders)
+        files[Path(path.name)] = contents.indexed(text, terms.get(path.stem, [])).encode()
+    files[Path("extra", "vega", "vega.js")] = _vega(folders)
     for path in sorted((folders.book / "_static").rglob("*")):
         if path.is_file():
             files[path.relative_to(folders.book)] = path.read_bytes()
@@ -64,23 +77,24 @@ def mirror(files: dict[Path, bytes], folder: Path) -> None:
             path.unlink()
 
 
-def _page(folders: Folders, name: str) -> bytes:
+def _page(folders: Folders, name: str, terms: list[str]) -> bytes:
     """A chapter's executed notebook as Sphinx gets it."""
     path = folders.executed / f"{name}.ipynb"
     if not path.exists():
         raise BookError(f"{name} was not executed: there is no {path}. Run `make book`.")
-    notebook = nbformat.read(path, as_version=4)
+    notebook = cache.stored(path)
     for number, cell in enumerate(code_cells(notebook), 1):
         if cell.execution_count is None:
             raise BookError(f"{name}, cell {number} was not executed. Run `make book`.")
         _mark_ranks(cell)
         _describe_drawing(cell)
+        _let_play(cell)
         _shorten_paths(cell, folders.root)
-    _number_title(notebook, int(name[:2]))
+    _number_title(notebook, int(name[:2]), terms)
     # The key and the time of the execution would make every page new after each one.
     for key in ("ranklab", "chapter"):
         notebook.metadata.pop(key, None)
-    return nbformat.writes(notebook).encode()
+    return json.dumps(notebook, ensure_ascii=False).encode()
 
 
 def _shorten_paths(cell: NotebookNode, root: Path) -> None:
@@ -97,10 +111,11 @@ def _shorten_paths(cell: NotebookNode, root: Path) -> None:
                 output.traceback = [line.replace(long, short) for line in output.traceback]
 
 
-def _number_title(notebook: NotebookNode, number: int) -> None:
+def _number_title(notebook: NotebookNode, number: int, terms: list[str]) -> None:
     for cell in notebook.cells:
-        if cell.cell_type == "markdown" and TITLE.search(cell.source):
-            cell.source = TITLE.sub(f"# {number}. ", cell.source, count=1)
+        if cell.cell_type == "markdown" and (title := TITLE.search(cell.source)):
+            before, rest = cell.source[: title.start()], cell.source[title.end() :]
+            cell.source = before + contents.indexed(f"# {number}. {rest}", terms)
             return
 
 
@@ -120,6 +135,31 @@ def _describe_drawing(cell: NotebookNode) -> None:
         if label:
             image = cell.metadata.setdefault("mystnb", {}).setdefault("image", {})
             image.setdefault("alt", html.unescape(label[1]))
+
+
+def _let_play(cell: NotebookNode) -> None:
+    """A figure to play with: what the page's script (book/_static/playable.js) makes one of."""
+    for output in cell.outputs:
+        if (data := output.get("data", {})) and PLAYABLE in data:
+            svg, spec = data["image/svg+xml"], data[PLAYABLE]
+            alt = html.escape(spec["description"])
+            first = base64.b64encode(svg.encode()).decode()
+            table = json.dumps(spec, separators=(",", ":")).replace("</", "<\\/")
+            page = f'<div class="playable"><script type="application/json">{table}</script>'
+            page += f'<img alt="{alt}" src="data:image/svg+xml;base64,{first}"></div>'
+            output.data = NotebookNode({"text/html": page})
+
+
+def _vega(folders: Folders) -> bytes:
+    """Vega, Vega-Lite and Vega-Embed as a script that works in a folder, too, where no module does.
+
+    To put it together takes two seconds: it is kept for each version.
+    """
+    made = folders.build / f"vega-{VEGA_LITE}-{vl_convert.__version__}.js"
+    if not made.exists():
+        bundle = vl_convert.javascript_bundle(vl_version=VEGA_LITE)
+        replace(made, f"(() => {{{bundle}}})();")
+    return made.read_bytes()
 
 
 def _form(folders: Folders, form: str) -> bytes:

@@ -7,7 +7,8 @@
 What is checked stands in `ranklab/checks/`, a file an exercise, written with `Exercise`, `Case`,
 `Mistake` and `Choice` (model.py). An answer passes through three kinds of process:
 
-    the kernel            checking, attempted (a stub?), parcel (packs it), checker_process, report
+    the kernel            checking, attempted (a stub?), parcel (packs it), checker_process, report,
+                          marks (how many are done)
     the checking process  checker_main, trial (all cases), running (one), judging, compare;
                           recognize (which mistake is it?), solution (mistakes as its edits)
     each rank             on_rank; compare there, too, for arguments that were changed

@@ -1,12 +1,13 @@
 """`check`: from the reader's answer to a report on it."""
 
 import inspect
+from dataclasses import replace
 
 from IPython import get_ipython
 
 from ranklab import checks
 from ranklab.errors import SaidInWords
-from ranklab.exercises import checker_process
+from ranklab.exercises import checker_process, marks
 from ranklab.exercises.attempted import stub_lines
 from ranklab.exercises.model import Choice
 from ranklab.exercises.report import Report
@@ -25,6 +26,8 @@ def check(name, *answers):
     cell, elsewhere it is printed.
     """
     report = _report(name, answers)
+    if report:
+        report = replace(report, done=marks.done(name))
     if get_ipython() is None:
         print(report, flush=True)
     return report

@@ -11,23 +11,24 @@ COLORS = {"right": "#2e9e5b", "wrong": "#e0662f", "open": "#8a8a8a"}
 class Report:
     """`verdict`: "right", "wrong" or "open" (nothing is known). It is true where that is "right".
 
-    name: of the exercise. text: what there is to say, in paragraphs.
+    name: of the exercise. text: what there is to say, in paragraphs. done: how many exercises are.
     """
 
     name: str
     verdict: str
     text: str
+    done: str = ""
 
     def __bool__(self):
         return self.verdict == "right"
 
     def __str__(self):
-        return self.text
+        return "\n\n".join(filter(None, [self.text, self.done]))
 
     __repr__ = __str__
 
     def _repr_html_(self):
-        paragraphs = "".join(map(_paragraph, self.text.split("\n\n")))
+        paragraphs = "".join(map(_paragraph, str(self).split("\n\n")))
         style = f"border-left: 0.3em solid {COLORS[self.verdict]}; padding: 0.1em 0 0.1em 0.8em"
         return f'<div class="check check-{self.verdict}" style="{style}">{paragraphs}</div>'
 

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
-
 FEW = 8  # numbers of a tensor that are shown
 LONGEST = 200  # characters of anything
 
@@ -29,6 +27,8 @@ def short(value):
 
 
 def _shown(value):
+    import torch  # here, so that what only lists the lab's names need not wait for it
+
     if isinstance(value, Thing):
         return value.kind
     if isinstance(value, Raised):
@@ -85,6 +85,8 @@ def kind(value):
     """Return what sort of thing a value is: "a list of 3", "a number (float)", "a tensor"."""
     if isinstance(value, Thing):
         return value.kind
+    import torch
+
     if isinstance(value, torch.distributed.Work):
         return "a handle (its operation may not be done: wait for it, and return the tensor)"
     if torch.is_tensor(value):

@@ -13,6 +13,7 @@ import threading
 import time
 from contextlib import ExitStack, contextmanager
 from datetime import date
+from pathlib import Path
 
 from ranklab.gpu.cpu import Cpu
 from ranklab.gpu.nvml import NoGpu, gpus, torch_with_cuda
@@ -143,7 +144,7 @@ def _program():
         "cuda": torch and torch.version.cuda,
         "python": platform.python_version(),
         "date": date.today().isoformat(),
-        "command": shlex.join(sys.orig_argv),
+        "command": shlex.join([Path(sys.orig_argv[0]).name, *sys.orig_argv[1:]]),
     }
 
 

@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import re
 import sys
 import time
 from collections import Counter
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 _SOURCE = ("driver", "torch", "date", "command")
+_LIST = re.compile(r"\[\n[^\[\]{}]*\n *\]")  # of numbers, as JSON writes it: one to a line
 
 
 class Recording:
@@ -149,7 +151,8 @@ def save(recordings, path):
         }
         for name, r in recordings.items()
     }
-    Path(path).write_text(json.dumps(common | {"data": data}, indent=1, allow_nan=False) + "\n")
+    text = json.dumps(common | {"data": data}, indent=1, allow_nan=False)
+    Path(path).write_text(_LIST.sub(lambda found: re.sub(r"\n *", "", found[0]), text) + "\n")
 
 
 def _plain(readings):

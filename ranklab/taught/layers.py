@@ -5,6 +5,7 @@
 import time
 import zlib
 from collections import OrderedDict
+from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
@@ -117,9 +118,9 @@ class Embed(nn.Module):
         return self.tokens(tokens) + self.places.weight[: tokens.shape[1]]
 
 
-def attend(query, key, value):
+def attend(q, k, v):
     """Causal attention; all (batch, heads, time, size)."""
-    return nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+    return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 class Attention(nn.Module):
@@ -295,16 +296,18 @@ def timed(passes, repeats):
 
 def layer_seconds(layers, tokens, targets, repeats=6):
     """The least processor seconds of each layer, on a CPU, both ways."""
+    layers, targets = deepcopy(layers).cpu(), targets.cpu()
     times = [[] for _ in layers]
-    for _ in range(repeats + 1):
-        x = tokens
-        for i, layer in enumerate(layers):
-            start = time.process_time()  # whatever else the machine does
-            y = layer(x)
-            y = language_loss(y, targets) if i == len(layers) - 1 else y
-            y.backward(torch.ones_like(y))  # any gradient takes as long
-            times[i].append(time.process_time() - start)
-            x = y.detach().requires_grad_()
+    with torch.device("cpu"):
+        for _ in range(repeats + 1):
+            x = tokens.cpu()
+            for i, layer in enumerate(layers):
+                start = time.process_time()  # whatever else the machine does
+                y = layer(x)
+                y = language_loss(y, targets) if i == len(layers) - 1 else y
+                y.backward(torch.ones_like(y))  # any gradient takes as long
+                times[i].append(time.process_time() - start)
+                x = y.detach().requires_grad_()
     return [min(of_layer[1:]) for of_layer in times]  # the first one warms up
 
 
@@ -360,3 +363,15 @@ def next_logits_of(layers, shape, group=None):
         return logits.cpu()
 
     return next_logits
+
+
+def training_bytes(parameters, activations, precision="mixed", owners=1):
+    """{what: bytes} that each of `owners` holds; activations: how many numbers.
+
+    mixed: bfloat16, but a copy of the weights and Adam's moments in float32."""
+    each = 4 if precision == "float32" else 2
+    state = {"float32": 8, "mixed": 12, "bfloat16": 4}[precision]
+    of_each = {"weights": each, "gradients": each, "optimizer": state}
+    held = {what: nbytes * parameters for what, nbytes in of_each.items()}
+    held["activations"] = each * activations
+    return {what: nbytes / owners for what, nbytes in held.items()}

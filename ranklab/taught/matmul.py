@@ -115,6 +115,11 @@ def by_blocks(A, B, b=64):
     return C
 
 
+def roofline(intensity, peak, bandwidth):
+    """The most operations a second, at so many operations for each byte."""
+    return np.minimum(peak, intensity * bandwidth)
+
+
 def strassen(A, B, leaf, multiply):
     """The product of two n-by-n arrays by Strassen's recursion (1969).
 

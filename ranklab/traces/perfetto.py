@@ -9,6 +9,7 @@ from ranklab.traces.matching import match
 from ranklab.traces.tally import span
 
 COMPUTES, TALKS, NAMES = 1, 2, 3  # threads, as the viewer calls the lines of a process
+STREAMS = 1000  # and those after it: the streams of a GPU
 LINES = {COMPUTES: "computes", TALKS: "sends, receives", NAMES: "regions"}
 
 
@@ -48,9 +49,12 @@ def _of_rank(trace, begin, lanes):
     yield process | {"name": "process_name", "args": {"name": f"rank {trace.rank}"}}
     yield process | {"name": "process_sort_index", "args": {"sort_index": trace.rank}}
     free = []  # until when each of the lines for communication is taken
+    streams = {event.stream for event in trace.events if event.stream is not None}
     for event in trace.events:
         lane = COMPUTES if event.kind == OP else NAMES
-        if event.communicates:
+        if event.stream is not None:
+            lane = STREAMS + event.stream
+        elif event.communicates:
             lane = lanes[id(event)] = _free_lane(free, event)
         yield {
             "ph": "X",
@@ -62,8 +66,9 @@ def _of_rank(trace, begin, lanes):
             "dur": (event.end - event.start) / 1e3,
             "args": _about(event),
         }
-    for lane in (COMPUTES, NAMES, *(10 + k for k in range(len(free)))):
-        name = LINES.get(lane, LINES[TALKS])
+    of_streams = {STREAMS + stream: f"GPU, stream {stream}" for stream in sorted(streams)}
+    for lane in (COMPUTES, NAMES, *(10 + k for k in range(len(free))), *of_streams):
+        name = (LINES | of_streams).get(lane, LINES[TALKS])
         yield process | {"tid": lane, "name": "thread_name", "args": {"name": name}}
 
 

@@ -103,8 +103,19 @@ def _regions(raw):
 
 
 def _operations(raw, workers):
-    """Computation: operations that are not inside of another one, and what GPUs did for them."""
-    some = [e for e in raw if e.computes and not e.on_gpu and e.thread not in workers]
+    """Computation: operations that are not inside of another one, and what GPUs did for them.
+
+    What Gloo does to send a GPU's tensor, copies to the host and back, is part of the sending.
+    """
+    some, of_sending, call_ends = [], set(), defaultdict(int)
+    for event in raw:
+        if event.is_call:
+            call_ends[event.thread] = max(call_ends[event.thread], event.end)
+        elif event.computes and not event.on_gpu:
+            if event.thread in workers or event.start < call_ends[event.thread]:
+                of_sending.add(event.number or None)  # 0: it has none
+            else:
+                some.append(event)
     forward = _forward(some)
     found, asked = [], {}
     for thread, events in groupby(sorted(some, key=lambda e: (e.thread, e.start)), _thread):
@@ -117,9 +128,10 @@ def _operations(raw, workers):
                 found.append(outer)
             if not outer.phase and id(event) in forward:
                 outer.phase = "forward"
-            asked[event.number] = outer
+            if event.number:
+                asked[event.number] = outer
     for event in raw:
-        if event.on_gpu and event.computes:
+        if event.on_gpu and event.computes and event.number not in of_sending:
             phase = asked[event.number].phase if event.number in asked else ""
             kernel = Event(OP, event.name, event.start, event.end, phase=phase)
             kernel.stream = event.thread

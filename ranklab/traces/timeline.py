@@ -21,7 +21,8 @@ def timeline(traces, ax=None, name="timeline"):
 
     An empty box is the part of a communication in which the rank waited for another rank. Regions
     of `record_function`, forward, backward and optimizer's steps stand above, with their names.
-    A communication that is too short for hatching is pale.
+    A communication that is too short for hatching is pale. Where a GPU computed in several streams,
+    each has a lane of its own, in the order of their numbers.
 
     traces: `ranks["t"]`, where a `%%px` cell set `t` by `with trace() as t:`; or one trace.
     ax: draw there, and return it. By default: a figure of its own, a `Picture`, which a notebook
@@ -55,7 +56,7 @@ def _draw(ax, traces):
     many = max(sum(map(len, lane.values())) for lane in lanes.values()) > MOST
     for row, trace in enumerate(traces):
         if many:
-            _shares(ax, row, trace, lanes[trace.rank], time_of, tally.span(traces))
+            _shares(ax, row, trace, waited[trace.rank], time_of, tally.span(traces))
             continue
         color = picture.color(trace.rank)
         ax.hlines(row, time_of(trace.begin), time_of(trace.end), color=pale(color), linewidth=1)
@@ -84,18 +85,23 @@ def _by_length(bars, look, thin):
 
 def _lanes(trace, waited):
     """What a row shows: {(top, height, look): intervals in ns}, the first one at the bottom."""
-    talks = union((e.start, e.end) for e in trace.communication if e.end > e.start)
-    return {
-        (*COMPUTE, _full): busy(trace),
-        (*COMPUTE, _light): busy(trace, "forward"),
-        (*TALK, _hatched): talks,
-        (*TALK, _empty): waited,
-    }
+    streams = sorted({e.stream for e in trace.events if e.stream is not None}) or [None]
+    (top, height), lanes = COMPUTE, {}
+    for k, stream in enumerate(streams):
+        lane = top + k * height / len(streams), 0.9 * height / len(streams)
+        lane = lane if len(streams) > 1 else COMPUTE
+        lanes[*lane, _full] = busy(trace, stream=stream)
+        lanes[*lane, _light] = busy(trace, "forward", stream)
+    return lanes | {(*TALK, _hatched): _talks(trace), (*TALK, _empty): waited}
 
 
-def _shares(ax, row, trace, lanes, time_of, whole):
+def _talks(trace):
+    return union((e.start, e.end) for e in trace.communication if e.end > e.start)
+
+
+def _shares(ax, row, trace, waited, time_of, whole):
     """A row of too many parts: how much of each slice of time was spent on what."""
-    computed, _, talks, waited = lanes.values()
+    computed, talks = busy(trace), _talks(trace)
     waits_only = without(waited, computed)
     talks_only = without(without(talks, waited), computed)
     begin, end = whole

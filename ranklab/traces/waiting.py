@@ -77,8 +77,10 @@ def _add(found, rank, start, end):
         found[rank].append((start, end))
 
 
-def busy(trace, phase=None):
-    """The intervals (ns) in which a rank computed. phase: only in operations of that phase.
+def busy(trace, phase=None, stream=None):
+    """The intervals (ns) in which a rank computed.
+
+    phase: only in operations of that phase. stream: only in that one of a GPU's.
 
     An autograd function that communicates is an operation, too. What it sends and receives, from
     the post to the end of the wait, is not computing, as far as it lies in the operation. Where a
@@ -86,7 +88,8 @@ def busy(trace, phase=None):
     """
     kernels = [op for op in trace.events if op.stream is not None]
     if kernels:
-        return union((op.start, op.end) for op in kernels if phase in (None, op.phase))
+        of = [op for op in kernels if phase in (None, op.phase) and stream in (None, op.stream)]
+        return union((op.start, op.end) for op in of)
     talks, starts, found = defaultdict(list), defaultdict(list), []
     for event in trace.communication:
         if not event.background:

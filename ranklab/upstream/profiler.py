@@ -58,6 +58,22 @@ _CALL = "c10d::"
 _BACKEND = re.compile(r"(gloo|nccl|mpi|ucc|xccl):(\w+)")
 _EVALUATE = "autograd::engine::evaluate_function: "
 _ANNOTATION, _BACKWARD = 7, 1  # scopes, as torch numbers them
+_OF_CUDA = re.compile(r"(cuda|cu)[A-Z]")  # calls of its libraries: cudaLaunchKernel, cuLaunchKernel
+# What the profiler notes of itself and of CUDA's start, beside what the program does.
+_ITS_OWN = (
+    "Activity Buffer",
+    "Buffer Flush",
+    "CUPTI",
+    "Instrumentation",
+    "Iteration Start",
+    "Lazy Function Loading",
+    "Overhead",
+    "Resource",
+    "Runtime Triggered Module Loading",
+    "Command Buffer Full",
+    "PythonDispatch",
+    "record_param",
+)
 
 
 def runs():
@@ -85,7 +101,11 @@ def of_all_threads():
     device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else None
     everywhere = _ExperimentalConfig(profile_all_threads=True)
     return profile(
-        use_cpu=True, use_device=device, record_shapes=True, experimental_config=everywhere
+        use_cpu=True,
+        use_device=device,
+        use_kineto=True,  # else a GPU's kernels are left out, without a word
+        record_shapes=True,
+        experimental_config=everywhere,
     )
 
 
@@ -158,7 +178,7 @@ class Raw:
         """Is it an operation that computes something?"""
         if self.on_gpu:
             return not (self.name.startswith("nccl") or self.is_note)
-        named = self.name.startswith((_CALL, "[", "cuda", "PythonDispatch", "record_param"))
+        named = self.name.startswith((_CALL, "[", *_ITS_OWN)) or _OF_CUDA.match(self.name)
         return self.scope != _ANNOTATION and not self.backend and not named
 
 

@@ -18,10 +18,10 @@ SCRIPTS = ROOT / "scripts"
 CHAPTERS = sorted((ROOT / "book").glob("[0-9][0-9]_*.md"))
 HEADERS = {path: header.read(path) for path in CHAPTERS}
 # What a script does about its launcher is the same in all of them, to the letter: those of the
-# first chapters take turns, by their numbers. The ranks of later ones are forked here, a third less
+# first chapters take turns, by their numbers. The ranks of the others are forked here, a third less
 # of work.
 TURNS = ["alone", "torchrun", "mpiexec"]
-IN_TURN = 3
+IN_TURN = 1, 2, 3
 # In `make test-all`, every script is run in all of these.
 ALL_WAYS = [("alone", 4), ("torchrun", 2), ("alone", 2), ("mpiexec", 4)]
 
@@ -31,7 +31,7 @@ def usual(chapter):
     said, number = HEADERS[chapter], int(chapter.stem[:2])
     turns = [launcher for launcher in TURNS if launcher in said.launchers]
     forked = "forked" if "torchrun" in turns else "forked-mpi"
-    return forked if number > IN_TURN else turns[number % len(turns)], said.ranks[0]
+    return forked if number not in IN_TURN else turns[number % len(turns)], said.ranks[0]
 
 
 def ways(chapter):

@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 from launch import BLOCK
 from on_ranks import group_of, started
-from tiers import few
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -70,7 +69,8 @@ START = {
 }
 
 
-@pytest.mark.parametrize("launcher", few(START, lambda name: name == "torchrun"))
+@pytest.mark.everything
+@pytest.mark.parametrize("launcher", START)
 def test_the_whole_program_starts_and_goes_on(launcher, tmp_path):
     """The page runs it by mp.spawn. However it is started: what it saves, it goes on with."""
     program = shutil.copy(HERE.root / "scripts" / "11_train_ddp.py", tmp_path)

@@ -11,7 +11,6 @@ import nbformat
 import pytest
 from launch import results_in, run_script
 from test_chapters import fixed, results_of
-from tiers import few
 
 from bookmaker.site.execute import execute
 
@@ -20,16 +19,10 @@ BOOK = sorted((ROOT / "book").glob("[0-9][0-9]_*.md"))
 NAMES_NO_DEVICE = re.compile(r"^\w+ = Ranks\((?!.*\bdevice=)", re.MULTILINE)
 FOLLOW = {f"{path.stem[:2]}": path for path in BOOK if NAMES_NO_DEVICE.search(path.read_text())}
 TESTED = [FOLLOW[number] for number in ("10", "11", "12", "16", "17", "18", "25")]
-BY_DAY = "10_sync_sgd"
 # A batch that is work for a card is too much for what pretends to be one.
 FOR_A_CARD = "else 2048  # windows: work for a card", "else 16"
 # Dropout's masks are others on a GPU, and so are these.
 DRAWN = {"25_resume": "final_without_|chance$"}
-
-
-def of_all_chapters(path):
-    """Whether `make test` runs this one."""
-    return path.stem == BY_DAY
 
 
 def test_no_other_chapter_follows_the_hardware():
@@ -37,7 +30,8 @@ def test_no_other_chapter_follows_the_hardware():
     assert set(FOLLOW.values()) >= set(TESTED)
 
 
-@pytest.mark.parametrize("chapter", few(TESTED, of_all_chapters), ids=lambda path: path.stem)
+@pytest.mark.everything
+@pytest.mark.parametrize("chapter", TESTED, ids=lambda path: path.stem)
 def test_a_chapter_on_a_pretended_gpu(chapter, tmp_path):
     script = tmp_path / f"{chapter.stem}.py"
     script.write_text((ROOT / "scripts" / script.name).read_text().replace(*FOR_A_CARD))

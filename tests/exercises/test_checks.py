@@ -79,6 +79,10 @@ def test_an_exercise_has_mistakes_and_counts_its_gaps(name):
 
 @pytest.mark.parametrize("path", HERE.chapters(), ids=lambda path: path.stem)
 def test_each_chapter_has_a_few_exercises(path):
+    """But the tour, which goes through twenty minutes without."""
+    if path.stem == "00_tour":
+        assert exercises.find(manuscript.read(path)) == []
+        return
     assert 3 <= len(exercises.find(manuscript.read(path))) <= 7
 
 

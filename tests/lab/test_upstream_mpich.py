@@ -35,14 +35,14 @@ print([mpich.is_of_mpi4py(frame) for frame in (seen[0], sys._getframe())])
 
 def ended(rank_1_does):
     """What two ranks write while rank 1 ends in its own way."""
-    code = f"{WORLD}if comm.rank: {rank_1_does}\ntime.sleep(30)"
-    return mpiexec(2, "-c", code, limit=30).stdout
+    code = f"{WORLD}if comm.rank: {rank_1_does}\ntime.sleep(120)"
+    return mpiexec(2, "-c", code).stdout
 
 
 def told():
     """The environment of a process that mpiexec has started, in a world of two."""
     code = "import json, os; print(end=json.dumps(dict(os.environ)) + chr(10))"
-    lines = mpiexec(2, "-c", code, limit=30, MINE="kept").stdout.splitlines()
+    lines = mpiexec(2, "-c", code, MINE="kept").stdout.splitlines()
     return [json.loads(line) for line in lines]
 
 
@@ -78,7 +78,7 @@ def _(ranks):
 
 @HERE.tries(mpich.is_of_mpi4py)
 def _(ranks):
-    assert mpiexec(1, "-c", IN_MPI4PY, limit=30).stdout == "[True, False]\n"
+    assert mpiexec(1, "-c", IN_MPI4PY).stdout == "[True, False]\n"
 
 
 @HERE.tries(mpich.words)
@@ -90,7 +90,7 @@ def _(ranks):
 
 @HERE.tries(mpich.without_stack)
 def _(ranks):
-    text = mpiexec(2, "-c", WORLD + SENDS_TOO_MUCH, limit=30).stdout
+    text = mpiexec(2, "-c", WORLD + SENDS_TOO_MUCH).stdout
     told = mpich.without_stack(text)
     assert "Message truncated: Message from rank 1 and tag 0 truncated; 4 bytes received" in told
     assert "error stack" in text and "error stack" not in told

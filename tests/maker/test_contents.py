@@ -75,6 +75,16 @@ def test_contents_and_files_must_agree(book):
         contents.toc(book)
 
 
+def test_terms_are_of_a_page_or_a_chapter_of_the_part(book):
+    plan = PLAN.replace("[using]", "[using]\n  terms: {using: [GPU]}")
+    plan += "  terms: {3: [FSDP]}\n"
+    (book.book / "contents.yml").write_text(plan)
+    assert contents.terms(book) == {"using": ["GPU"], "intro": ["FSDP"]}
+    (book.book / "contents.yml").write_text(plan.replace("{3: [FSDP]}", "{2: [FSDP]}"))
+    with pytest.raises(BookError, match="Part II: Many has terms of 2, which it does not hold"):
+        contents.terms(book)
+
+
 def written(book, said):
     path = book.book / "02_two.md"
     path.write_text(HEADER.replace("  about: what it is about\n", said) + "\n# Two\n")
@@ -112,4 +122,4 @@ def test_every_chapter_of_the_book_has_its_place():
     numbers = [chapter.number for part in parts for chapter in part.chapters]
     assert numbers == list(range(1, 28))
     names = [c.name for part in parts for c in part.chapters if c.name]
-    assert names == [path.stem for path in HERE.chapters()]
+    assert ["00_tour", *names] == [path.stem for path in HERE.chapters()]

@@ -125,7 +125,9 @@ COUNT = """() => {
   const lines = e => e.textContent.split("\\n").filter(line => line.trim()).length;
   const prose = [...document.querySelectorAll("article :is(p, li, td)")]
     .filter(e => before(e) && !e.closest("div.cell, summary") && !e.querySelector("p") && text(e));
-  const code = [...document.querySelectorAll("article div.cell_input pre")].filter(before);
+  const toPlay = e => e.closest("details.fold")?.textContent.trim().startsWith("TO_PLAY");
+  const code = [...document.querySelectorAll("article div.cell_input pre")]
+    .filter(e => before(e) && !toPlay(e));
   const shown = code.filter(e => !folded(e)).map(lines);
   const sum = all => all.reduce((a, b) => a + b, 0);
   return {
@@ -133,7 +135,7 @@ COUNT = """() => {
     folded: sum(code.filter(folded).map(lines)),
     extra: words(prose.filter(e => e.closest("details.extra"))),
   };
-}"""
+}""".replace("TO_PLAY", lengths.TO_PLAY)
 WIDE = """() => [...document.querySelectorAll("article :is(div.highlight pre, table)")]
   .filter(e => e.getClientRects().length)
   .map(e => e.tagName === "TABLE" ? e.closest(".pst-scrollable-table-container") || e : e)

@@ -1,5 +1,7 @@
 """What a reader does with the pages: in a browser."""
 
+import re
+
 import pytest
 from browsing import browser, server, visits
 from built_site import CHAPTERS, EXERCISED, site
@@ -124,7 +126,11 @@ def test_all_code_is_shown_at_once_and_that_is_remembered(visits, site):
     assert page.locator("details.fold pre").first.is_visible()
     page.locator("button.show-code").click()
     page.locator("details.fold pre").first.wait_for(state="hidden")
-    assert page.locator("details.fold .cell_output").count() == 0  # what came out stays in sight
+    # What came out stays in sight, but for results, which the text quotes.
+    folded = page.locator("details.fold .cell_output pre").all_text_contents()
+    lines = [line for text in folded for line in text.splitlines()]
+    assert lines and all(re.match(r"\w+ = ", line) for line in lines)
+    assert page.locator("details.fold .cell_output img").count() == 0
 
 
 # The heading that the list of contents marks, when the window stands at the middle of the page.
@@ -144,3 +150,24 @@ def test_the_list_of_contents_follows_the_reader(visits, site, part):
     page.wait_for_function(
         f"() => {{ const [here, marked] = ({MARKED})(); return marked.includes(here) }}"
     )
+
+
+def test_the_cheat_sheet_is_one_printed_page(visits, site):
+    page = visits.open((site / "cheat_sheet.html").as_uri())
+    printed = page.pdf(format="A4", prefer_css_page_size=False)
+    assert printed.count(b"/Type /Page\n") == 1
+    assert page.locator("#cheat-sheet table").count() == 5
+
+
+def test_three_questions_lead_to_a_way_by_the_keyboard(visits, site):
+    page = visits.open((site / "which.html").as_uri())
+    answers = "No: weights, gradients and optimizer do not fit", "Yes", "Ethernet between hosts"
+    within = page.locator(".which")
+    for answer in answers:
+        summary = within.locator("> details > summary", has_text=answer).first
+        summary.focus()
+        page.keyboard.press("Enter")
+        within = summary.locator("..")
+    link = within.get_by_role("link", name="Chapter 17")
+    link.click()
+    page.wait_for_url("**/17_pipeline.html")

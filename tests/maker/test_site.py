@@ -98,6 +98,14 @@ def test_the_start_pages_picture_is_what_its_program_draws(tmp_path):
     assert f":alt: {alt}\n" in (HERE.book / "intro.md").read_text()
 
 
+def test_the_picture_above_it_is_what_the_tour_draws(site):
+    page = nbformat.read(HERE.executed / "00_tour.ipynb", as_version=4)
+    outputs = [out for cell in page.cells for out in cell.get("outputs", [])]
+    drawn = [out.get("data", {}).get("image/svg+xml", "") for out in outputs]
+    picture = (HERE.root / "images" / "all-reduce.svg").read_text(encoding="utf-8")
+    assert picture in drawn, "copy 00_tour-all-reduce.svg, which scripts/00_tour.py writes"
+
+
 def test_nothing_is_loaded_from_another_host(site, soups):
     for path, soup in soups.items():
         for tag in soup.select("script[src], img[src], iframe[src], source[src]"):
@@ -111,7 +119,7 @@ def test_nothing_is_loaded_from_another_host(site, soups):
 
 def test_the_pages_load_the_mathjax_that_is_installed(site, soups):
     folder = f"_static/mathjax-{version('sphinx-mathjax-offline')}"
-    sources = [tag["src"] for tag in soups[site / f"{CHAPTERS[0]}.html"].select("script[src]")]
+    sources = [tag["src"] for tag in soups[site / f"{CHAPTERS[1]}.html"].select("script[src]")]
     assert any(source.startswith(f"{folder}/tex-chtml.js") for source in sources), sources
     assert [path.name for path in site.glob("_static/mathjax*")] == [Path(folder).name]
 

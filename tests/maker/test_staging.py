@@ -12,7 +12,7 @@ from bookmaker.contents import BEGIN
 from bookmaker.errors import BookError
 from bookmaker.folders import HERE, Folders
 from bookmaker.site import mathjax
-from bookmaker.site.build import build
+from bookmaker.site.build import builder
 from bookmaker.site.exercises import PLACE
 from bookmaker.site.pages import color_ranks, take_away
 from bookmaker.site.stage import mirror, stage
@@ -146,8 +146,11 @@ def test_a_warning_fails_the_build_each_time(book):
     start.write_text(f"{start.read_text()}\nSee {{doc}}`nowhere` and {{doc}}`07_later`.\n")
     stage(book)
     for _ in range(2):
-        with pytest.raises(BookError, match=r"intro\.md:\d+.*nowhere") as raised:
-            build(book)
+        with (
+            pytest.raises(BookError, match=r"intro\.md:\d+.*nowhere") as raised,
+            builder(book) as build,
+        ):
+            build()
         assert "07_later" not in str(raised.value)
     assert "chapter 7 (to come)" in (book.html / "intro.html").read_text()
 

@@ -16,6 +16,7 @@ _PACKAGES = {
     "pynvml": "nvidia-ml-py",
     "skimage": "scikit-image",
     "sklearn": "scikit-learn",
+    "vl_convert": "vl-convert-python",
     "yaml": "pyyaml",
 }
 
