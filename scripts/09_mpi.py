@@ -122,7 +122,7 @@ form_groups()
 
 
 playing = "kernel"
-APART = ["differ", "eager", "extremes", "found", "kind", "kinds", "late", "library", "median", "middle", "name", "refused", "rounds", "sizes", "way"]  # the kernel and the ranks have one each
+APART = ["differ", "eager", "extremes", "kind", "kinds", "late", "library", "median", "middle", "name", "names", "refused", "rounds", "sizes", "way"]  # the kernel and the ranks have one each
 held_by = {"ranks": {}}
 
 
@@ -183,7 +183,6 @@ after = torch.zeros(comm.size, dtype=torch.float64)
 comm.Allgather(before, after)
 same_numbers = comm.rank == rank and comm.size == world_size
 library = MPI.Get_library_version()
-assert not dist.is_mpi_available()  # in the wheels of PyTorch
 
 
 def to_rank_0(value):
@@ -486,9 +485,9 @@ def sendrecv(outgoing, dst, incoming, src):
 # this chapter begins in this way, and then calls `dist.init_process_group`. Which GPU
 # of its host a rank takes is told by its number among the ranks there:
 # `comm.Split_type(MPI.COMM_TYPE_SHARED).rank`. PyTorch's own backend `"mpi"` is only
-# there where PyTorch was built from source beside an MPI, as `dist.is_mpi_available()`
-# tells. NCCL asks for the same: rank 0 draws a unique id, and some other library, such
-# as MPI, has to bring it to the others [nccl].
+# there where PyTorch was built from source beside an MPI [pytorchdistributed];
+# `dist.is_mpi_available()` tells. NCCL asks for the same: rank 0 draws a unique id, and
+# some other library, such as MPI, has to bring it to the others [nccl].
 
 # --- Call for call --------------------------------------------------------------------
 
@@ -507,11 +506,12 @@ def sendrecv(outgoing, dst, incoming, src):
 # `Split` gives every rank a communicator of those that named the same color, 0 or more.
 # A handle and a request are not quite the same: a later section measures it.
 #
-# Then the calls. In the next three cells, read each row from left to right: a name,
-# PyTorch's call, MPI's twin. Look for two things: which argument is filled, and whether
-# the root is named. The calls are functions, `lambda`, so that we can run both on the
-# same numbers, and compare; a folded cell below sets their variables. A name without
-# `dist.` is chapter 6's or 7's. First, chapter 6:
+# Then the calls. Skim the next three cells, and come back when you translate a program.
+# Read a row from left to right: a name, PyTorch's call, MPI's twin. Look for two
+# things: which argument is filled, and whether the root is named. The calls are
+# functions, `lambda`, so that we can run both on the same numbers, and compare; a
+# folded cell below sets their variables. A name without `dist.` is chapter 6's or 7's.
+# First, chapter 6:
 
 everyone()
 if rank == 0:
@@ -597,7 +597,8 @@ reductions = {
 # What there was to see: MPI names first what is sent and then what is filled, in every
 # call that has both. PyTorch has no such order: `gather` names the sent one first, its
 # other collectives the filled one. Four calls have a root, in both libraries:
-# broadcast, scatter, gather and reduce. In mpi4py it may be left out, and is 0.
+# broadcast, scatter, gather and reduce. In mpi4py it may be left out, and is 0; in
+# PyTorch, for scatter and gather only.
 #
 # Predict: Both libraries add the same floats. Are the sums equal to the last bit? And
 # the sums of integers?
@@ -694,10 +695,12 @@ if rank == 0:
         return max(of_rank[name, kind] for of_rank in of_ranks)
 
     print(f"units apart{'':12}", *(f"{kind:>9}" for kind in kinds))
-    for name in dict.fromkeys(name for name, _ in differ[0]):
-        compared = [kind for kind in kinds if (name, kind) in differ[0]]
-        found = [worst(name, k) if k in compared else "" for k in kinds]
-        print(f"{name:23}", *(f"{units:>9}" for units in found))
+    names = dict.fromkeys(name for name, _ in differ[0])
+    off = [name for name in names
+           if any(worst(name, k) for k in kinds if (name, k) in differ[0])]
+    for name in off:
+        print(f"{name:23}", *(f"{worst(name, kind):>9}" for kind in kinds))
+    print(f"the other {len(names) - len(off)} calls: 0 everywhere")
 
 if rank == 0:
     for name, kind in differ[0]:
@@ -719,7 +722,7 @@ if rank == 0:
 # (most_units) units apart. In the groups of two they are equal, as they must be: a + b
 # is b + a, to the bit. With more ranks the libraries add in other orders, as the ways
 # of chapter 8 did. All our numbers are positive, and each library rounds n − 1 times,
-# each time by at most half a unit of what it has so far, and by less than one of the
+# each time by at most half a unit of what it has so far, which is at most one of the
 # result: together at most 2(n − 1) = (unit_limit) units. Gradients have both signs:
 # where they nearly cancel, the same roundings are many units of a small result. There,
 # divide the difference by the sum of the absolute values.
@@ -769,8 +772,8 @@ if rank == 0:
 # They move, as mpi4py hands bfloat16 to MPICH as bytes. Bytes cannot be added: "Invalid
 # MPI_Op". And `BFLOAT16_T` is a null type in this build, with MPICH (mpich). To add
 # bfloat16, widen to float32, or bring an operation of your own, as an exercise does.
-# float16 has a name that works. PyTorch's mean (`ReduceOp.AVG`, over NCCL) and its
-# timeout have no twin in the standard [mpi].
+# float16 has a name that works. PyTorch's mean (`ReduceOp.AVG`) and its timeout have no
+# twin in the standard [mpi].
 #
 # The other way around, MPI has more kinds of messages. A derived type describes numbers
 # that lie apart, such as a column of a matrix. And a receiver may look at a message
@@ -1083,7 +1086,7 @@ if rank == 0:
     ax.text(1.4 * sizes[0], (low * high) ** 0.5, f"sleeping costs ×{high / low:.0f}",
             va="center", fontsize=9)
     ax.axvline(eager, color="C7", linestyle=":")
-    for side, text in (("right", "eager  "), ("left", "  waits for Recv")):
+    for side, text in (("right", "MPI: eager  "), ("left", "  MPI: waits for Recv")):
         ax.text(eager, 0.96, text, ha=side, va="top", fontsize=9,
                 transform=ax.get_xaxis_transform())
     ax.set(ylabel="time (µs)", ylim=(None, 4 * ax.get_ylim()[1]))
@@ -1100,6 +1103,8 @@ if rank == 0:
 gloo_processor_by_rank = to_rank_0(gloo_processor)
 if rank == 0:
     result("gloo_processor", gloo_processor_by_rank[1], varies=True)
+    slower = sleeping["messages"][0] / by_gloo[0]
+    result("sleeping_over_gloo", slower, varies=True)
     result("eager", eager, varies=True)
     if mpich and cores_are_free():
         assert 5 * min(spinning["messages"]) < min(sleeping["messages"])
@@ -1109,9 +1114,9 @@ if rank == 0:
 
 # A message of 4 bytes takes (gloo_us) µs over Gloo, (spinning_us) µs over MPI that
 # spins, and (sleeping_us) µs over MPI that sleeps. The two MPI runs differ only in how
-# a rank waits. So for small messages MPI that sleeps gains nothing over Gloo, or
-# little, and MPI that spins is by far the fastest. Gloo's rank is woken by the message,
-# not by a timer.
+# a rank waits. So for 4 bytes MPI that sleeps takes (sleeping_over_gloo) times as long
+# as Gloo, and MPI that spins is by far the fastest. Gloo's rank is woken by the
+# message, not by a timer.
 #
 # In this build the border is at (eager) bytes; other builds and networks have others.
 # Above it, MPI's sender waits for its receiver, too. Each size was measured in five
@@ -1451,8 +1456,10 @@ if rank == 0:
     play("kernel")
     sizes = [4, 1 << 12, 1 << 17, 1 << 22]
 
+play("ranks")
 names_by_rank = to_rank_0(names)
 if rank == 0:
+    play("kernel")
     in_ranks = [name for name in names_by_rank[0] if name != "MPI"]
     every = dict(zip([*in_ranks, "MPI, sleeps", "MPI, spins"],
                      np.moveaxis(turns, 1, 0)))  # way: turns x sizes
@@ -1462,7 +1469,7 @@ if rank == 0:
     panels = {
         "the libraries' own, and shared memory":
             ["Gloo", "MPI, sleeps", "MPI, spins", "shared"],
-        "our rings; grey: the libraries' own": ["ring, Gloo", "ring, MPI"]}
+        "dashed: our rings; pale: the same library's own": ["ring, Gloo", "ring, MPI"]}
     fig, axes = plt.subplots(2, num="all-reduces", figsize=(6.4, 6.4),
                              sharex=True, sharey=True)
     for ax, (title, shown) in zip(axes, panels.items()):
@@ -1474,8 +1481,8 @@ if rank == 0:
                       styles[way][:2], linewidth=2.5, zorder=3)
         ax.set(ylabel="time (ms)", xlim=(sizes[0] / 4, None))
         ax.set_title(title, fontsize=10, loc="left")
-    for way in ("Gloo", "MPI, sleeps", "MPI, spins"):
-        axes[1].plot(sizes, 1e3 * median[way], color="0.75", zorder=0)
+    for way in ("Gloo", "MPI, sleeps"):
+        axes[1].plot(sizes, 1e3 * median[way], styles[way][:2], alpha=0.4)
     axes[0].set_xlabel("")
     bars = "bars: range of three turns"
     fig.suptitle(f"{n} ranks on {os.cpu_count()} cores; {bars}", fontsize=11)
@@ -1512,19 +1519,35 @@ if rank == 0:
 # | MPI that sleeps | (sleeping_4_bytes), from (sleeping_4_bytes_low) to (sleeping_4_bytes_high) | (sleeping_4_mb), from (sleeping_4_mb_low) to (sleeping_4_mb_high) |
 # | MPI that spins | (spinning_4_bytes), from (spinning_4_bytes_low) to (spinning_4_bytes_high) | (spinning_4_mb), from (spinning_4_mb_low) to (spinning_4_mb_high) |
 #
-# For small tensors latency decides, and the two runs of MPI differ only in how a rank
-# waits. These ranks only wait for each other, and a spinning one offers its core to the
-# next: so spinning may win even with more ranks than cores, if nothing else computes.
-# Gloo's ranks sleep, too, but its all-reduce is a ring [gloo], of 2(n − 1) rounds, and
-# MPICH's doubling of small tensors takes log₂ n [thakur2005].
+# For 4 bytes latency decides, and the two runs of MPI differ only in how a rank waits.
+# These ranks only wait for each other, and a spinning one offers its core to the next:
+# so spinning may win even with more ranks than cores, if nothing else computes. Gloo's
+# ranks sleep, too, but its all-reduce is a ring [gloo], of 2(n − 1) = 6 rounds, and
+# MPICH's doubling of small tensors takes log₂ n = 2 [thakur2005].
 #
-# Our ring takes 2(n − 1) = 6 rounds, each with Python in it: for 4 bytes both rings
-# lose to their library's own. They took as long as (ring_in_messages) messages above
-# over MPI that sleeps, and as (gloo_ring_in_messages) over Gloo. Those messages had two
-# ranks; here four ranks, and Gloo's threads, share (cores) cores. For 4 MB the ring
-# over MPI took (rings) of the time of that over Gloo. MPI's own ran in fresh processes,
-# Gloo and the rings in the notebook's. So measure on your own machine before you
-# choose.
+# Gloo's curve rises early. Its ring cuts a tensor into 2n = 8 segments, and sends none
+# that is empty [gloo]. So one float makes 6 messages, one after the other, and eight
+# floats make 48, six on each segment's way:
+
+everyone()
+play("ranks")
+few = [in_a_row(lambda: dist.all_reduce(torch.zeros(k)), 15) for k in (1, 8)]
+
+few_by_rank = to_rank_0(few)
+if rank == 0:
+    play("kernel")
+    one, eight = np.max(few_by_rank, axis=0)
+    result("eight_floats", eight / one, varies=True)
+    assert eight > one or not cores_are_free()
+
+# Eight floats took (eight_floats) times as long as one, though they are 32 bytes.
+#
+# Our ring takes 6 rounds, too, each with Python in it: for 4 bytes both rings lose to
+# their library's own. They took as long as (ring_in_messages) messages above over MPI
+# that sleeps, and as (gloo_ring_in_messages) over Gloo. Those messages had two ranks;
+# here four ranks, and Gloo's threads, share (cores) cores. For 4 MB the ring over MPI
+# took (rings) of the time of that over Gloo. MPI's own ran in fresh processes, Gloo and
+# the rings in the notebook's. So measure on your own machine before you choose.
 #
 # One more difference: what becomes of an all-reduce while its ranks do something else?
 #
@@ -1670,7 +1693,7 @@ if rank == 0:
 # waits, `where()` cannot see it either.
 #
 # `Dup` made a communicator of the same ranks, whose messages never meet those of
-# another.  Libraries that use MPI duplicate their caller's communicator for the same
+# another. Libraries that use MPI duplicate their caller's communicator for the same
 # reason.
 
 # --- One rank pickles, the others do not ----------------------------------------------

@@ -117,7 +117,8 @@ def test_an_error_on_one_rank_ends_all_and_is_told(script):
     """The text of the error is whole, and there before MPI's Abort ends all."""
     code, said = run(sys.executable, script(*FAILS))
     assert code == 1
-    assert "x" * 50_000 in said and 0 < said.find("ValueError: no file\n") < said.find("MPI_Abort")
+    before = said.partition("MPI_Abort")[0]  # which mpiexec may lose
+    assert "x" * 50_000 in before and "ValueError: no file\n" in before
 
 
 @pytest.mark.everything
