@@ -17,7 +17,7 @@ from ranklab.start import cluster
 HERE = Path(__file__).parent
 # The first optimizer imports it, and DDP does: a second on every rank, or once for all of them.
 PRELOAD = [*cluster.PRELOAD, "torch._dynamo"]
-_last = []  # the ranks that were started last, and how
+_last = {}  # (n, timeout): the ranks that were started last
 
 
 @contextlib.contextmanager
@@ -31,12 +31,14 @@ def started(n=4, timeout=60):
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        if not (_last and _last[1] == (n, timeout) and _answer(_last[0])):
+        ranks = _last.get((n, timeout))
+        if not (ranks and _answer(ranks)):
             with mock.patch.object(cluster, "PRELOAD", PRELOAD):
                 ranks = Ranks(n, backend="gloo", device="cpu", timeout=timeout)
             ranks.run(_look_for_modules_in, [str(HERE), str(HERE / "chapters")])
-            _last[:] = ranks, (n, timeout)
-        yield _last[0]
+            _last.clear()
+            _last[n, timeout] = ranks
+        yield ranks
     finally:
         torch.set_num_threads(before)
 
@@ -61,9 +63,9 @@ _meet.__module__ = "__main__"  # so that this one is sent as it is
 
 def end():
     """End the ranks that were started last, if they are still there."""
-    if _last:
-        _last[0].close()
-        _last.clear()
+    for ranks in _last.values():
+        ranks.close()
+    _last.clear()
 
 
 def _look_for_modules_in(folders):
