@@ -86,7 +86,8 @@ def _(ranks):
 
 @HERE.tries(mpich.words)
 def _(ranks):
-    assert mpich.words(aborts()) == "MPI: application called MPI_Abort(MPI_COMM_WORLD, 3) - process 1"
+    said = "MPI: application called MPI_Abort(MPI_COMM_WORLD, 3) - process 1"
+    assert mpich.words(aborts()) == said
     assert mpich.words("nothing of MPI") == ""
 
 
