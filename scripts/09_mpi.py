@@ -1538,7 +1538,7 @@ if rank == 0:
     play("kernel")
     one, eight = np.max(few_by_rank, axis=0)
     result("eight_floats", eight / one, varies=True)
-    assert eight > one or not cores_are_free()
+    assert eight > one or n < 4 or not cores_are_free()
 
 # Eight floats took (eight_floats) times as long as one, though they are 32 bytes.
 #
