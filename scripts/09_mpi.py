@@ -504,7 +504,11 @@ def sendrecv(outgoing, dst, incoming, src):
 # | `timeout=`, 30 minutes for Gloo | none in the standard: it waits for ever |
 #
 # `Split` gives every rank a communicator of those that named the same color, 0 or more.
-# A handle and a request are not quite the same: a later section measures it.
+# Its ranks are numbered from 0 again, and `root=`, `dest=` and `source=` mean these
+# numbers. In PyTorch `src=` and `dst=` are numbers in the default group, whatever
+# `group=` says; `group_src=` and `group_dst=` take the group's own. A handle and a
+# request are not quite the same: the section Who goes on while a rank is elsewhere?
+# measures it.
 #
 # Then the calls. Skim the next three cells, and come back when you translate a program.
 # Read a row from left to right: a name, PyTorch's call, MPI's twin. Look for two
@@ -721,11 +725,11 @@ if rank == 0:
 # reduction of integers, to the bit. Sums and products of floats are at most
 # (most_units) units apart. In the groups of two they are equal, as they must be: a + b
 # is b + a, to the bit. With more ranks the libraries add in other orders, as the ways
-# of chapter 8 did. All our numbers are positive, and each library rounds n − 1 times,
-# each time by at most half a unit of what it has so far, which is at most one of the
-# result: together at most 2(n − 1) = (unit_limit) units. Gradients have both signs:
-# where they nearly cancel, the same roundings are many units of a small result. There,
-# divide the difference by the sum of the absolute values.
+# of chapter 8 did. All our numbers are positive, and each of a library's n − 1
+# roundings shifts the result by at most one unit: the two are at most 2(n − 1) =
+# (unit_limit) units apart. Gradients have both signs: where they nearly cancel, the
+# same roundings are many units of a small result. There, divide the difference by the
+# sum of the absolute values.
 
 # --- What only one of them has --------------------------------------------------------
 
@@ -1115,8 +1119,8 @@ if rank == 0:
 # A message of 4 bytes takes (gloo_us) µs over Gloo, (spinning_us) µs over MPI that
 # spins, and (sleeping_us) µs over MPI that sleeps. The two MPI runs differ only in how
 # a rank waits. So for 4 bytes MPI that sleeps takes (sleeping_over_gloo) times as long
-# as Gloo, and MPI that spins is by far the fastest. Gloo's rank is woken by the
-# message, not by a timer.
+# as Gloo, and MPI that spins is by far the fastest: MPI's lead is due to the spinning.
+# Gloo's rank is woken by the message, not by a timer.
 #
 # In this build the border is at (eager) bytes; other builds and networks have others.
 # Above it, MPI's sender waits for its receiver, too. Each size was measured in five
@@ -1140,8 +1144,8 @@ if rank == 0:
 
 # What does the spinning cost? While rank 1 waited for 0.3 seconds, it used
 # (spinning_processor) seconds of a core when it spun, and (sleeping_processor) when it
-# slept; in Gloo it used (gloo_processor). Whoever has a core for each rank can afford
-# that.
+# slept between its looks; in Gloo it used (gloo_processor). Whoever has a core for each
+# rank can afford that.
 #
 # In the next program ranks 0 and 1 all-reduce a flag, until rank 0 has seen that the
 # time is over. All three ranks share one core. Rank 2 computes in every other round,
@@ -1448,7 +1452,7 @@ for _ in range(3):
     if rank == 0:
         play("kernel")
         others = np.max(values_by_rank, axis=0).T
-        own = [last_line(all_reduces, n=n, sleeps=s) for s in "10"]
+        own = [last_line(all_reduces, n=n, sleeps=s) for s in "10"]  # 1: yes
         turns.append([*others, *own])
 
 everyone()
@@ -1481,8 +1485,9 @@ if rank == 0:
                       styles[way][:2], linewidth=2.5, zorder=3)
         ax.set(ylabel="time (ms)", xlim=(sizes[0] / 4, None))
         ax.set_title(title, fontsize=10, loc="left")
-    for way in ("Gloo", "MPI, sleeps"):
-        axes[1].plot(sizes, 1e3 * median[way], styles[way][:2], alpha=0.4)
+    for k, way in enumerate(("Gloo", "MPI, sleeps")):
+        axes[1].plot(np.array(sizes) * 1.3 ** (k - 1.5), 1e3 * median[way],
+                     styles[way][:2], alpha=0.4)
     axes[0].set_xlabel("")
     bars = "bars: range of three turns"
     fig.suptitle(f"{n} ranks on {os.cpu_count()} cores; {bars}", fontsize=11)
@@ -1523,7 +1528,8 @@ if rank == 0:
 # These ranks only wait for each other, and a spinning one offers its core to the next:
 # so spinning may win even with more ranks than cores, if nothing else computes. Gloo's
 # ranks sleep, too, but its all-reduce is a ring [gloo], of 2(n − 1) = 6 rounds, and
-# MPICH's doubling of small tensors takes log₂ n = 2 [thakur2005].
+# doubling, MPICH's classic way for small tensors, takes log₂ n = 2 [thakur2005]; on one
+# host it may choose another.
 #
 # Gloo's curve rises early. Its ring cuts a tensor into 2n = 8 segments, and sends none
 # that is empty [gloo]. So one float makes 6 messages, one after the other, and eight
@@ -1543,12 +1549,16 @@ if rank == 0:
 # Eight floats took (eight_floats) times as long as one, though they are 32 bytes.
 #
 # Our ring takes 6 rounds, too, each with Python in it: for 4 bytes both rings lose to
-# their library's own. They took as long as (ring_in_messages) messages above over MPI
-# that sleeps, and as (gloo_ring_in_messages) over Gloo. Those messages had two ranks;
-# here four ranks, and Gloo's threads, share (cores) cores. For 4 MB the ring over MPI
-# took (rings) of the time of that over Gloo. MPI's own ran in fresh processes, Gloo and
-# the rings in the notebook's. So measure on your own machine before you choose.
-#
+# their library's own. The 6 rounds took as long as (ring_in_messages) of the
+# ping-pong's messages over MPI that sleeps, and as (gloo_ring_in_messages) of them over
+# Gloo. The ping-pong had two ranks; here four ranks, and Gloo's threads, share (cores)
+# cores. Where a ring of ours is below the pale line of its library, fewer messages may
+# be the reason: 6 a rank, and 12 in Gloo's own. For 4 MB the ring over MPI took (rings)
+# of the time of that over Gloo. MPI's own ran in fresh processes, Gloo and the rings in
+# the notebook's. So measure on your own machine before you choose.
+
+# --- Who goes on while a rank is elsewhere? -------------------------------------------
+
 # One more difference: what becomes of an all-reduce while its ranks do something else?
 #
 # Predict: Each rank starts to all-reduce 4 MB, is elsewhere for 0.1 seconds, and then
@@ -1644,7 +1654,8 @@ if rank == 0:
 
 # The standard has no timeout. What hangs, hangs until the program is ended. MPICH's
 # launcher has one for the whole program: `MPIEXEC_TIMEOUT=600 mpiexec ...` ends it
-# after ten minutes. Now the faults.
+# after ten minutes. This name is MPICH's, as those with `MPIR_CVAR` are; other MPIs
+# have their own. Now the faults.
 
 # --- Who is the root? -----------------------------------------------------------------
 
