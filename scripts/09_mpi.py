@@ -506,9 +506,9 @@ def sendrecv(outgoing, dst, incoming, src):
 # `Split` gives every rank a communicator of those that named the same color, 0 or more.
 # Its ranks are numbered from 0 again, and `root=`, `dest=` and `source=` mean these
 # numbers. In PyTorch `src=` and `dst=` are numbers in the default group, whatever
-# `group=` says; `group_src=` and `group_dst=` take the group's own. A handle and a
-# request are not quite the same: the section Who goes on while a rank is elsewhere?
-# measures it.
+# `group=` says; `group_src=` and `group_dst=` take the group's own
+# [pytorchdistributed]. A handle and a request are not quite the same: the section Who
+# goes on while a rank is elsewhere? measures it.
 #
 # Then the calls. Skim the next three cells, and come back when you translate a program.
 # Read a row from left to right: a name, PyTorch's call, MPI's twin. Look for two
@@ -1452,7 +1452,7 @@ for _ in range(3):
     if rank == 0:
         play("kernel")
         others = np.max(values_by_rank, axis=0).T
-        own = [last_line(all_reduces, n=n, sleeps=s) for s in "10"]  # 1: yes
+        own = [last_line(all_reduces, n=n, sleeps=s) for s in "10"]  # sleeps, spins
         turns.append([*others, *own])
 
 everyone()
@@ -1474,6 +1474,13 @@ if rank == 0:
         "the libraries' own, and shared memory":
             ["Gloo", "MPI, sleeps", "MPI, spins", "shared"],
         "dashed: our rings; pale: the same library's own": ["ring, Gloo", "ring, MPI"]}
+
+
+def beside(k):
+    return np.array(sizes) * 1.3 ** (k - 1.5)
+
+
+if rank == 0:
     fig, axes = plt.subplots(2, num="all-reduces", figsize=(6.4, 6.4),
                              sharex=True, sharey=True)
     for ax, (title, shown) in zip(axes, panels.items()):
@@ -1481,13 +1488,11 @@ if rank == 0:
                           for way in shown}, gap=1.9, apart=1.3)
         for k, way in enumerate(shown):  # bars side by side
             low, _, high = 1e3 * np.sort(every[way], axis=0)
-            ax.vlines(np.array(sizes) * 1.3 ** (k - 1.5), low, high,
-                      styles[way][:2], linewidth=2.5, zorder=3)
+            ax.vlines(beside(k), low, high, styles[way][:2], linewidth=2.5, zorder=3)
         ax.set(ylabel="time (ms)", xlim=(sizes[0] / 4, None))
         ax.set_title(title, fontsize=10, loc="left")
     for k, way in enumerate(("Gloo", "MPI, sleeps")):
-        axes[1].plot(np.array(sizes) * 1.3 ** (k - 1.5), 1e3 * median[way],
-                     styles[way][:2], alpha=0.4)
+        axes[1].plot(beside(k), 1e3 * median[way], styles[way][:2], alpha=0.4)
     axes[0].set_xlabel("")
     bars = "bars: range of three turns"
     fig.suptitle(f"{n} ranks on {os.cpu_count()} cores; {bars}", fontsize=11)
@@ -1552,10 +1557,10 @@ if rank == 0:
 # their library's own. The 6 rounds took as long as (ring_in_messages) of the
 # ping-pong's messages over MPI that sleeps, and as (gloo_ring_in_messages) of them over
 # Gloo. The ping-pong had two ranks; here four ranks, and Gloo's threads, share (cores)
-# cores. Where a ring of ours is below the pale line of its library, fewer messages may
-# be the reason: 6 a rank, and 12 in Gloo's own. For 4 MB the ring over MPI took (rings)
-# of the time of that over Gloo. MPI's own ran in fresh processes, Gloo and the rings in
-# the notebook's. So measure on your own machine before you choose.
+# cores. Where our ring over Gloo is below Gloo's own, fewer messages may be the reason:
+# 6 a rank, and at least 12 there. For 4 MB the ring over MPI took (rings) of the time
+# of that over Gloo. MPI's own ran in fresh processes, Gloo and the rings in the
+# notebook's. So measure on your own machine before you choose.
 
 # --- Who goes on while a rank is elsewhere? -------------------------------------------
 
