@@ -1087,10 +1087,10 @@ if rank == 0:
     ax.annotate("", (sizes[0], high), (sizes[0], low),
                 zorder=1,
                 arrowprops={"arrowstyle": "<->", "shrinkA": 0, "shrinkB": 0})
-    ax.text(1.4 * sizes[0], (low * high) ** 0.5, f"sleeping costs ×{high / low:.0f}",
-            va="center", fontsize=9)
+    ax.text(1.4 * sizes[0], (low * high) ** 0.5, va="center", fontsize=9,
+            s=f"sleeping costs ×{high / low:.0f}")
     ax.axvline(eager, color="C7", linestyle=":")
-    for side, text in (("right", "MPI: eager  "), ("left", "  MPI: waits for Recv")):
+    for side, text in ("right", "MPI: eager  "), ("left", "  MPI: waits for Recv"):
         ax.text(eager, 0.96, text, ha=side, va="top", fontsize=9,
                 transform=ax.get_xaxis_transform())
     ax.set(ylabel="time (µs)", ylim=(None, 4 * ax.get_ylim()[1]))
@@ -1473,7 +1473,7 @@ if rank == 0:
     panels = {
         "the libraries' own, and shared memory":
             ["Gloo", "MPI, sleeps", "MPI, spins", "shared"],
-        "dashed: our rings; pale: the same library's own": ["ring, Gloo", "ring, MPI"]}
+        "dashed: our rings; pale: the library's own": ["ring, Gloo", "ring, MPI"]}
 
 
 def beside(k):
@@ -1488,7 +1488,7 @@ if rank == 0:
                           for way in shown}, gap=1.9, apart=1.3)
         for k, way in enumerate(shown):  # bars side by side
             low, _, high = 1e3 * np.sort(every[way], axis=0)
-            ax.vlines(beside(k), low, high, styles[way][:2], linewidth=2.5, zorder=3)
+            ax.vlines(beside(k), low, high, styles[way][:2], lw=2.5, zorder=3)
         ax.set(ylabel="time (ms)", xlim=(sizes[0] / 4, None))
         ax.set_title(title, fontsize=10, loc="left")
     for k, way in enumerate(("Gloo", "MPI, sleeps")):
