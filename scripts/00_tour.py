@@ -101,7 +101,8 @@ form_groups()
 # How do many processes train one model, what can go wrong, and which way of sharing the
 # work do you need?
 #
-# 9 minutes to read · 25 seconds to run · stands on nothing but a little PyTorch
+# 9 minutes to read, 2 predictions · 25 seconds to run · stands on nothing but a little
+# PyTorch
 #
 # At the end you have seen four ranks send, add up, train and get stuck, and a model cut
 # in two ways. You know the words, and in which chapter each of them is at home.

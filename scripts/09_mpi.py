@@ -142,7 +142,8 @@ def play(part):
 # The cluster's manual says `mpiexec`. My code says `torch.distributed`. What is the
 # same in both, what is different, and which do I use for what?
 #
-# 30 minutes to read · 30 seconds to run · stands on chapter 6, chapter 7 and chapter 8
+# 30 minutes to read, 15 predictions · 30 seconds to run · stands on chapter 6, chapter
+# 7 and chapter 8
 #
 # MPI, the message-passing interface, is a standard of 1994 [mpi], with several
 # implementations. Rank, communicator, broadcast, reduce: its words are those of the

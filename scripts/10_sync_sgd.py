@@ -219,7 +219,8 @@ def result(name, value, varies=False):
 # Four ranks take a quarter of every batch each. Do they train the same network that one
 # rank alone would have trained, and to which digit?
 #
-# 30 minutes to read · 30 seconds to run · stands on chapter 3 and chapter 7
+# 30 minutes to read, 13 predictions · 30 seconds to run · stands on chapter 3 and
+# chapter 7
 #
 # At the end you can share a batch out in any way and get the gradient of the whole,
 # prove it to twelve digits, and say why the last digits differ. You know what breaks

@@ -155,13 +155,13 @@ def play(part):
 # few of them does it need? And do they give the same numbers when you write them
 # yourself?
 #
-# 35 minutes to read · 30 seconds to run · stands on chapter 2, chapter 8, chapter 9,
-# chapter 10 and chapter 12
+# 35 minutes to read, 14 predictions · 30 seconds to run · stands on chapter 2, chapter
+# 8, chapter 9, chapter 10 and chapter 12
 #
-# Chapter 2 ended with an autograd of a few operations. In this chapter it grows until
-# it trains a ResNet-9 on images, with NumPy alone. Every operation is compared with
-# PyTorch's. Then the framework becomes data parallel over MPI, and one process or four
-# come to the same weights.
+# Chapter 2 ended with an autograd of a few operations. Here it grows until it trains a
+# ResNet-9 on images, with NumPy alone. Every operation is compared with PyTorch's. Then
+# the framework becomes data parallel over MPI, and one process or four come to the same
+# weights.
 #
 # At the end you can write an operation with its gradient and test it, make a
 # convolution a matrix product, write Adam, and share a training among ranks of MPI.

@@ -10,7 +10,8 @@ from bookmaker.manuscript import markdown
 WORDS_A_MINUTE, LINES_A_MINUTE = 200, 25
 _HEADING = re.compile(r"(#{1,6})[ \t]+(.*)")
 TO_PLAY = "Drawn, to play with"  # such a fold's code is what a chart needs, and counts nowhere
-_MINUTES = re.compile(r"^\*\d+ minutes to read", re.MULTILINE)
+PREDICT = ":class: predict"
+_MINUTES = re.compile(r"^\*\d+ minutes to read(, \d+ predictions?)?", re.MULTILINE)
 
 
 @dataclass
@@ -19,6 +20,7 @@ class Lengths:
 
     words: of prose. shown, longest: lines of code in all, and in the longest cell. folded: lines
     of code behind a line or in an extra. extra: words of the sections called "Extra: ...".
+    predictions: how often the reader is asked what will come out.
     """
 
     words: int = 0
@@ -26,12 +28,19 @@ class Lengths:
     longest: int = 0
     folded: int = 0
     extra: int = 0
+    predictions: int = 0
 
     @property
     def minutes(self) -> int:
         """To read it, rounded to five minutes from ten on."""
         exactly = self.words / WORDS_A_MINUTE + self.shown / LINES_A_MINUTE
         return max(1, round(exactly)) if exactly < 10 else 5 * round(exactly / 5)
+
+    def __str__(self) -> str:
+        """As a chapter's first lines say it."""
+        plural = "s" if self.predictions > 1 else ""
+        predictions = f", {self.predictions} prediction{plural}" if self.predictions else ""
+        return f"{self.minutes} minutes to read{predictions}"
 
 
 def measure(nb: NotebookNode) -> Lengths:
@@ -44,6 +53,7 @@ def measure(nb: NotebookNode) -> Lengths:
                 continue
             _count(cell, found, folded=bool(extra) or "fold" in cell.metadata)
             continue
+        found.predictions += cell.source.count(PREDICT)
         for segment in markdown.segments(cell.source):
             for line in _prose(segment):
                 if heading := _HEADING.fullmatch(line):
@@ -59,11 +69,11 @@ def measure(nb: NotebookNode) -> Lengths:
 
 
 def with_minutes(nb: NotebookNode) -> NotebookNode:
-    """The chapter, in place, with the minutes that it takes to read in the line that says so."""
-    minutes = measure(nb).minutes
+    """The chapter, in place, with the minutes that it takes in the line that says so."""
+    said = f"*{measure(nb)}"
     for cell in nb.cells:
         if cell.cell_type == "markdown" and _MINUTES.search(cell.source):
-            cell.source = _MINUTES.sub(f"*{minutes} minutes to read", cell.source, count=1)
+            cell.source = _MINUTES.sub(said, cell.source, count=1)
             break
     return nb
 

@@ -23,6 +23,11 @@ CHAPTER = (
 
 four words of text
 
+:::{admonition} Predict
+:class: predict
+what comes out
+:::
+
 ```python
 no words = at all
 ```
@@ -75,11 +80,13 @@ def test_what_is_shown_is_told_from_what_is_folded():
     found = lengths.measure(chapter())
     assert (found.shown, found.longest, found.folded) == (2, 2, 3)
     assert found.extra == 3 + 6 + 3 + 2
-    assert found.words == 3 + 9 + 4 + 2 + 3
+    assert found.words == 3 + 9 + 4 + 4 + 2 + 3
+    assert found.predictions == 1
 
 
 def test_the_minutes_are_those_of_200_words_and_25_lines():
     assert lengths.Lengths(words=1000, shown=50).minutes == 7
     assert lengths.Lengths(words=3900, shown=390).minutes == 35
     said = manuscript.write(lengths.with_minutes(chapter()))
-    assert "*1 minutes to read" in said
+    assert "*1 minutes to read, 1 prediction ·" in said
+    assert manuscript.write(lengths.with_minutes(manuscript.parse(said, "book/90_long.md"))) == said
