@@ -10,7 +10,7 @@ from bookmaker.manuscript import markdown
 WORDS_A_MINUTE, LINES_A_MINUTE = 200, 25
 _HEADING = re.compile(r"(#{1,6})[ \t]+(.*)")
 TO_PLAY = "Drawn, to play with"  # such a fold's code is what a chart needs, and counts nowhere
-PREDICT = ":class: predict"
+PREDICT = "{admonition} Predict"
 _MINUTES = re.compile(r"^\*\d+ minutes to read(, \d+ predictions?)?", re.MULTILINE)
 
 
