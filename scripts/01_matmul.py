@@ -165,7 +165,7 @@ def play(part):
 # What does one matrix product cost, how much of it can be done at the same time, and
 # how much of your machine does it really use?
 #
-# 30 minutes to read, 14 predictions · 20 seconds to run · stands on no other chapter
+# 30 minutes to read, 13 predictions · 20 seconds to run · stands on no other chapter
 #
 # Training a neural network is, for the most part, multiplying matrices. Before we
 # spread that over many processors, we need to know three things about one product: how

@@ -35,7 +35,7 @@ if any(os.environ.get(name, "0") != "0" for name in ("RANK", "PMI_RANK", "OMPI_C
 # Two workers are free. Which operations of a training step may run at the same time,
 # which must wait, and what has to be kept in memory until they have run?
 #
-# 35 minutes to read, 16 predictions · 10 seconds to run · stands on chapter 1
+# 35 minutes to read, 15 predictions · 10 seconds to run · stands on chapter 1
 #
 # The answers are in a graph that PyTorch writes down on every step. At the end of this
 # chapter you can write that graph yourself, read PyTorch's, say what a second worker is

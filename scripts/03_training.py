@@ -69,7 +69,7 @@ def show(value, on_rank=None):
 # The model and the loop of this chapter are those that Part III spreads over many
 # ranks.
 #
-# 30 minutes to read, 9 predictions · 40 seconds to run · stands on chapter 2
+# 30 minutes to read, 8 predictions · 40 seconds to run · stands on chapter 2
 
 # --- The loop -------------------------------------------------------------------------
 

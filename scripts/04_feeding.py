@@ -73,7 +73,7 @@ del __file__  # processes that this one starts, and that import it, must not run
 # - predict how many workers it takes to feed it;
 # - find the two mistakes that workers bring along.
 #
-# 25 minutes to read, 9 predictions · 40 seconds to run · stands on chapter 3
+# 25 minutes to read, 8 predictions · 40 seconds to run · stands on chapter 3
 #
 # Everything here runs on your GPU if you have one, and else on your CPU. On a CPU we
 # leave the training one thread, so that the other cores are free to load data.

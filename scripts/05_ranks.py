@@ -122,7 +122,7 @@ def play(part):
 # What exactly is a rank, and what must be true for four copies of one program to behave
 # as one?
 #
-# 25 minutes to read, 16 predictions · 30 seconds to run · stands on chapter 1
+# 25 minutes to read, 15 predictions · 30 seconds to run · stands on chapter 1
 #
 # To train on many processors, you start one program many times. This chapter shows what
 # makes its copies a group. At the end you can

@@ -121,7 +121,7 @@ except ImportError:
 # Two processes share no memory. How does a number get from one to the other, who waits
 # for whom, and what does it cost?
 #
-# 35 minutes to read, 17 predictions · 40 seconds to run · stands on chapter 5
+# 35 minutes to read, 16 predictions · 40 seconds to run · stands on chapter 5
 #
 # At the end you can
 # - move a tensor between any two ranks, and say who waits for whom before you run it;

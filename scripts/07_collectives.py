@@ -125,7 +125,7 @@ def play(part):
 # gradients. Which patterns are these, what does each of them cost, and which one undoes
 # which?
 #
-# 35 minutes to read, 17 predictions · 15 seconds to run · stands on chapter 6
+# 35 minutes to read, 16 predictions · 15 seconds to run · stands on chapter 6
 #
 # At the end you know the nine calls that nearly every distributed program is made of.
 # You have written each of them with nothing but messages, you can say what it sends and

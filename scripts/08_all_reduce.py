@@ -124,7 +124,7 @@ def play(part):
 # Every training step ends with the same sum over all ranks. What is the least that it
 # can cost, and who gets near that?
 #
-# 35 minutes to read, 12 predictions · 20 seconds to run · stands on chapter 6 and
+# 35 minutes to read, 11 predictions · 20 seconds to run · stands on chapter 6 and
 # chapter 7
 #
 # Data parallelism adds up every gradient over all ranks, in every step: an all-reduce.

@@ -219,7 +219,7 @@ def result(name, value, varies=False):
 # Four ranks take a quarter of every batch each. Do they train the same network that one
 # rank alone would have trained, and to which digit?
 #
-# 30 minutes to read, 13 predictions · 30 seconds to run · stands on chapter 3 and
+# 30 minutes to read, 12 predictions · 30 seconds to run · stands on chapter 3 and
 # chapter 7
 #
 # At the end you can share a batch out in any way and get the gradient of the whole,

@@ -239,7 +239,7 @@ def digits(seed=0):
 # processes train one network. What does the wrapper send, and when? And what is left
 # for you to do?
 #
-# 30 minutes to read, 12 predictions · 30 seconds to run · stands on chapter 10
+# 30 minutes to read, 11 predictions · 30 seconds to run · stands on chapter 10
 #
 # At the end you can turn a training loop into a data-parallel one, prove that it is the
 # same training, and say which messages DDP sends at what moment. You can divide the

@@ -226,7 +226,7 @@ def now():
 # behind that line, and how much code does it take to write one that you would trust
 # with a training of your own?
 #
-# 35 minutes to read, 15 predictions · 30 seconds to run · stands on chapter 8, chapter
+# 35 minutes to read, 14 predictions · 30 seconds to run · stands on chapter 8, chapter
 # 10 and chapter 11
 #
 # The gradient of the whole batch is the mean of the ranks' gradients: chapter 10 has

@@ -213,7 +213,7 @@ def play(part):
 # A model is too large for any one of your ranks. Can they own it together, a few layers
 # each, and still train the same model? And what becomes of the time?
 #
-# 35 minutes to read, 10 predictions · 20 seconds to run · stands on chapter 2, chapter
+# 35 minutes to read, 9 predictions · 20 seconds to run · stands on chapter 2, chapter
 # 6, chapter 7 and chapter 10
 #
 # In data parallelism every rank holds the whole model and a part of the batch. Here it

@@ -240,7 +240,7 @@ def show(value, on_rank=None):
 # How can all of them work at once, how much idle time is left, and what does that cost
 # in memory?
 #
-# 35 minutes to read, 11 predictions · 30 seconds to run · stands on chapter 2, chapter
+# 35 minutes to read, 10 predictions · 30 seconds to run · stands on chapter 2, chapter
 # 6 and chapter 16
 #
 # Send several small batches through the stages, one behind the other. What is left is a

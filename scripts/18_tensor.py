@@ -224,7 +224,7 @@ def play(part):
 # A layer is too large for one rank, or too slow. How can several ranks own it together,
 # and compute what the whole layer would have computed?
 #
-# 35 minutes to read, 15 predictions · 20 seconds to run · stands on chapter 8 and
+# 35 minutes to read, 14 predictions · 20 seconds to run · stands on chapter 8 and
 # chapter 16
 #
 # Chapter 16 cuts a model between its layers. Here the cut goes through every layer:

@@ -239,7 +239,7 @@ def digits(seed=0):
 # A rank is killed in the middle of a training. What must be on the disk so that the run
 # can go on, and end with the same bits as one that nobody stopped?
 #
-# 30 minutes to read, 11 predictions · 30 seconds to run · stands on chapter 11
+# 30 minutes to read, 10 predictions · 30 seconds to run · stands on chapter 11
 #
 # At the end you can write a training that survives a kill at any moment, on any rank.
 # You can say what belongs in a checkpoint and what each part of it is for, prove that a
