@@ -14,7 +14,7 @@ from bookmaker.taught.definitions import take
 
 _FOLDER = Path(ranklab.__file__).parent
 # What a script carries along, beside the taught code.
-_CARRIED = frozenset({"plots", "playable", "framework", "images"})
+_CARRIED = frozenset({"plots", "playable", "programs", "framework", "images"})
 
 
 def belongs_to_ranklab(node, alias) -> bool:
