@@ -1352,7 +1352,7 @@ if rank == 0:
     by_gloo = gloo_messages_by_rank[0]
     times = 1e6 * np.array([by_gloo, sleeping["messages"], spinning["messages"]])
     fig, ax = plt.subplots(num="gloo-mpi")
-    styles = ("C0o-", "Gloo", 1.4), ("C1s-", "MPI, sleeps", 0.6), ("C2v-", "MPI, spins", 0.6)
+    styles = ("C0o-", "Gloo", 1.4), ("C1s-", "MPI, sleeps", 0.6), ("C2v-", "MPI, spins", 1.7)
     for curve, (style, name, shift) in zip(times, styles):
         ax.loglog(sizes, curve, style, markersize=5, linewidth=1.2)
         ax.text(512, shift * curve[4], name, color=style[:2], fontsize=9,
@@ -1703,7 +1703,8 @@ if rank == 0:
             ax.plot(np.median(turn), y, "o", color=color, markersize=7,
                     markerfacecolor="white" if "ring" in way else color)
         ax.set(title=size, xlabel="time (ms)")
-    axes[0].set(xscale="log", xlim=(0.01, 100), xlabel="time (ms), logarithmic")
+    axes[0].set(xscale="log", xlim=(0.01, 100), xlabel="time (ms), logarithmic",
+                xticks=[0.01, 0.1, 1, 10, 100])
     axes[0].xaxis.set_major_formatter("{x:g}")
     axes[1].set_xlim(0, None)
     axes[0].set_yticks(range(len(rows)), [name for name, _ in rows.values()])
