@@ -1352,7 +1352,7 @@ if rank == 0:
     styles = ("C0o-", "Gloo", 1.4), ("C1s-", "MPI, sleeps", 0.6), ("C2v-", "MPI, spins", 1.7)
     for curve, (style, name, shift) in zip(times, styles):
         ax.loglog(sizes, curve, style, markersize=5, linewidth=1.2)
-        ax.text(512, shift * curve[4], name, color=style[:2], fontsize=9,
+        ax.text(512, shift * max(curve[3:6]), name, color=style[:2], fontsize=9,
                 ha="center", va="center")
     marks = {4: "4 B", 1 << 12: "4 KB", 1 << 16: "64 KB", 1 << 22: "4 MB"}
     ax.set_xticks(list(marks), marks.values())
