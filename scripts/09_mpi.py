@@ -122,7 +122,7 @@ form_groups()
 
 
 playing = "kernel"
-APART = ["differ", "eager", "extremes", "kind", "kinds", "late", "library", "median", "name", "names", "refused", "rounds", "sizes", "way", "y"]  # the kernel and the ranks have one each
+APART = ["differ", "eager", "kind", "late", "library", "median", "name", "refused", "rounds", "sizes", "way", "y"]  # the kernel and the ranks have one each
 held_by = {"ranks": {}}
 
 
@@ -142,7 +142,7 @@ def play(part):
 # The cluster's manual says `mpiexec`. My code says `torch.distributed`. What is the
 # same in both, what is different, and which do I use for what?
 #
-# 30 minutes to read, 11 predictions · 30 seconds to run · stands on chapter 6, chapter
+# 30 minutes to read, 12 predictions · 30 seconds to run · stands on chapter 6, chapter
 # 7 and chapter 8
 #
 # MPI, the message-passing interface, is a standard of 1994 [mpi], with several
@@ -435,12 +435,22 @@ if rank == 0:
 # [mpich], and mpi4py [dalcin2021] makes it a Python library. It takes NumPy's arrays
 # and PyTorch's CPU tensors.
 #
-# The lab has made this Gloo group. How do ranks that MPI has started get one? Its
-# members need an address that all of them know. In chapter 5 they were told by their
-# environment. Ranks that can already talk tell each other: rank 0 makes up an address,
-# and broadcasts it. Here it is the path of a file. As these ranks have a default group
-# already, we build a second one by its class, `dist.ProcessGroupGloo`, whose calls take
-# lists of tensors.
+# How do ranks that MPI has started get a group of PyTorch? Its members need an address
+# that all of them know. In chapter 5 they were told by their environment. Ranks that
+# can already talk tell each other: rank 0 makes up an address, and broadcasts it. This
+# chapter's script begins so:
+#
+# ```python
+# # host: the name of rank 0's; port: a free one there
+# address = (host, port) if comm.rank == 0 else None
+# host, port = comm.bcast(address)
+# dist.init_process_group("gloo", init_method=f"tcp://{host}:{port}",
+#                         rank=comm.rank, world_size=comm.size)
+# ```
+#
+# The ranks of this notebook have a default group already, which the lab has made. So
+# here they make a second one by its class, whose calls take lists of tensors, and the
+# address is the path of a file:
 
 everyone()
 play("ranks")
@@ -461,16 +471,6 @@ if rank == 0:
     os.remove(path)
     os.rmdir(os.path.dirname(path))
 
-# A program has no default group yet, and makes it with an address in the network. This
-# chapter's script begins so:
-#
-# ```python
-# # on rank 0: the name of its host, and a free port
-# host, port = comm.bcast(address)
-# dist.init_process_group("gloo", init_method=f"tcp://{host}:{port}",
-#                         rank=comm.rank, world_size=comm.size)
-# ```
-#
 # NCCL asks for the same: rank 0 draws a unique id, and some other library, such as MPI,
 # has to bring it to the others [nccl].
 
@@ -496,13 +496,12 @@ if rank == 0:
 # elsewhere, and a request may not: see Who goes on while a rank is elsewhere?
 #
 # Then the calls. Skim the next three cells, and come back when you translate a program.
-# Read a row from left to right: a name, PyTorch's call, MPI's twin. Look for two
-# things: which argument is filled, and whether the root is named. The calls are
-# functions, `lambda`, so that we can run both on the same numbers, and compare. A name
-# without `dist.` is chapter 6's or 7's. These are the variables: `y` is a copy of `x`,
-# `part` a copy of this rank's part of it. `parts`, on the root only, are views of `x`:
-# whoever fills `parts` fills `x`. With two ranks and x = [1, 2, 3, 4] they are [1, 2]
-# and [3, 4].
+# Each row has a name and PyTorch's call, and below it MPI's twin. Look for two things:
+# which argument is filled, and whether the root is named. The calls are text, so that
+# we can run each on the same numbers, and compare. A name without `dist.` is chapter
+# 6's or 7's. The variables: `y` is a copy of `x`, `part` a copy of this rank's part of
+# it. `parts`, on the root only, are views of `x`: whoever fills `parts` fills `x`. With
+# two ranks and x = [1, 2, 3, 4] they are [1, 2] and [3, 4].
 
 everyone()
 if rank == 0:
@@ -517,31 +516,24 @@ all_gather_single, reduce_scatter_single = (  # newer names, older ones
 )
 
 
-def wait(*handles):
-    for handle in handles:
-        handle.wait()
-
-
 def numbers(dtype):
-    """Positive numbers, always the same on this rank."""
+    """Return x, y, part and parts: always the same on this rank, and positive."""
     generator = torch.Generator().manual_seed(rank)
     size = 64 * world_size
-    x = 1 + torch.rand(size, generator=generator, dtype=torch.float64)
-    x = (x if dtype.is_floating_point else 3 * x).to(dtype)
+    x = 1 + 3 * torch.rand(size, generator=generator, dtype=torch.float64)
+    x = x.to(dtype)
     parts = list(x.chunk(world_size))
-    part = parts[rank].clone()
-    # x, y, part, parts: these only the root has
-    return x, x.clone(), part, parts if rank == 0 else None
+    return {"x": x, "y": x.clone(), "part": parts[rank].clone(),
+            "parts": parts if rank == 0 else None}
 
 
-plt.switch_backend("Agg")  # figures go to files
-plt.rcParams.update(STYLE)
+def pairs(text):
+    """Return {name: (PyTorch's call, MPI's)}, of lines of text."""
+    lines = [line for line in text.splitlines() if line]
+    named = [line.split(":", 1) for line in lines[::2]]
+    return {name: (call.strip(), twin.strip())
+            for (name, call), twin in zip(named, lines[1::2])}
 
-everyone()
-left, right = (rank - 1) % world_size, (rank + 1) % world_size
-teams = [dist.new_group(range(k, world_size, 2)) for k in (0, 1)]
-team, team_comm = teams[rank % 2], comm.Split(rank % 2)  # every other rank
-x, y, part, parts = numbers(torch.float32)
 
 # From ranklab.taught.messages:
 
@@ -559,81 +551,72 @@ def sendrecv(outgoing, dst, incoming, src):
     handle.wait()
 
 
+everyone()
+left, right = (rank - 1) % world_size, (rank + 1) % world_size
+teams = [dist.new_group(range(k, world_size, 2)) for k in (0, 1)]
+team, team_comm = teams[rank % 2], comm.Split(rank % 2)  # every other rank
+known = {
+    "dist": dist, "comm": comm, "left": left, "right": right, "team": team,
+    "team_comm": team_comm, "sendrecv": sendrecv,
+    "all_gather_single": all_gather_single,
+    "reduce_scatter_single": reduce_scatter_single,
+}
+
 # PyTorch sends and receives with the tag 0, unless told otherwise. mpi4py sends with 0,
 # too, but without `tag=` it receives any. First, chapter 6:
 
 everyone()
-messages = {  # name: PyTorch's call, MPI's twin, who calls it
-    "send": (lambda: dist.send(x, 1), lambda: comm.Send(x, 1), 0),
-    "receive": (
-        lambda: dist.recv(y, 0), lambda: comm.Recv(y, 0, tag=0), 1
-    ),
-    "send with a tag": (
-        lambda: dist.send(x, 1, tag=7), lambda: comm.Send(x, 1, tag=7), 0
-    ),
-    "receive from anyone": (
-        lambda: dist.recv(y, tag=7), lambda: comm.Recv(y, tag=7), 1
-    ),
-    "start now, wait later": (
-        lambda: wait(dist.isend(x, right), dist.irecv(y, left)),
-        lambda: MPI.Request.Waitall(
-            [comm.Isend(x, right), comm.Irecv(y, left, tag=0)]
-        ),
-        "all",
-    ),
-    "both at once": (
-        lambda: sendrecv(x, right, y, left),
-        lambda: comm.Sendrecv(x, right, 0, recvbuf=y, source=left, recvtag=0),
-        "all",
-    ),
-}
+messages = """
+send, on 0:            dist.send(x, 1)
+                       comm.Send(x, 1)
+receive, on 1:         dist.recv(y, 0)
+                       comm.Recv(y, 0, tag=0)
+with a tag, on 0:      dist.send(x, 1, tag=7)
+                       comm.Send(x, 1, tag=7)
+from anyone, on 1:     dist.recv(y, tag=7)
+                       comm.Recv(y, tag=7)
+start now, wait later: dist.isend(x, right), dist.irecv(y, left)
+                       comm.Isend(x, right), comm.Irecv(y, left, tag=0)
+both at once:          sendrecv(x, right, y, left)
+                       comm.Sendrecv(x, right, 0, y, left, 0)
+"""
 
 # Then chapter 7, the nine collectives. First the six that only move numbers, or wait:
 
 everyone()
-collectives = {
-    "broadcast": (lambda: dist.broadcast(x, 0), lambda: comm.Bcast(x, 0)),
-    "scatter": (
-        lambda: dist.scatter(part, parts, 0), lambda: comm.Scatter(x, part, 0)
-    ),
-    "gather": (
-        lambda: dist.gather(part, parts, 0), lambda: comm.Gather(part, x, 0)
-    ),
-    "all-gather": (
-        lambda: all_gather_single(x, part), lambda: comm.Allgather(part, x)
-    ),
-    "all-to-all": (
-        lambda: dist.all_to_all_single(y, x), lambda: comm.Alltoall(x, y)
-    ),
-    "barrier": (lambda: dist.barrier(), lambda: comm.Barrier()),
-}
+collectives = """
+broadcast:             dist.broadcast(x, 0)
+                       comm.Bcast(x, 0)
+scatter:               dist.scatter(part, parts, 0)
+                       comm.Scatter(x, part, 0)
+gather:                dist.gather(part, parts, 0)
+                       comm.Gather(part, x, 0)
+all-gather:            all_gather_single(x, part)
+                       comm.Allgather(part, x)
+all-to-all:            dist.all_to_all_single(y, x)
+                       comm.Alltoall(x, y)
+barrier:               dist.barrier()
+                       comm.Barrier()
+"""
 
-# The other three add, multiply or compare, and take an operation, `op`; the last two
-# rows are all-reduce again. PyTorch overwrites `y`. In MPI, what goes in and what comes
-# out are two arguments; whoever wants to overwrite says `comm.Allreduce(MPI.IN_PLACE,
-# x)`.
+# The other three add, multiply or compare, and take an operation: `op` is
+# `dist.ReduceOp.SUM` for the one and `MPI.SUM` for the other, say. The last two rows
+# are all-reduce again. PyTorch overwrites `y`. In MPI, what goes in and what comes out
+# are two arguments; whoever wants to overwrite says `comm.Allreduce(MPI.IN_PLACE, x)`.
 
 everyone()
-reductions = {
-    "reduce": (
-        lambda: dist.reduce(y, 0, op), lambda: comm.Reduce(x, y, op, 0)
-    ),
-    "reduce-scatter": (
-        lambda: reduce_scatter_single(part, x, op),
-        lambda: comm.Reduce_scatter_block(x, part, op),
-    ),
-    "all-reduce": (
-        lambda: dist.all_reduce(y, op), lambda: comm.Allreduce(x, y, op)
-    ),
-    "all-reduce, a handle": (
-        lambda: dist.all_reduce(y, op, async_op=True).wait(),
-        lambda: comm.Iallreduce(x, y, op).Wait(),
-    ),
-    "all-reduce, in a group": (
-        lambda: dist.all_reduce(y, op, team),
-        lambda: team_comm.Allreduce(x, y, op),
-    ),
-}
+reductions = """
+reduce:                dist.reduce(y, 0, op)
+                       comm.Reduce(x, y, op, 0)
+reduce-scatter:        reduce_scatter_single(part, x, op)
+                       comm.Reduce_scatter_block(x, part, op)
+all-reduce:            dist.all_reduce(y, op)
+                       comm.Allreduce(x, y, op)
+all-reduce, a handle:  dist.all_reduce(y, op, async_op=True).wait()
+                       comm.Iallreduce(x, y, op).Wait()
+all-reduce, in a team: dist.all_reduce(y, op, team)
+                       team_comm.Allreduce(x, y, op)
+"""
 
 # What there was to see: MPI names first what is sent and then what is filled, in every
 # call that has both. PyTorch has no such order: `gather` names the sent one first, its
@@ -658,16 +641,20 @@ def units(a, b):
     return int((a.long() - b.long()).abs().max())
 
 
-def apart(call, twin, dtype=torch.float32, ops=(dist.ReduceOp.SUM, MPI.SUM)):
+def apart(pair, dtype=torch.float32, ops=(dist.ReduceOp.SUM, MPI.SUM)):
     """Run a call and its twin; return how many units apart the results are."""
-    global x, y, part, parts, op
     results = []
-    for run, op in zip((call, twin), ops):
-        x, y, part, parts = numbers(dtype)
-        run()
-        results.append((x, y, part))
+    for call, op in zip(pair, ops):
+        given = numbers(dtype)
+        begun = eval(call, known | given | {"op": op})
+        for handle in begun if isinstance(begun, tuple) else ():
+            getattr(handle, "Wait", handle.wait)()
+        results.append([given[name] for name in ("x", "y", "part")])
     return max(map(units, *results))
 
+
+plt.switch_backend("Agg")  # figures go to files
+plt.rcParams.update(STYLE)
 
 everyone()
 R = dist.ReduceOp
@@ -679,56 +666,48 @@ kinds = {
     "float16": [torch.float16], "float32": [torch.float32],
     "float64": [torch.float64],
 }
-differ, extremes = {}, {}
-for name, (call, twin, who) in messages.items():
-    takes_part = who in ("all", rank)
-    differ[name, "float32"] = apart(call, twin) if takes_part else 0
-for name, pair in (collectives | reductions).items():
+differ = {}
+for name, pair in pairs(messages).items():
+    here = name.partition(", on ")[2] in ("", str(rank))
+    differ[name, "float32"] = apart(pair) if here else 0
+for name, pair in pairs(collectives + reductions).items():
     for kind, types in kinds.items():
-        ops = numeric if name in reductions else sums
-        if name in reductions and kind == "integers":
+        ops = numeric if name in pairs(reductions) else sums
+        if ops is numeric and kind == "integers":
             ops = numeric + bitwise
-        found = [max(apart(*pair, of, op) for of in types) for op in ops]
-        differ[name, kind] = max(found)
-        extremes[name, kind] = max(found[2:4], default=0)  # of MIN and MAX
+        found = [max(apart(pair, of, op) for of in types) for op in ops]
+        differ[name, kind] = max(found[:2])
+        differ[name, kind + ": min, max"] = max(found[2:], default=0)
 
 differ_by_rank = to_rank_0(differ)
-kinds_by_rank = to_rank_0(kinds)
 if rank == 0:
     play("kernel")
-    differ, kinds = differ_by_rank, list(kinds_by_rank[0])
+    differ = differ_by_rank
 
-    def worst(name, kind, found=differ):
-        """The most units on any rank; of a reduce, only the root's is promised."""
-        of_ranks = found[:1] if name == "reduce" else found
-        return max(of_rank[name, kind] for of_rank in of_ranks)
 
-    print(f"units apart{'':12}", *(f"{kind:>9}" for kind in kinds))
-    names = dict.fromkeys(name for name, _ in differ[0])
-    off = [name for name in names
-           if any(worst(name, k) for k in kinds if (name, k) in differ[0])]
-    for name in off:
-        print(f"{name:23}", *(f"{worst(name, kind):>9}" for kind in kinds))
-    print(f"the other {len(names) - len(off)} calls: 0 everywhere")
+def worst(key):
+    """The most units on any rank; of a reduce, only the root's is promised."""
+    of_ranks = differ[:1] if key[0] == "reduce" else differ
+    return max(of_rank[key] for of_rank in of_ranks)
+
 
 if rank == 0:
-    for name, kind in differ[0]:
-        rounds = "reduce" in name and kind != "integers"
-        assert worst(name, kind) <= 2 * (n - 1) * rounds, (name, kind)
+    apart_by = {key: worst(key) for key in differ[0]}
+    for (name, kind), count in apart_by.items():
+        if count:
+            print(f"{name:22} {kind:8} {count} units apart")
 
-play("ranks")
-extremes_by_rank = to_rank_0(extremes)
 if rank == 0:
-    play("kernel")
-    extremes = extremes_by_rank
-    assert not any(worst(*key, extremes) for key in extremes[0])
-    assert n > 4 or worst("all-reduce, in a group", "float32") == 0
-    result("most_units", max(worst(*key) for key in differ[0]), varies=True)
+    for (name, kind), count in apart_by.items():
+        rounds = "reduce" in name and kind in ("float16", "float32", "float64")
+        assert count <= 2 * (n - 1) * rounds, (name, kind)
+    assert n > 4 or apart_by["all-reduce, in a team", "float32"] == 0
+    result("most_units", max(apart_by.values()), varies=True)
     result("unit_limit", 2 * (n - 1))
 
 # Whatever only moves numbers is equal, and so are minimum and maximum, and every
 # reduction of integers, to the bit. Sums and products of floats are at most
-# (most_units) units apart. In the groups of two they are equal, as they must be: a + b
+# (most_units) units apart. In the teams of two they are equal, as they must be: a + b
 # is b + a, to the bit. With more ranks the libraries add in other orders, as the ways
 # of chapter 8 did. All our numbers are positive, and each of a library's n − 1
 # roundings shifts the result by at most one unit: the two are at most 2(n − 1) =
@@ -985,13 +964,31 @@ if rank == 0:
 # | rank 1 sends its own to rank 0, which does not receive | leaves eagerly | waits for its receiver |
 # | rank 0 hands out its own, and rank 1 receives | all have rank 0's | rank 1 does not get there |
 #
-# It looks right when it is small, and nothing promises it: all must name one root, says
-# the standard [mpi]. MPICH does not check that; MUST [must] is a tool that does. Where
-# no rank waits, `where()` cannot see it either.
+# Predict: It looks right when it is small. What does the next broadcast bring, in which
+# all name rank 1, who has 11?
+
+everyone()
+play("ranks")
+x = np.full(3, 10.0 + rank)
+show(aside.Bcast(x, root=1), rank)
+
+x_by_rank = to_rank_0(x)
+if rank == 0:
+    play("kernel")
+    got = [x.tolist() for x in x_by_rank]
+    print(*got, sep="\n")
+
+if rank == 0:
+    assert got == [[1.0] * 3] * n or not mpich.startswith("5.0.")
+
+# The numbers of the time before. They were still on their way to rank 0, which took
+# them for these, and handed them out, to rank 1 as well. One wrong call spoils the next
+# right one. All must name one root, says the standard [mpi]. MPICH does not check that;
+# MUST [must] is a tool that does. Where no rank waits, `where()` cannot see it either.
 #
-# `Dup` made a communicator of the same ranks, whose messages never meet those of
-# another. Libraries that use MPI duplicate their caller's communicator for the same
-# reason.
+# That is why we did it in `aside`: `Dup` makes a communicator of the same ranks, whose
+# messages never meet those of another. Libraries that use MPI duplicate their caller's
+# communicator for the same reason.
 
 # --- One rank pickles, the others do not ----------------------------------------------
 
@@ -1170,8 +1167,8 @@ send = receive = lambda other: time.sleep(0.2 if rank == 1 else 5)
 """
 
 # Predict: Rank 1 is killed while rank 0 waits for it, or sleeps. `mpiexec` starts the
-# program over MPI, and the one without messages; the one over Gloo has no launcher.
-# Where does rank 0 live on?
+# program over MPI, and the one without messages; the one over Gloo forks its rank 1
+# itself, without a launcher. Where does rank 0 live on?
 
 if rank == 0:
     ends = {}
@@ -1192,7 +1189,7 @@ if rank == 0:
 #
 # | fault | what became of it here | what helps |
 # | --- | --- | --- |
-# | roots differ | a result that looks right, or a hang | one variable for the root, the same on all |
+# | roots differ | a result that looks right, then old numbers; or a hang | one variable for the root, the same on all |
 # | `allreduce` and `Allreduce` | a hang; an abort where it is the first call for objects | `where()`; one kind of call in one place |
 # | `bcast` and `Bcast`, `send` and `Recv` | wrong numbers, in silence | all ranks run the same line, with the same letter |
 # | both send first | a hang, for large messages only | `Ssend` in tests, `Sendrecv` |
@@ -1364,7 +1361,7 @@ if rank == 0:
     ax.text(1.4 * sizes[0], (low * high) ** 0.5, va="center", fontsize=9,
             s=f"this sleep costs ×{high / low:.0f}")
     ax.axvline(eager, color="C7", linestyle=":")
-    for side, text in ("right", "MPI: eager  "), ("left", "  MPI: waits for Recv"):
+    for side, text in ("right", f"MPI: eager to {eager} B  "), ("left", "  MPI: waits for Recv"):
         ax.text(eager, 0.96, text, ha=side, va="top", fontsize=9,
                 transform=ax.get_xaxis_transform())
     ax.set(xlabel="size", xlim=(sizes[0] / 2, 2 * sizes[-1]),
@@ -1410,7 +1407,7 @@ if rank == 0:
 # and look again:
 
 if rank == 0:
-    in_time = "import ctypes; ctypes.CDLL(None).prctl(29, 1)\n"  # at most 1 ns late
+    in_time = "import ctypes; ctypes.CDLL(None).prctl(29, 1)\n"  # a slack of 1 ns
     punctual = last_line((in_time if sys.platform == "linux" else "") + speed)
 
 if rank == 0:
@@ -1684,7 +1681,6 @@ for _ in range(3):
         own = [last_line(all_reduces, n=n, sleeps=s) for s in "10"]  # sleeps, spins
         turns.append([*others, *own])
 
-play("ranks")
 names_by_rank = to_rank_0(names)
 if rank == 0:
     play("kernel")
@@ -1708,7 +1704,7 @@ if rank == 0:
     axes[0].xaxis.set_major_formatter("{x:g}")
     axes[1].set_xlim(0, None)
     axes[0].set_yticks(range(len(rows)), [name for name, _ in rows.values()])
-    fig.suptitle("dot: the median of three turns; bar: from the least to the most",
+    fig.suptitle("dot: median of three turns, hollow: our ring; bar: their range",
                  fontsize=10)
     save_figures()
 
@@ -1720,6 +1716,12 @@ if rank == 0:
         for how, way in (("sleeping", "MPI, sleeps"), ("spinning", "MPI, spins")):
             over_gloo = median[way][i] / median["Gloo"][i]
             result(f"{how}_{size}", over_gloo, varies=True)
+    for name, way, rounds, latency in (
+            ("gloo", "Gloo", 2 * (n - 1), by_gloo[0]),
+            ("mpi", "MPI, sleeps", np.log2(n), sleeping["messages"][0])):
+        result(f"{name}_predicted", 1e3 * rounds * latency, varies=True)
+        result(f"{name}_measured", 1e3 * median[way][0], varies=True)
+    result("whole_ms", 1e3 * median["MPI, sleeps"][1], varies=True)
     best = every[min(median, key=lambda way: median[way][1])][:, 1]
     near = sum(min(each[:, 1]) <= max(best) for each in every.values()) - 1
     result("near", near, varies=True)
@@ -1736,16 +1738,17 @@ if rank == 0:
 # bytes and (sleeping_4_mb) for 4 MB, and MPI that spins (spinning_4_bytes) and
 # (spinning_4_mb).
 #
-# For 4 bytes latency decides, and two things make it. The first is how a rank waits:
-# nothing else is different in the two runs of MPI. These ranks only wait for each
-# other, and a spinning one offers its core to the next. So spinning may win even with
-# more ranks than cores, if nothing else computes. The second is how many messages a
-# rank waits for, one after the other. Gloo's all-reduce is a ring [gloo], of 2(n − 1) =
-# 6 rounds; doubling, MPICH's classic way for small tensors, takes log₂ n = 2
-# [thakur2005], though on one host it may choose another. Our ring takes 6 rounds, too,
-# each with Python in it: for 4 bytes both rings lose to their library's own, though
-# MPI's own ran in fresh processes. Shared memory sends no messages, but its ranks meet
-# twice at a barrier written in Python.
+# For 4 bytes latency decides: how many messages follow one another, and what each
+# costs. Gloo's all-reduce is a ring [gloo], of 2(n − 1) = 6 rounds. Doubling, MPICH's
+# classic way for small tensors, takes log₂ n = 2 [thakur2005], though on one host it
+# may choose another. With the latencies of the ping-pong that makes (gloo_predicted) ms
+# for Gloo and (mpi_predicted) for MPI that sleeps; measured are (gloo_measured) and
+# (mpi_measured), by four ranks on (cores) cores. MPI that spins differs only in how a
+# rank waits. These ranks only wait for each other, and a spinning one offers its core
+# to the next. So spinning may win even with more ranks than cores, if nothing else
+# computes. Our ring takes 6 rounds, too, each with Python in it: for 4 bytes both rings
+# lose to their library's own, though MPI's own ran in fresh processes. Shared memory
+# sends no messages, but its ranks meet twice at a barrier written in Python.
 #
 # For 4 MB the same lines of Python took (rings) of the time when they ran over MPI and
 # not over Gloo. Measure on your own machine before you choose.
@@ -1782,11 +1785,11 @@ if rank == 0:
         assert np.median(late["Gloo"]) < min(late["MPI"])
     save_figures()
 
-# Over Gloo (late_Gloo) ms, over MPI (late_MPI), the medians of three tries: with MPI
-# nearly all of the all-reduce was still to do. Gloo has threads of its own, which go on
-# while a rank is elsewhere, if a core is free for them. MPI may go on only inside its
-# calls [mpi]. The next chapters hide communication behind computation; over MPI that
-# needs a call of it, now and then, or a thread that makes them: MPICH's, by
+# Over Gloo (late_Gloo) ms, over MPI (late_MPI), the medians of three tries; a whole
+# all-reduce by MPI that sleeps took (whole_ms) above. Gloo has threads of its own,
+# which go on while a rank is elsewhere, if a core is free for them. MPI may go on only
+# inside its calls [mpi]. The next chapters hide communication behind computation; over
+# MPI that needs a call of it, now and then, or a thread that makes them: MPICH's, by
 # `MPIR_CVAR_ASYNC_PROGRESS=1`, spins, too.
 
 # --- Extra: Ranks that spin, on busy cores --------------------------------------------
@@ -1862,7 +1865,7 @@ if rank == 0:
 # | ranks with GPUs | `torch.distributed` over NCCL | it works in PyTorch's streams; MPI must be built for GPUs, and waits outside of them |
 # | sums of bfloat16 | `torch.distributed` | mpi4py's name for it is a null type here |
 # | an error in place of a hang | `torch.distributed` | its timeout is on by default |
-# | small latency, nothing else on its cores | MPI that spins | (spinning_us) µs against (gloo_us) within this host |
+# | small latency, nothing else on its cores | MPI that spins | (gloo_over_spinning) times as fast as Gloo, for 4 bytes within this host |
 # | cores on which others compute | Gloo, or MPI that sleeps | who waits leaves the core to them |
 # | prefix sums, columns, `Put` | mpi4py | `torch.distributed` has none of them on the CPU |
 # | to start on a cluster | what its manual says | ranks of `mpiexec` get a group of PyTorch by one `bcast` |

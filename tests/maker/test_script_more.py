@@ -233,6 +233,7 @@ def test_functions_for_the_ranks_may_ask():
     assert "to_rank_0(f())" in body(DIST, f"%%px\n{DIST}", f, "xs = ranks.run(f)")
     assert "is_available" in body(DIST, "y = dist.is_available()\nz = dist.ReduceOp.SUM")
     assert "dir(y)" in body("y = 1", "z = dir(y)")
+    assert "eval('y', " in body("y = 1", "z = eval('y', {'y': y})")
 
 
 # ---- random numbers ----------------------------------------------------------------------

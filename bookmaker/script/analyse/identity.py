@@ -13,6 +13,7 @@ _PROCESS = {"os.getpid", "os.getppid", "multiprocessing.current_process"}
 _ASKS = {"is_initialized", "get_rank", "get_world_size", "get_backend", "is_torchelastic_launched"}
 _OF_RANKS = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 _NAMESPACES = {"globals", "exec", "eval"}
+_EVALUATED = {"exec", "eval"}
 _NAMESPACES_HERE = {"locals", "vars", "dir"}  # without an argument, outside of functions
 
 
@@ -38,7 +39,8 @@ def _check_namespaces(cell: Cell, node: ast.stmt) -> None:
         match inner:
             case ast.Call(func=ast.Name(id=name), args=arguments):
                 here = name in _NAMESPACES_HERE and not arguments and id(inner) not in inside
-                if name in _NAMESPACES or here:
+                told = name in _EVALUATED and len(arguments) > 1  # which names there are
+                if name in _NAMESPACES and not told or here:
                     raise cell.refuse(
                         f"`{name}()` sees the names of its process, and rank 0 of a script has "
                         "those of the kernel and of the ranks. Write the names themselves, or tag "
