@@ -1733,10 +1733,10 @@ if rank == 0:
     save_figures()
 
 # On (cores) cores, the lowest median was that of (fastest_4_bytes) for 4 bytes and of
-# (fastest_4_mb) for 4 MB. For 4 MB the bars of (near) others overlap that one's: the
-# order is not settled. MPI that sleeps took (sleeping_4_bytes) of Gloo's time for 4
-# bytes and (sleeping_4_mb) for 4 MB, and MPI that spins (spinning_4_bytes) and
-# (spinning_4_mb).
+# (fastest_4_mb) for 4 MB. For 4 MB, (near) of the other bars overlap with that one's:
+# among these the order is not settled. MPI that sleeps took (sleeping_4_bytes) of
+# Gloo's time for 4 bytes and (sleeping_4_mb) for 4 MB, and MPI that spins
+# (spinning_4_bytes) and (spinning_4_mb).
 #
 # For 4 bytes latency decides: how many messages follow one another, and what each
 # costs. Gloo's all-reduce is a ring [gloo], of 2(n − 1) = 6 rounds. Doubling, MPICH's

@@ -40,7 +40,7 @@ def _check_namespaces(cell: Cell, node: ast.stmt) -> None:
             case ast.Call(func=ast.Name(id=name), args=arguments):
                 here = name in _NAMESPACES_HERE and not arguments and id(inner) not in inside
                 told = name in _EVALUATED and len(arguments) > 1  # which names there are
-                if name in _NAMESPACES and not told or here:
+                if (name in _NAMESPACES and not told) or here:
                     raise cell.refuse(
                         f"`{name}()` sees the names of its process, and rank 0 of a script has "
                         "those of the kernel and of the ranks. Write the names themselves, or tag "
