@@ -431,9 +431,9 @@ if rank == 0:
     result("mpich", mpich, varies=True)
 
 # It is chapter 7's picture, whose labels name the rank that a number came from, and a
-# rank has the same number in both libraries. The implementation of MPI is MPICH here
-# [mpich], and mpi4py [dalcin2021] makes it a Python library. It takes NumPy's arrays
-# and PyTorch's CPU tensors.
+# rank has the same number in both libraries, as whoever forms the group gives it MPI's.
+# The implementation of MPI is MPICH here [mpich], and mpi4py [dalcin2021] makes it a
+# Python library. It takes NumPy's arrays and PyTorch's CPU tensors.
 #
 # How do ranks that MPI has started get a group of PyTorch? Its members need an address
 # that all of them know. In chapter 5 they were told by their environment. Ranks that
@@ -449,8 +449,8 @@ if rank == 0:
 # ```
 #
 # The ranks of this notebook have a default group already, which the lab has made. So
-# here they make a second one by its class, whose calls take lists of tensors, and the
-# address is the path of a file:
+# here they make a second one, by the class of Gloo's groups. Its calls take lists of
+# tensors. The address is the path of a file:
 
 everyone()
 play("ranks")
@@ -488,12 +488,13 @@ if rank == 0:
 # | `dist.ReduceOp.PRODUCT` | `MPI.PROD` |
 # | `timeout=`, 30 minutes for Gloo | none in the standard: it waits for ever |
 #
-# `Split` gives every rank a communicator of those that named the same color, 0 or more;
-# who names `MPI.UNDEFINED` gets none. Its ranks are numbered from 0 again, and `root=`,
-# `dest=` and `source=` mean these numbers. In PyTorch `src=` and `dst=` are numbers in
-# the default group, whatever `group=` says; `group_src=` and `group_dst=` take the
-# group's own [pytorchdistributed]. What a handle stands for goes on while its rank is
-# elsewhere, and a request may not: see Who goes on while a rank is elsewhere?
+# All ranks call `Split`, and all call `new_group`. `Split` gives each rank a
+# communicator of those that named the same color, 0 or more; a rank that names
+# `MPI.UNDEFINED` gets none. Its ranks are numbered from 0 again, and `root=`, `dest=`
+# and `source=` mean these numbers. In PyTorch `src=` and `dst=` are numbers in the
+# default group, whatever `group=` says; `group_src=` and `group_dst=` take the group's
+# own [pytorchdistributed]. Gloo goes on in the background before you wait, and MPI need
+# not: see Who goes on while a rank is elsewhere?
 #
 # Then the calls. Skim the next three cells, and come back when you translate a program.
 # Each row has a name and PyTorch's call, and below it MPI's twin. Look for two things:
@@ -795,8 +796,8 @@ if rank == 0:
 
 # mpi4py has most calls that carry something twice. With a capital letter, the call
 # takes a buffer and fills one. In lower case, it takes any object, pickles it, and
-# returns one. A buffer is to be contiguous: a transposed tensor goes in memory order,
-# without an error.
+# returns one. Give it contiguous tensors: a column raises an error, and a transposed
+# matrix goes in memory order, without one.
 #
 # Predict: What is in `x` after `comm.allreduce(x)`? And how much longer than a buffer
 # does a broadcast of 100,000 numbers take, pickled as array, as tensor, as list?
@@ -936,7 +937,8 @@ def mpiexec(program, *options, n=2, seconds=20, sleeps="1"):
 
 
 # And with more numbers? That is for a program that can be ended. `mpiexec` runs one on
-# two ranks, and returns what it printed, and its exit code or "stuck":
+# two ranks, and returns what it printed, and its exit code or "stuck"; `last_line`,
+# below, what it printed last:
 
 if rank == 0:
     roots = """
@@ -981,10 +983,11 @@ if rank == 0:
 if rank == 0:
     assert got == [[1.0] * 3] * n or not mpich.startswith("5.0.")
 
-# The numbers of the time before. They were still on their way to rank 0, which took
-# them for these, and handed them out, to rank 1 as well. One wrong call spoils the next
-# right one. All must name one root, says the standard [mpi]. MPICH does not check that;
-# MUST [must] is a tool that does. Where no rank waits, `where()` cannot see it either.
+# The numbers of the time before. They were still waiting at rank 0, which now took them
+# for the new ones, and handed them out, to rank 1 as well. Rank 1's 11 waits there for
+# the broadcast after that. One wrong call spoils the next right one. All must name one
+# root, says the standard [mpi]. MPICH does not check that; MUST [must] is a tool that
+# does. Where no rank waits, `where()` cannot see it either.
 #
 # That is why we did it in `aside`: `Dup` makes a communicator of the same ranks, whose
 # messages never meet those of another. Libraries that use MPI duplicate their caller's
@@ -1028,7 +1031,8 @@ if rank == 0:
 # `allreduce` and `Allreduce` hang, as the next cells show on `pair`, a communicator of
 # ranks 0 and 1. Only the missing call or `ranks.restart()` frees a rank that is stuck
 # in MPI; `ranks.reset()` does not. So that we need no restart, a second thread of each
-# rank makes the missing call two seconds later.
+# rank makes the missing call two seconds later. Here MPI allows it: mpi4py has started
+# it with `MPI_THREAD_MULTIPLE`, and no communicator has two calls at a time.
 
 
 def later(call, *given, seconds=2):
@@ -1055,8 +1059,8 @@ assert MPI.Query_thread() == MPI.THREAD_MULTIPLE
 # messages that mpi4py sends in a communicator of its own, unlike those of `bcast` and
 # `send` [mpi4pypickle]. So neither rank ever hears of the other. All ranks make that
 # communicator together in their first such call; for `pair` we had done it beforehand.
-# Without that, making it meets the other rank's `Allreduce`, and a rank aborts:
-# "Message truncated".
+# Without that, rank 0's part in making it meets rank 1's `Allreduce`, and a rank
+# aborts: "Message truncated".
 
 everyone()
 show(pair.Barrier(), rank)
@@ -1240,8 +1244,10 @@ if comm.rank == 1:
 # A rank that waits in MPICH looks again and again whether something has come: it spins.
 # After each look it offers its core to others. With the variable
 # `MPIR_CVAR_ENABLE_HEAVY_YIELD=1` it sleeps for a moment between two looks. The lab
-# sets it, as the ranks of a notebook often have to share cores. The program runs both
-# ways.
+# sets it, as the ranks of a notebook often have to share cores. How long is that
+# moment? Linux may wake a sleeper up to 50 µs late, unless it is told otherwise
+# [timerslack]. So the program runs in three ways: the ranks spin, they sleep, and they
+# sleep and are woken in time.
 #
 # Chapter 6 said that MPI sends small messages eagerly, and waits with large ones for
 # the receiver. A folded cell looks for the border.
@@ -1284,6 +1290,8 @@ everyone()
 if rank == 0:
     play("kernel")
     spinning, sleeping = (last_line(speed, sleeps=s) for s in "01")
+    in_time = "import ctypes; ctypes.CDLL(None).prctl(29, 1)\n"  # a slack of 1 ns
+    punctual = last_line((in_time if sys.platform == "linux" else "") + speed)
 
 # From ranklab.taught.messages:
 
@@ -1344,9 +1352,11 @@ if rank == 0:
 gloo_messages_by_rank = to_rank_0(gloo_messages)
 if rank == 0:
     by_gloo = gloo_messages_by_rank[0]
-    times = 1e6 * np.array([by_gloo, sleeping["messages"], spinning["messages"]])
+    runs = sleeping, spinning, punctual
+    times = 1e6 * np.array([by_gloo, *(run["messages"] for run in runs)])
     fig, ax = plt.subplots(num="gloo-mpi")
-    styles = ("C0o-", "Gloo", 1.4), ("C1s-", "MPI, sleeps", 0.6), ("C2v-", "MPI, spins", 1.7)
+    styles = (("C0o-", "Gloo", 1.4), ("C1s-", "MPI, sleeps", 0.6),
+              ("C2v-", "MPI, spins", 1.7), ("C4d-", "MPI, woken in time", 0.6))
     for curve, (style, name, shift) in zip(times, styles):
         ax.loglog(sizes, curve, style, markersize=5, linewidth=1.2)
         ax.text(512, shift * max(curve[3:6]), name, color=style[:2], fontsize=9,
@@ -1354,11 +1364,11 @@ if rank == 0:
     marks = {4: "4 B", 1 << 12: "4 KB", 1 << 16: "64 KB", 1 << 22: "4 MB"}
     ax.set_xticks(list(marks), marks.values())
     ax.tick_params(axis="x", which="minor", bottom=False)
-    low, high = times[2, 0], times[1, 0]
+    high, low = times[1:3, 0]
     ax.annotate("", (sizes[0], high), (sizes[0], low),
                 zorder=1,
                 arrowprops={"arrowstyle": "<->", "shrinkA": 0, "shrinkB": 0})
-    ax.text(1.4 * sizes[0], (low * high) ** 0.5, va="center", fontsize=9,
+    ax.text(1.4 * sizes[0], (low * high**2) ** (1 / 3), va="center", fontsize=9,
             s=f"this sleep costs ×{high / low:.0f}")
     ax.axvline(eager, color="C7", linestyle=":")
     for side, text in ("right", f"MPI: eager to {eager} B  "), ("left", "  MPI: waits for Recv"):
@@ -1385,11 +1395,14 @@ if rank == 0:
     result("sleeping_costs", costs, varies=True)
     faster = by_gloo[0] / spinning["messages"][0]
     result("gloo_over_spinning", faster, varies=True)
+    result("punctual_us", 1e6 * punctual["messages"][0], varies=True)
     result("eager", eager, varies=True)
     if mpich and cores_are_free():
         assert 5 * min(spinning["messages"]) < min(sleeping["messages"])
         assert 5 * min(spinning["messages"]) < min(by_gloo)
         assert sleeping["processor"] < spinning["processor"]
+        if sys.platform == "linux":
+            assert 2 * min(punctual["messages"]) < min(sleeping["messages"])
     save_figures()
 
 # The latency is that of messages of up to 4 KB, the bandwidth that of 4 MB:
@@ -1400,24 +1413,11 @@ if rank == 0:
 # | MPI that sleeps | (sleeping_us) to (sleeping_most_us) µs | (sleeping_gb) GB/s |
 # | MPI that spins | (spinning_us) to (spinning_most_us) µs | (spinning_gb) GB/s |
 #
-# For 4 bytes MPI that spins is (gloo_over_spinning) times as fast as Gloo. The two runs
-# of MPI differ only in how a rank waits, and that makes a factor of (sleeping_costs).
-# Why is the sleep so long? Linux may wake a sleeper up to 50 µs late, unless it is told
-# otherwise [timerslack], and a message may meet more than one such sleep. So tell it,
-# and look again:
-
-if rank == 0:
-    in_time = "import ctypes; ctypes.CDLL(None).prctl(29, 1)\n"  # a slack of 1 ns
-    punctual = last_line((in_time if sys.platform == "linux" else "") + speed)
-
-if rank == 0:
-    result("punctual_us", 1e6 * punctual["messages"][0], varies=True)
-    if mpich and sys.platform == "linux" and cores_are_free():
-        assert min(punctual["messages"]) < min(sleeping["messages"]) / 2
-
-# Woken in time, MPI that sleeps takes (punctual_us) µs for 4 bytes: most of the sleep
-# was Linux's delay. A rank of Gloo sleeps until a message wakes it. That takes several
-# steps, and the times are uneven; we have not taken them apart.
+# For 4 bytes MPI that spins is (gloo_over_spinning) times as fast as Gloo here. The
+# runs of MPI differ only in how a rank waits, and that makes a factor of
+# (sleeping_costs). Woken in time, MPI that sleeps takes (punctual_us) µs for 4 bytes:
+# most of the sleep was Linux's delay. A rank of Gloo sleeps until a message wakes it.
+# We have not taken its time apart: part of it may be the notebook, in which Gloo ran.
 #
 # What does the spinning cost? While rank 1 waited for 0.3 seconds, it used
 # (spinning_processor) seconds of a core when it spun, and (sleeping_processor) when it
@@ -1721,6 +1721,7 @@ if rank == 0:
             ("mpi", "MPI, sleeps", np.log2(n), sleeping["messages"][0])):
         result(f"{name}_predicted", 1e3 * rounds * latency, varies=True)
         result(f"{name}_measured", 1e3 * median[way][0], varies=True)
+    result("gloo_ring", 1e3 * median["ring, Gloo"][0], varies=True)
     result("whole_ms", 1e3 * median["MPI, sleeps"][1], varies=True)
     best = every[min(median, key=lambda way: median[way][1])][:, 1]
     near = sum(min(each[:, 1]) <= max(best) for each in every.values()) - 1
@@ -1732,10 +1733,10 @@ if rank == 0:
         assert median["ring, MPI"][0] > median["MPI, sleeps"][0]
     save_figures()
 
-# On (cores) cores, the lowest median was that of (fastest_4_bytes) for 4 bytes and of
-# (fastest_4_mb) for 4 MB. For 4 MB, (near) of the other bars overlap with that one's:
-# among these the order is not settled. MPI that sleeps took (sleeping_4_bytes) of
-# Gloo's time for 4 bytes and (sleeping_4_mb) for 4 MB, and MPI that spins
+# On (cores) cores the lowest median is that of (fastest_4_bytes) for 4 bytes, and of
+# (fastest_4_mb) for 4 MB, where the bars of (near) of the other five overlap with its
+# own. Bars that overlap leave the order open. MPI that sleeps took (sleeping_4_bytes)
+# of Gloo's time for 4 bytes and (sleeping_4_mb) for 4 MB, and MPI that spins
 # (spinning_4_bytes) and (spinning_4_mb).
 #
 # For 4 bytes latency decides: how many messages follow one another, and what each
@@ -1747,8 +1748,9 @@ if rank == 0:
 # rank waits. These ranks only wait for each other, and a spinning one offers its core
 # to the next. So spinning may win even with more ranks than cores, if nothing else
 # computes. Our ring takes 6 rounds, too, each with Python in it: for 4 bytes both rings
-# lose to their library's own, though MPI's own ran in fresh processes. Shared memory
-# sends no messages, but its ranks meet twice at a barrier written in Python.
+# lose to their library's own, though MPI's own ran in fresh processes. Why the one over
+# Gloo takes (gloo_ring) ms, we have not found out. Shared memory sends no messages, but
+# its ranks meet twice at a barrier written in Python.
 #
 # For 4 MB the same lines of Python took (rings) of the time when they ran over MPI and
 # not over Gloo. Measure on your own machine before you choose.
@@ -1787,10 +1789,10 @@ if rank == 0:
 
 # Over Gloo (late_Gloo) ms, over MPI (late_MPI), the medians of three tries; a whole
 # all-reduce by MPI that sleeps took (whole_ms) above. Gloo has threads of its own,
-# which go on while a rank is elsewhere, if a core is free for them. MPI may go on only
-# inside its calls [mpi]. The next chapters hide communication behind computation; over
-# MPI that needs a call of it, now and then, or a thread that makes them: MPICH's, by
-# `MPIR_CVAR_ASYNC_PROGRESS=1`, spins, too.
+# which go on while a rank is elsewhere, if a core is free for them. MPI need not go on
+# outside of its calls [mpi]. The next chapters hide communication behind computation;
+# over MPI that needs a call of it, now and then, or a thread that makes them: MPICH's,
+# by `MPIR_CVAR_ASYNC_PROGRESS=1`, spins, too.
 
 # --- Extra: Ranks that spin, on busy cores --------------------------------------------
 
