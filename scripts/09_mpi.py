@@ -518,7 +518,7 @@ all_gather_single, reduce_scatter_single = (  # newer names, older ones
 
 
 def numbers(dtype):
-    """Return x, y, part and parts: always the same on this rank, and positive."""
+    """Return x, y, part, parts: always the same on this rank, and positive."""
     generator = torch.Generator().manual_seed(rank)
     size = 64 * world_size
     x = 1 + 3 * torch.rand(size, generator=generator, dtype=torch.float64)
@@ -1371,7 +1371,8 @@ if rank == 0:
     ax.text(1.4 * sizes[0], (low * high**2) ** (1 / 3), va="center", fontsize=9,
             s=f"this sleep costs ×{high / low:.0f}")
     ax.axvline(eager, color="C7", linestyle=":")
-    for side, text in ("right", f"MPI: eager to {eager} B  "), ("left", "  MPI: waits for Recv"):
+    sides = {"right": f"MPI: eager to {eager} B  ", "left": "  waits for Recv"}
+    for side, text in sides.items():
         ax.text(eager, 0.96, text, ha=side, va="top", fontsize=9,
                 transform=ax.get_xaxis_transform())
     ax.set(xlabel="size", xlim=(sizes[0] / 2, 2 * sizes[-1]),
@@ -1692,7 +1693,8 @@ if rank == 0:
             "ring, MPI": ("our ring over MPI, sleeps", "C1"),
             "MPI, sleeps": ("MPI, sleeps", "C1"),
             "ring, Gloo": ("our ring over Gloo", "C0"), "Gloo": ("Gloo", "C0")}
-    fig, axes = plt.subplots(1, 2, num="all-reduces", figsize=(6.4, 3), sharey=True)
+    fig, axes = plt.subplots(1, 2, num="all-reduces", figsize=(6.4, 3),
+                             sharey=True)
     for i, (ax, size) in enumerate(zip(axes, ("4 bytes", "4 MB"))):
         for y, (way, (_, color)) in enumerate(rows.items()):
             turn = 1e3 * every[way][:, i]
