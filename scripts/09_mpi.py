@@ -1356,7 +1356,7 @@ if rank == 0:
     times = 1e6 * np.array([by_gloo, *(run["messages"] for run in runs)])
     fig, ax = plt.subplots(num="gloo-mpi")
     styles = (("C0o-", "Gloo", 1.4), ("C1s-", "MPI, sleeps", 0.6),
-              ("C2v-", "MPI, spins", 1.7), ("C4d-", "MPI, woken in time", 0.6))
+              ("C2v-", "MPI, spins", 1.7), ("C4d-", "MPI, woken in time", 1.6))
     for curve, (style, name, shift) in zip(times, styles):
         ax.loglog(sizes, curve, style, markersize=5, linewidth=1.2)
         ax.text(512, shift * max(curve[3:6]), name, color=style[:2], fontsize=9,
@@ -1368,7 +1368,7 @@ if rank == 0:
     ax.annotate("", (sizes[0], high), (sizes[0], low),
                 zorder=1,
                 arrowprops={"arrowstyle": "<->", "shrinkA": 0, "shrinkB": 0})
-    ax.text(1.4 * sizes[0], (low * high**2) ** (1 / 3), va="center", fontsize=9,
+    ax.text(1.4 * sizes[0], (low * high**3) ** 0.25, va="center", fontsize=9,
             s=f"this sleep costs ×{high / low:.0f}")
     ax.axvline(eager, color="C7", linestyle=":")
     sides = {"right": f"MPI: eager to {eager} B  ", "left": "  waits for Recv"}
