@@ -1369,7 +1369,7 @@ if rank == 0:
                 zorder=1,
                 arrowprops={"arrowstyle": "<->", "shrinkA": 0, "shrinkB": 0})
     ax.text(1.4 * sizes[0], (low * high**3) ** 0.25, va="center", fontsize=9,
-            s=f"this sleep costs ×{high / low:.0f}")
+            s=f"×{high / low:.0f}")
     ax.axvline(eager, color="C7", linestyle=":")
     sides = {"right": f"MPI: eager to {eager} B  ", "left": "  waits for Recv"}
     for side, text in sides.items():
