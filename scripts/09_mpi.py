@@ -1032,13 +1032,14 @@ if rank == 0:
 # ranks 0 and 1. Only the missing call or `ranks.restart()` frees a rank that is stuck
 # in MPI; `ranks.reset()` does not. So that we need no restart, a second thread of each
 # rank makes the missing call two seconds later. Here MPI allows it: mpi4py has started
-# it with `MPI_THREAD_MULTIPLE`, and no communicator has two calls at a time.
+# it with `MPI_THREAD_MULTIPLE`, and no communicator has two collectives at a time:
+# `allreduce` uses another one, as you will see. Messages may overlap.
 
 
 def later(call, *given, seconds=2):
     """Let a second thread make a call in a while: the missing one.
 
-    Needs MPI_THREAD_MULTIPLE; and each communicator has one call at a time.
+    Needs MPI_THREAD_MULTIPLE, and one collective a communicator at a time.
     """
     threading.Timer(seconds, call, given).start()
 
@@ -1869,7 +1870,7 @@ if rank == 0:
 # | ranks with GPUs | `torch.distributed` over NCCL | it works in PyTorch's streams; MPI must be built for GPUs, and waits outside of them |
 # | sums of bfloat16 | `torch.distributed` | mpi4py's name for it is a null type here |
 # | an error in place of a hang | `torch.distributed` | its timeout is on by default |
-# | small latency, nothing else on its cores | MPI that spins | (gloo_over_spinning) times as fast as Gloo, for 4 bytes within this host |
+# | small latency, nothing else on its cores | MPI that spins | (gloo_over_spinning) times as fast as Gloo in this notebook, for 4 bytes within this host |
 # | cores on which others compute | Gloo, or MPI that sleeps | who waits leaves the core to them |
 # | prefix sums, columns, `Put` | mpi4py | `torch.distributed` has none of them on the CPU |
 # | to start on a cluster | what its manual says | ranks of `mpiexec` get a group of PyTorch by one `bcast` |
