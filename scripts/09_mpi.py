@@ -1059,9 +1059,9 @@ assert MPI.Query_thread() == MPI.THREAD_MULTIPLE
 # Buffers go through MPI's own all-reduce. Objects that are to be reduced go through
 # messages that mpi4py sends in a communicator of its own, unlike those of `bcast` and
 # `send` [mpi4pypickle]. So neither rank ever hears of the other. All ranks make that
-# communicator together in their first such call; for `pair` we had done it beforehand.
-# Without that, rank 0's part in making it meets rank 1's `Allreduce`, and a rank
-# aborts: "Message truncated".
+# communicator together in their first reduction of objects; for `pair` we had done it
+# beforehand. Without that, rank 0's part in making it meets rank 1's `Allreduce`, and a
+# rank aborts: "Message truncated".
 
 everyone()
 show(pair.Barrier(), rank)
@@ -1195,7 +1195,7 @@ if rank == 0:
 # | fault | what became of it here | what helps |
 # | --- | --- | --- |
 # | roots differ | a result that looks right, then old numbers; or a hang | one variable for the root, the same on all |
-# | `allreduce` and `Allreduce` | a hang; an abort where it is the first call for objects | `where()`; one kind of call in one place |
+# | `allreduce` and `Allreduce` | a hang; an abort where it is the first reduction of objects | `where()`; one kind of call in one place |
 # | `bcast` and `Bcast`, `send` and `Recv` | wrong numbers, in silence | all ranks run the same line, with the same letter |
 # | both send first | a hang, for large messages only | `Ssend` in tests, `Sendrecv` |
 # | an exception | a hang | `-m mpi4py` |
