@@ -122,7 +122,7 @@ form_groups()
 
 
 playing = "kernel"
-APART = ["differ", "eager", "kind", "late", "library", "median", "name", "refused", "rounds", "sizes", "way", "y"]  # the kernel and the ranks have one each
+APART = ["differ", "eager", "kind", "library", "median", "name", "refused", "rounds", "sizes", "way", "y"]  # the kernel and the ranks have one each
 held_by = {"ranks": {}}
 
 
@@ -142,7 +142,7 @@ def play(part):
 # The cluster's manual says `mpiexec`. My code says `torch.distributed`. What is the
 # same in both, what is different, and which do I use for what?
 #
-# 30 minutes to read, 12 predictions · 30 seconds to run · stands on chapter 6, chapter
+# 30 minutes to read, 10 predictions · 30 seconds to run · stands on chapter 6, chapter
 # 7 and chapter 8
 #
 # MPI, the message-passing interface, is a standard of 1994 [mpi], with several
@@ -153,7 +153,7 @@ def play(part):
 # - say what only one of them has, and what each costs, a waiting rank included;
 # - recognize six faults, and say what becomes of each.
 #
-# In a hurry, stop before What a message costs.
+# In a hurry? The part before What a message costs stands alone.
 
 if rank == 0:
     n = world_size
@@ -166,9 +166,10 @@ def everyone():
 
 # --- Two libraries in one process -----------------------------------------------------
 
-# The ranks of this notebook belong to an MPI program, which `mpiexec` has started, the
-# launcher that comes with MPI. And they have a Gloo group, as in all chapters. Here is
-# chapter 7's all-gather, by MPI. A communicator is what PyTorch calls a process group.
+# The ranks of this notebook are one MPI program: `mpiexec`, the launcher that comes
+# with MPI, has started them. They have a Gloo group, too, as in all chapters. So each
+# rank can call both libraries. Here is chapter 7's all-gather, by MPI. A communicator
+# is what PyTorch calls a process group; `COMM_WORLD` has all ranks.
 
 everyone()
 if rank == 0:
@@ -177,7 +178,7 @@ if rank == 0:
 play("ranks")
 
 
-comm = MPI.COMM_WORLD  # all ranks: MPI's default group
+comm = MPI.COMM_WORLD
 before = torch.tensor([2.0**rank], dtype=torch.float64)
 after = torch.zeros(comm.size, dtype=torch.float64)
 comm.Allgather(before, after)
@@ -430,27 +431,15 @@ if rank == 0:
     mpich = library.split()[2] if "MPICH" in library else ""
     result("mpich", mpich, varies=True)
 
-# It is chapter 7's picture, whose labels name the rank that a number came from, and a
-# rank has the same number in both libraries, as whoever forms the group gives it MPI's.
-# The implementation of MPI is MPICH here [mpich], and mpi4py [dalcin2021] makes it a
-# Python library. It takes NumPy's arrays and PyTorch's CPU tensors.
+# It is chapter 7's picture. The labels name the rank that a number came from, and a
+# rank has the same number in both libraries, because the lab has numbered the Gloo
+# group as MPI did. MPI is MPICH here [mpich], and Python reaches it through mpi4py
+# [dalcin2021], which takes NumPy's arrays and PyTorch's CPU tensors.
 #
-# How do ranks that MPI has started get a group of PyTorch? Its members need an address
-# that all of them know. In chapter 5 they were told by their environment. Ranks that
-# can already talk tell each other: rank 0 makes up an address, and broadcasts it. This
-# chapter's script begins so:
-#
-# ```python
-# # host: the name of rank 0's; port: a free one there
-# address = (host, port) if comm.rank == 0 else None
-# host, port = comm.bcast(address)
-# dist.init_process_group("gloo", init_method=f"tcp://{host}:{port}",
-#                         rank=comm.rank, world_size=comm.size)
-# ```
-#
-# The ranks of this notebook have a default group already, which the lab has made. So
-# here they make a second one, by the class of Gloo's groups. Its calls take lists of
-# tensors. The address is the path of a file:
+# How does a group of PyTorch form among ranks that MPI has started? In chapter 5 their
+# environment told them an address at which to meet. Ranks that can already talk tell
+# each other: rank 0 makes up an address, and broadcasts it. Here it is the path of a
+# file:
 
 everyone()
 play("ranks")
@@ -461,7 +450,7 @@ store = dist.FileStore(path, comm.size)
 gloo = dist.ProcessGroupGloo(store, comm.rank, comm.size)
 
 x = torch.tensor([rank + 1.0])
-finished = gloo.allreduce([x]).wait()
+finished = gloo.allreduce([x]).wait()  # this class takes lists
 
 everyone()
 
@@ -471,8 +460,12 @@ if rank == 0:
     os.remove(path)
     os.rmdir(os.path.dirname(path))
 
-# NCCL asks for the same: rank 0 draws a unique id, and some other library, such as MPI,
-# has to bring it to the others [nccl].
+# The ranks of this notebook had a default group already, so this is a second one. Ranks
+# that have none make the default one of the same store:
+# `dist.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size)`.
+# On several hosts rank 0 broadcasts its host's name and a free port, in place of a
+# path; so does this chapter's script. NCCL works in the same way: rank 0 draws a unique
+# id, and another library, such as MPI, has to bring it to the other ranks [nccl].
 
 # --- Call for call --------------------------------------------------------------------
 
@@ -483,38 +476,65 @@ if rank == 0:
 # | `torchrun --nproc-per-node 4 x.py` | `mpiexec -n 4 python -m mpi4py x.py` |
 # | `dist.init_process_group(...)` | `from mpi4py import MPI` |
 # | `dist.get_rank()`, `dist.get_world_size()` | `comm.rank`, `comm.size` |
-# | process group, `dist.new_group(ranks)` | communicator, `comm.Split(color)` or `comm.Create(...)` |
+# | process group, `dist.new_group(ranks)` | communicator, `comm.Split(color)` |
 # | handle, `handle.wait()` | request, `request.Wait()` |
 # | `dist.ReduceOp.PRODUCT` | `MPI.PROD` |
 # | `timeout=`, 30 minutes for Gloo | none in the standard: it waits for ever |
 #
-# All ranks call `Split`, and all call `new_group`. `Split` gives each rank a
-# communicator of those that named the same color, 0 or more; a rank that names
-# `MPI.UNDEFINED` gets none. Its ranks are numbered from 0 again, and `root=`, `dest=`
-# and `source=` mean these numbers. In PyTorch `src=` and `dst=` are numbers in the
-# default group, whatever `group=` says; `group_src=` and `group_dst=` take the group's
-# own [pytorchdistributed]. Gloo goes on in the background before you wait, and MPI need
-# not: see Who goes on while a rank is elsewhere?
+# In `Split` each rank names a color, a number, and gets a communicator of all ranks
+# that named the same. Its ranks are numbered from 0 again, and `root=`, `dest=` and
+# `source=` mean these new numbers. In PyTorch `src=` and `dst=` stay numbers of the
+# default group, whatever `group=` says; `group_src=` and `group_dst=` are the group's
+# own [pytorchdistributed]. All ranks must call `Split`, and all must call `new_group`.
 #
-# Then the calls. Skim the next three cells, and come back when you translate a program.
-# Each row has a name and PyTorch's call, and below it MPI's twin. Look for two things:
-# which argument is filled, and whether the root is named. The calls are text, so that
-# we can run each on the same numbers, and compare. A name without `dist.` is chapter
-# 6's or 7's. The variables: `y` is a copy of `x`, `part` a copy of this rank's part of
-# it. `parts`, on the root only, are views of `x`: whoever fills `parts` fills `x`. With
-# two ranks and x = [1, 2, 3, 4] they are [1, 2] and [3, 4].
+# What has been started goes on in the background in Gloo, which has threads for it. MPI
+# need not go on outside of its calls [mpi]: it may do all the work in `Wait`.
+#
+# Then the calls. Each row below has a name and PyTorch's call, and under it MPI's twin.
+# Skim them now, and come back when you translate a program. Look for two things: which
+# argument is filled, and whether a root is named. A name without `dist.` is from
+# chapter 6 or 7. The calls are text, so that one cell can run each on the same numbers,
+# and compare. These are the numbers:
+#
+# | name | what it is |
+# | --- | --- |
+# | `x` | this rank's numbers |
+# | `y` | a copy of `x` |
+# | `part` | a copy of this rank's part of `x`: with two ranks, a half |
+# | `parts` | on the root, all parts of `x`: whoever fills them fills `x` |
 
 everyone()
 if rank == 0:
     print("\n## Call for call\n")
 
-all_gather_single, reduce_scatter_single = (  # newer names, older ones
-    getattr(dist, new, None) or getattr(dist, old)
-    for new, old in (
+left, right = (rank - 1) % world_size, (rank + 1) % world_size
+teams = [dist.new_group(range(k, world_size, 2)) for k in (0, 1)]
+team, team_comm = teams[rank % 2], comm.Split(rank % 2)  # every other rank
+
+# From ranklab.taught.messages:
+
+
+def sendrecv(outgoing, dst, incoming, src):
+    """Send `outgoing` to rank dst, and receive `incoming` from rank src.
+
+    Both at the same time. On return, `incoming` is filled and `outgoing` may
+    be changed. If every rank makes one such call, there is no circle, whoever
+    sends to whom, as long as every send has its receive. For Gloo and MPI;
+    NCCL wants both started as one group, by `dist.batch_isend_irecv`.
+    """
+    handle = dist.isend(outgoing, dst)
+    dist.recv(incoming, src)
+    handle.wait()
+
+
+everyone()
+
+known = {"dist": dist, "comm": comm, "left": left, "right": right, "team": team,
+         "team_comm": team_comm, "sendrecv": sendrecv}
+for new, old in (  # newer names of PyTorch, and older ones
         ("all_gather_single", "all_gather_into_tensor"),
-        ("reduce_scatter_single", "reduce_scatter_tensor"),
-    )
-)
+        ("reduce_scatter_single", "reduce_scatter_tensor")):
+    known[new] = getattr(dist, new, None) or getattr(dist, old)
 
 
 def numbers(dtype):
@@ -536,35 +556,8 @@ def pairs(text):
             for (name, call), twin in zip(named, lines[1::2])}
 
 
-# From ranklab.taught.messages:
-
-
-def sendrecv(outgoing, dst, incoming, src):
-    """Send `outgoing` to rank dst, and receive `incoming` from rank src.
-
-    Both at the same time. On return, `incoming` is filled and `outgoing` may
-    be changed. If every rank makes one such call, there is no circle, whoever
-    sends to whom, as long as every send has its receive. For Gloo and MPI;
-    NCCL wants both started as one group, by `dist.batch_isend_irecv`.
-    """
-    handle = dist.isend(outgoing, dst)
-    dist.recv(incoming, src)
-    handle.wait()
-
-
-everyone()
-left, right = (rank - 1) % world_size, (rank + 1) % world_size
-teams = [dist.new_group(range(k, world_size, 2)) for k in (0, 1)]
-team, team_comm = teams[rank % 2], comm.Split(rank % 2)  # every other rank
-known = {
-    "dist": dist, "comm": comm, "left": left, "right": right, "team": team,
-    "team_comm": team_comm, "sendrecv": sendrecv,
-    "all_gather_single": all_gather_single,
-    "reduce_scatter_single": reduce_scatter_single,
-}
-
-# PyTorch sends and receives with the tag 0, unless told otherwise. mpi4py sends with 0,
-# too, but without `tag=` it receives any. First, chapter 6:
+# First, chapter 6. Both libraries send with the tag 0, unless told otherwise. Without
+# `tag=` PyTorch receives messages of the tag 0, and mpi4py those of any:
 
 everyone()
 messages = """
@@ -600,10 +593,10 @@ barrier:               dist.barrier()
                        comm.Barrier()
 """
 
-# The other three add, multiply or compare, and take an operation: `op` is
-# `dist.ReduceOp.SUM` for the one and `MPI.SUM` for the other, say. The last two rows
-# are all-reduce again. PyTorch overwrites `y`. In MPI, what goes in and what comes out
-# are two arguments; whoever wants to overwrite says `comm.Allreduce(MPI.IN_PLACE, x)`.
+# The other three add, multiply or compare. They take an operation, `op`:
+# `dist.ReduceOp.SUM` in PyTorch, say, and `MPI.SUM` in MPI. PyTorch overwrites `y`. MPI
+# has one argument for what goes in and one for what comes out; who wants to overwrite
+# says `comm.Allreduce(MPI.IN_PLACE, x)`. The last two rows are all-reduce again:
 
 everyone()
 reductions = """
@@ -619,17 +612,17 @@ all-reduce, in a team: dist.all_reduce(y, op, team)
                        team_comm.Allreduce(x, y, op)
 """
 
-# What there was to see: MPI names first what is sent and then what is filled, in every
-# call that has both. PyTorch has no such order: `gather` names the sent one first, its
-# other collectives the filled one. Four calls have a root, in both libraries:
-# broadcast, scatter, gather and reduce. In mpi4py it may be left out, and is 0; in
-# PyTorch, for scatter and gather only.
+# What was there to see? MPI names what is sent first, and then what is filled, in every
+# call that has both. PyTorch has no such order: `gather` names what is sent first, its
+# other collectives what is filled. Four calls have a root: broadcast, scatter, gather
+# and reduce. In mpi4py the root may be left out, and is 0; in PyTorch only for scatter
+# and gather.
 #
 # Predict: Both libraries add the same floats. Are the sums equal to the last bit? And
 # the sums of integers?
 #
-# We count in units in the last place: one unit is the distance from a float to the
-# next.
+# We count how far apart two sums are, in units in the last place. One unit is the
+# distance from a float to the next.
 
 everyone()
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -694,32 +687,35 @@ def worst(key):
 
 if rank == 0:
     apart_by = {key: worst(key) for key in differ[0]}
-    for (name, kind), count in apart_by.items():
-        if count:
-            print(f"{name:22} {kind:8} {count} units apart")
+    floats = "float16", "float32", "float64"
+    print(f"{'sums and products of':23}", *floats)
+    for name in {name: 0 for name, kind in apart_by if kind == "float64"}:
+        counts = [apart_by[name, kind] for kind in floats]
+        if any(counts):
+            print(f"{name:23}", *(f"{count:7}" for count in counts))
 
 if rank == 0:
     for (name, kind), count in apart_by.items():
-        rounds = "reduce" in name and kind in ("float16", "float32", "float64")
+        rounds = "reduce" in name and kind in floats
         assert count <= 2 * (n - 1) * rounds, (name, kind)
     assert n > 4 or apart_by["all-reduce, in a team", "float32"] == 0
     result("most_units", max(apart_by.values()), varies=True)
     result("unit_limit", 2 * (n - 1))
 
-# Whatever only moves numbers is equal, and so are minimum and maximum, and every
-# reduction of integers, to the bit. Sums and products of floats are at most
-# (most_units) units apart. In the teams of two they are equal, as they must be: a + b
-# is b + a, to the bit. With more ranks the libraries add in other orders, as the ways
-# of chapter 8 did. All our numbers are positive, and each of a library's n − 1
-# roundings shifts the result by at most one unit: the two are at most 2(n − 1) =
-# (unit_limit) units apart. Gradients have both signs: where they nearly cancel, the
-# same roundings are many units of a small result. There, divide the difference by the
-# sum of the absolute values.
+# Integers are equal to the bit, whatever the call. So are floats that are only moved or
+# compared. Sums and products of floats are at most (most_units) units apart, because
+# with four ranks the libraries add in different orders. In the teams of two they are
+# equal: a + b is b + a, to the bit.
+#
+# Why so few? All our numbers are positive, and each of a library's n − 1 roundings
+# shifts the result by at most one unit: the two are at most 2(n − 1) = (unit_limit)
+# units apart. Gradients that nearly cancel have a small sum, of which the same
+# roundings are many units.
 
 # --- What only one of them has --------------------------------------------------------
 
 # Predict: Gradients are often bfloat16. mpi4py has a name for that type,
-# `MPI.BFLOAT16_T`. Can it move such numbers? Can it add them?
+# `MPI.BFLOAT16_T`. Can MPI move such numbers from rank to rank? Can it add them?
 
 everyone()
 if rank == 0:
@@ -758,27 +754,23 @@ if rank == 0:
     if mpich.startswith("5.0."):
         assert "Invalid MPI_Op" in refused[0] and "null datatype" in refused[1]
 
-# They move, as mpi4py hands bfloat16 to MPICH as bytes. Bytes cannot be added: "Invalid
-# MPI_Op". And `BFLOAT16_T` is a null type in this build, with MPICH (mpich). To add
-# bfloat16, widen to float32, or bring an operation of your own, as an exercise does.
-# float16 has a name that works. PyTorch's mean (`ReduceOp.AVG`) and its timeout have no
-# twin in the standard [mpi].
+# They move: mpi4py hands them to MPICH as bytes. But MPICH does not add bytes, and says
+# "Invalid MPI_Op". The name does not help: `BFLOAT16_T` is a null type in this build,
+# with MPICH (mpich). To add bfloat16, turn it into float32 first, or bring an operation
+# of your own, as an exercise does. float16 has a name that works. PyTorch's mean,
+# `ReduceOp.AVG`, and its timeout have no twin in the standard [mpi].
 #
-# The other way around, MPI has more kinds of messages. A derived type describes numbers
-# that lie apart, such as a column of a matrix. And a receiver may look at a message
-# before it brings the box:
+# MPI, in turn, has more kinds of messages. A derived type describes numbers that lie
+# apart, such as a column of a matrix:
 
 everyone()
 play("ranks")
 matrix = torch.arange(6.0).reshape(3, 2)
 column = MPI.FLOAT.Create_vector(3, 1, 2).Commit()  # 3 blocks of 1, 2 apart
-received = None
+received = torch.zeros(3)
 if rank == 0:
     comm.Send([matrix, 1, column], 1)  # 1 item of this type
 elif rank == 1:
-    envelope = MPI.Status()
-    comm.Probe(source=0, status=envelope)
-    received = torch.empty(envelope.Get_count(MPI.FLOAT))
     comm.Recv(received, 0)
 
 received_by_rank = to_rank_0(received)
@@ -786,18 +778,18 @@ if rank == 0:
     play("kernel")
     assert received_by_rank[1].tolist() == [0.0, 2.0, 4.0]
 
-# Prefix sums (`Scan`) and the owner of a maximum (`MAXLOC`) came up in the exercises of
-# chapter 7. In one-sided communication a rank puts numbers into the memory of another
-# (`Put`), which has opened that memory beforehand, and need not receive. And ranks can
-# exchange with their neighbors in a grid, also without waiting (`Ineighbor_alltoall`)
-# [mpi].
+# Rank 1 got the column as three numbers in a row. Prefix sums, `Scan`, and the owner of
+# a maximum, `MAXLOC`, came up in the exercises of chapter 7. In one-sided communication
+# a rank puts numbers into memory that another rank has opened for that beforehand; the
+# other calls no receive. And ranks in a grid can exchange with their neighbors, also
+# without waiting, by `Ineighbor_alltoall` [mpi].
 
 # --- Buffers and objects --------------------------------------------------------------
 
-# mpi4py has most calls that carry something twice. With a capital letter, the call
-# takes a buffer and fills one. In lower case, it takes any object, pickles it, and
-# returns one. Give it contiguous tensors: a column raises an error, and a transposed
-# matrix goes in memory order, without one.
+# mpi4py has most calls twice. With a capital letter, `Bcast`, a call takes a buffer and
+# fills one. In lower case, `bcast`, it takes any object, pickles it, and returns one. A
+# buffer must be contiguous: a column of a matrix raises an error, and a transposed
+# matrix arrives in the order of its memory, without an error.
 #
 # Predict: What is in `x` after `comm.allreduce(x)`? And how much longer than a buffer
 # does a broadcast of 100,000 numbers take, pickled as array, as tensor, as list?
@@ -874,23 +866,24 @@ if rank == 0:
     for name, seconds in zip(("array", "tensor", "list"), times[1:]):
         result(f"{name}_over_buffer", seconds / times[0], varies=True)
 
-# `x` is what it was: the sum was returned. Chapter 7's calls for objects do what the
-# lower-case ones do, but fill a list. Call after call, a pickled array takes
-# (array_over_buffer) times as long as the buffer, a pickled tensor (tensor_over_buffer)
-# times, though its pickle is hardly longer. A list takes (list_over_buffer) times as
-# long. So: objects for names and settings, buffers for everything in a loop.
+# `x` is what it was: the sum was returned. PyTorch's `all_gather_object` gathers the
+# same objects, but fills a list. Compared with the buffer, a pickled array takes
+# (array_over_buffer) times as long, a pickled tensor (tensor_over_buffer) times, though
+# its pickle is hardly longer. A list takes (list_over_buffer) times as long. So take
+# objects for names and settings, buffers for everything in a loop.
 
 # --- When it goes wrong ---------------------------------------------------------------
 
-# The standard has no timeout. What hangs, hangs until the program is ended. MPICH's
-# launcher has one for the whole program: `MPIEXEC_TIMEOUT=600 mpiexec ...` ends it
-# after ten minutes. This name is MPICH's, as those with `MPIR_CVAR` are; other MPIs
-# have their own. Now the faults.
+# MPI's standard has no timeout: what hangs, hangs until somebody ends the program.
+# Launchers may have one for the whole program. MPICH's has, under a name of its own:
+# `MPIEXEC_TIMEOUT=600 mpiexec ...` ends it after ten minutes. Now the faults, six of
+# them.
 
 # --- Who is the root? -----------------------------------------------------------------
 
 # Predict: Somebody has written `root=rank`: every rank takes itself for the root. Is
-# there an error, a hang, or a result?
+# there an error, a hang, or a result? And what does the next broadcast bring, which all
+# ranks call with `root=1`?
 
 everyone()
 if rank == 0:
@@ -898,14 +891,59 @@ if rank == 0:
 
 play("ranks")
 aside = comm.Dup()  # the same ranks; its messages meet no others
-x = np.full(3, float(rank))
-show(aside.Bcast(x, root=rank), rank)
+wrong = np.array([rank])
+aside.Bcast(wrong, root=rank)  # the fault
+after_it = np.array([10 + rank])
+show(aside.Bcast(after_it, root=1), rank)  # is right
 
-x_by_rank = to_rank_0(x)
+wrong_by_rank = to_rank_0(wrong)
 if rank == 0:
     play("kernel")
-    got = [x.tolist() for x in x_by_rank]
-    print(*got, sep="\n")
+    print("wrong:   ", *(x.item() for x in wrong_by_rank))
+
+after_it_by_rank = to_rank_0(after_it)
+if rank == 0:
+    print("after it:", *(x.item() for x in after_it_by_rank))
+
+APART_CODE = ["median"]  # functions and classes of which there are two
+
+
+class Packer(pickle.Pickler):
+    """Stops at code that goes by a name of which there are two."""
+
+    def reducer_override(self, value):
+        name = getattr(value, "__qualname__", "").partition(".")[0]
+        if name in APART_CODE and value.__module__ == "__main__":
+            sys.exit(
+                f"`{name}` of the kernel goes to the ranks, which have their own `{name}`. In a "
+                "script code goes by its name: define it in one place, or give it two names."
+            )
+        return NotImplemented
+
+
+def one_named(value):
+    """The value, if all code in it goes by a name of which there is one."""
+    Packer(io.BytesIO()).dump(value)
+    return value
+
+
+def from_rank_0(make):
+    """What make() returns on rank 0, on every rank: a copy for each."""
+    before = play("kernel")
+    box = [pickle.dumps(one_named(make())) if rank == 0 else None]
+    dist.broadcast_object_list(box, group=driver)
+    play(before)
+    return pickle.loads(box[0])
+
+
+if from_rank_0(lambda: bool(mpich.startswith("5.0."))):
+    wrong_by_rank = to_rank_0(wrong)
+    if rank == 0:
+        assert [x.item() for x in wrong_by_rank] == [0] * n
+
+    after_it_by_rank = to_rank_0(after_it)
+    if rank == 0:
+        assert [x.item() for x in after_it_by_rank] == [1] * n
 
 # From ranklab.programs:
 
@@ -936,110 +974,68 @@ def mpiexec(program, *options, n=2, seconds=20, sleeps="1"):
         return running.communicate()[0], "stuck"
 
 
-# And with more numbers? That is for a program that can be ended. `mpiexec` runs one on
-# two ranks, and returns what it printed, and its exit code or "stuck"; `last_line`,
-# below, what it printed last:
-
-if rank == 0:
-    roots = """
-from mpi4py import MPI
-comm = MPI.COMM_WORLD
-comm.Bcast(bytearray(24), root=0)
-print("agreed", flush=True)
-comm.Bcast(bytearray(40_000), root=comm.rank)
-"""
-    said, ended = mpiexec(roots, seconds=1.5)
-    print(said.count("agreed"), ended)
-
-if rank == 0:
-    assert said.count("agreed") == 2 or not cores_are_free()
-    if mpich.startswith("5.0."):
-        assert got == [[0.0] * 3] * n and ended == "stuck"
-
-# With three numbers each rank goes on, and all have rank 0's. MPICH broadcasts within a
-# host from its first rank, here rank 0. Any other root first sends to rank 0, and then
-# receives [mpichbcast]. So inside its one `Bcast` rank 1 exchanges two messages, and
-# rank 0 knows only of the second:
+# No error and no hang. The first call brings rank 0's number, and so looks right. The
+# second brings an old one, the 1 that rank 1 had in the first call, though rank 1 has
+# 11 by now.
 #
-# | | three numbers | 40,000 bytes |
-# | --- | --- | --- |
-# | rank 1 sends its own to rank 0, which does not receive | leaves eagerly | waits for its receiver |
-# | rank 0 hands out its own, and rank 1 receives | all have rank 0's | rank 1 does not get there |
+# To see why, follow two messages. MPICH broadcasts within a host from its first rank,
+# here rank 0. A root that is another rank first sends its number to rank 0, and then
+# receives like all others [mpichbcast].
 #
-# Predict: It looks right when it is small. What does the next broadcast bring, in which
-# all name rank 1, who has 11?
-
-everyone()
-play("ranks")
-x = np.full(3, 10.0 + rank)
-show(aside.Bcast(x, root=1), rank)
-
-x_by_rank = to_rank_0(x)
-if rank == 0:
-    play("kernel")
-    got = [x.tolist() for x in x_by_rank]
-    print(*got, sep="\n")
-
-if rank == 0:
-    assert got == [[1.0] * 3] * n or not mpich.startswith("5.0.")
-
-# The numbers of the time before. They were still waiting at rank 0, which now took them
-# for the new ones, and handed them out, to rank 1 as well. Rank 1's 11 waits there for
-# the broadcast after that. One wrong call spoils the next right one. All must name one
-# root, says the standard [mpi]. MPICH does not check that; MUST [must] is a tool that
-# does. Where no rank waits, `where()` cannot see it either.
+# | | rank 1 sends to rank 0 | rank 0 | all ranks get |
+# | --- | --- | --- | --- |
+# | first call | its 1 | is the root itself, and takes nothing: the 1 stays | 0 |
+# | second call | its 11 | takes the oldest message, the 1; the 11 stays | 1 |
 #
-# That is why we did it in `aside`: `Dup` makes a communicator of the same ranks, whose
+# So one wrong call spoils the right ones after it. All ranks must name one root, says
+# the standard [mpi]. MPICH does not check that; MUST [must] is a tool that does.
+# `where()` cannot see it, because no rank waits.
+#
+# That is why we were in `aside`: `Dup` makes a communicator of the same ranks, whose
 # messages never meet those of another. Libraries that use MPI duplicate their caller's
 # communicator for the same reason.
 
 # --- One rank pickles, the others do not ----------------------------------------------
 
-# `bcast` and `Bcast` differ in one letter. Rank 0 calls `bcast`, rank 1 `Bcast`; then
-# `send` meets `Recv`:
+# `bcast` and `Bcast` differ in one letter. Rank 0 calls the one, rank 1 the other, in a
+# program of two ranks. `mpiexec` runs it, and returns what it printed and its exit
+# code, or "stuck":
 
 if rank == 0:
+    play("kernel")
     mixed = """
 from array import array
 from mpi4py import MPI
-one, two = (MPI.COMM_WORLD.Dup() for _ in range(2))
-x, y = array("q", [0]), bytearray(24)
-if one.rank == 0:
-    one.bcast("hello")
-    two.send("hello", 1)
+comm, x = MPI.COMM_WORLD, array("q", [0])  # an integer of 8 bytes
+if comm.rank == 0:
+    comm.bcast("hello")
 else:
-    one.Bcast(x)
-    two.Recv(y, 0)
-    print(x[0], y, sep="\\n")
+    comm.Bcast(x)
+    print(x[0])
 """
-
-if rank == 0:
-    mixed_said, mixed_ended = mpiexec(mixed)
-    print(mixed_said, mixed_ended)
+    said, ended = mpiexec(mixed)
+    print(said.strip(), "exit code", ended)
 
 if rank == 0:
     if mpich.startswith("5.0."):
-        word = pickle.dumps("hello", 5)
-        same = [len(word), bytearray(word.ljust(24, b"\0"))]
-        assert mixed_said.split("\n")[:2] == [str(part) for part in same]
-        assert mixed_ended == 0
+        assert (said.strip(), ended) == (str(len(pickle.dumps("hello", 5))), 0)
 
-# Numbers, and exit code 0. `bcast` sends the length of the pickle first, in eight bytes
-# [mpi4pypickle], and that is what `x` now holds. `send` sends the pickle alone, and `y`
-# holds its bytes. Other pairs may also hang, abort, or raise an error.
+# A number, and the exit code 0. `bcast` first sends the length of the pickle, as an
+# integer of eight bytes [mpi4pypickle], and that is what `x` now holds. The pickle
+# itself is never received. Other pairs of calls may hang, abort, or raise an error.
 #
-# `allreduce` and `Allreduce` hang, as the next cells show on `pair`, a communicator of
-# ranks 0 and 1. Only the missing call or `ranks.restart()` frees a rank that is stuck
-# in MPI; `ranks.reset()` does not. So that we need no restart, a second thread of each
-# rank makes the missing call two seconds later. Here MPI allows it: mpi4py has started
-# it with `MPI_THREAD_MULTIPLE`, and no communicator has two collectives at a time:
-# `allreduce` uses another one, as you will see. Messages may overlap.
+# `allreduce` and `Allreduce` hang. A rank that is stuck in MPI gets out by the missing
+# call or by `ranks.restart()`; `ranks.reset()` is enough for Gloo only. We want to go
+# on without a restart. So a second thread of each rank makes the missing call two
+# seconds later; a folded cell has it. We do it in `pair`, a communicator of ranks 0 and
+# 1.
 
 
 def later(call, *given, seconds=2):
     """Let a second thread make a call in a while: the missing one.
 
-    Needs MPI_THREAD_MULTIPLE, and one collective a communicator at a time.
+    Needs MPI_THREAD_MULTIPLE, with which mpi4py starts MPI, and that no two
+    threads are in collectives of one communicator at a time.
     """
     threading.Timer(seconds, call, given).start()
 
@@ -1055,20 +1051,19 @@ assert MPI.Query_thread() == MPI.THREAD_MULTIPLE
 # Predict: Rank 0 calls `allreduce`, rank 1 `Allreduce`. Both want the sum. What does
 # each of them wait for?
 
-# MPI says nothing. The lab sees which call each rank is in, and that they do not match.
-# Buffers go through MPI's own all-reduce. Objects that are to be reduced go through
-# messages that mpi4py sends in a communicator of its own, unlike those of `bcast` and
-# `send` [mpi4pypickle]. So neither rank ever hears of the other. All ranks make that
-# communicator together in their first reduction of objects; for `pair` we had done it
-# beforehand. Without that, rank 0's part in making it meets rank 1's `Allreduce`, and a
-# rank aborts: "Message truncated".
-
-everyone()
-show(pair.Barrier(), rank)
+# MPI says nothing. The lab sees which call each rank is in, and that the calls do not
+# match. `Allreduce` is MPI's own. For `allreduce` mpi4py sends pickled objects from
+# rank to rank, in a communicator that it has made for that [mpi4pypickle]. So neither
+# rank ever hears of the other. All ranks make that communicator together in their first
+# `allreduce`; for `pair` we had done it beforehand. Where the fault is the first one, a
+# rank may abort instead: "Message truncated".
 
 # --- Safe when small ------------------------------------------------------------------
 
 # Both ranks of a pair send first and then receive, which was a deadlock in chapter 6:
+
+everyone()
+pair.Barrier()  # both are out of the last fault
 
 
 def swap(mine, theirs):
@@ -1076,8 +1071,6 @@ def swap(mine, theirs):
         pair.Send(mine, 1 - rank)
         pair.Recv(theirs, 1 - rank)
 
-
-everyone()
 
 theirs = np.zeros(3)
 show(swap(three + rank, theirs), rank)
@@ -1087,10 +1080,10 @@ if rank == 0:
     play("kernel")
     assert [x.tolist() for x in theirs_by_rank[:2]] == [[2.0] * 3, [1.0] * 3]
 
-# In this build `Send` waits for its receiver above (eager) bytes, as we measure below.
-# So both wait in a circle. Such a program passes its tests, and hangs when the arrays
-# grow. To find it with small ones, write `Ssend`, which waits at any size [mpi]. To
-# repair it, write `Sendrecv`.
+# Small messages leave at once. In this build `Send` waits for its receiver above
+# (eager) bytes, as we measure below, and then each rank waits for the other. Such a
+# program passes its tests, and hangs when the arrays grow. To find the fault with small
+# arrays, write `Ssend`, which waits at any size [mpi]. To repair it, write `Sendrecv`.
 
 everyone()
 play("ranks")
@@ -1117,23 +1110,24 @@ comm.recv(source=1)
 
 if rank == 0:
     plain_said, plain_end = mpiexec(failing, seconds=1.5)
-    print(plain_end, "ValueError" in plain_said)
+    print("python:          ", plain_end)
     said, guarded_end = mpiexec(failing, "-m", "mpi4py")
-    print(guarded_end, "ValueError" in said)
+    print("python -m mpi4py:", guarded_end)
 
 if rank == 0:
     assert plain_end == "stuck" and guarded_end == 1
+    assert "ValueError" in said
     assert "ValueError" in plain_said or not cores_are_free()
 
-# Never. Before rank 1 ends, mpi4py calls `MPI_Finalize`, which in MPICH waits for the
-# others, and rank 0 waits for a message. With `python -m mpi4py` an exception that
-# nobody catches calls `MPI_Abort`, which ends all ranks [mpi4pyrun]. Start every
-# program by `mpiexec -n 4 python -m mpi4py program.py`, unless it calls `Abort` itself,
-# as the script of this chapter does.
+# Started plainly, never. Before rank 1 ends, mpi4py calls `MPI_Finalize`. In MPICH that
+# waits for the other ranks, and rank 0 waits for a message. With `python -m mpi4py` an
+# exception that nobody catches calls `MPI_Abort`, which ends all ranks [mpi4pyrun].
+# Start every program by `mpiexec -n 4 python -m mpi4py program.py`, unless it calls
+# `Abort` itself, as the script of this chapter does.
 
 # --- A rank that dies -----------------------------------------------------------------
 
-# One program, over MPI, over Gloo, and without any messages:
+# One program, which talks over MPI, over Gloo, or not at all:
 
 if rank == 0:
     dying = """
@@ -1171,9 +1165,10 @@ rank = int(os.environ["PMI_RANK"])  # MPICH's mpiexec tells it
 send = receive = lambda other: time.sleep(0.2 if rank == 1 else 5)
 """
 
-# Predict: Rank 1 is killed while rank 0 waits for it, or sleeps. `mpiexec` starts the
-# program over MPI, and the one without messages; the one over Gloo forks its rank 1
-# itself, without a launcher. Where does rank 0 live on?
+# Predict: Three runs, and in each rank 1 is killed. Over MPI, `mpiexec` has started
+# both ranks. Over Gloo, rank 0 forks rank 1, and there is no launcher. In the third,
+# `mpiexec` starts both, and they never talk: rank 0 sleeps. In which of the three does
+# rank 0 live on?
 
 if rank == 0:
     ends = {}
@@ -1187,24 +1182,26 @@ if rank == 0:
             assert "BAD TERMINATION" in said and ended != 0
             assert "lives" not in said
 
-# Over Gloo rank 0 gets an error, as in chapter 5, and goes on. Under `mpiexec` rank 0
-# is ended, too, even in the program without messages. The error is Gloo's; the end is
-# the launcher's, and our Gloo program had none. `mpiexec` sees that a process has died,
-# says "BAD TERMINATION", and ends the others. So does `torchrun` [torchrun].
+# Under `mpiexec` rank 0 is ended, also in the program that sends no messages. So it is
+# the launcher that ends it: `mpiexec` sees that a process has died, says "BAD
+# TERMINATION", and ends the others. `torchrun` does that, too [torchrun]. Our Gloo
+# program had no launcher. There rank 0 gets an error from Gloo, as in chapter 5, and
+# goes on.
 #
 # | fault | what became of it here | what helps |
 # | --- | --- | --- |
-# | roots differ | a result that looks right, then old numbers; or a hang | one variable for the root, the same on all |
-# | `allreduce` and `Allreduce` | a hang; an abort where it is the first reduction of objects | `where()`; one kind of call in one place |
-# | `bcast` and `Bcast`, `send` and `Recv` | wrong numbers, in silence | all ranks run the same line, with the same letter |
+# | roots differ | a result that looks right, then old numbers | one variable for the root, the same on all |
+# | `allreduce` and `Allreduce` | a hang | `where()`; all ranks run the same line |
+# | `bcast` and `Bcast` | wrong numbers, in silence | all ranks run the same line |
 # | both send first | a hang, for large messages only | `Ssend` in tests, `Sendrecv` |
 # | an exception | a hang | `-m mpi4py` |
 # | a dead rank | `mpiexec` ends all | checkpoints: chapter 25 |
 
 # --- What a message costs -------------------------------------------------------------
 
-# Chapter 6's ping-pong, over both. For Gloo our ranks run it. For MPI it is a program
-# of its own, on two fresh ranks, as how a rank waits is set before it starts:
+# Chapter 6's ping-pong, over both libraries. Over Gloo the ranks of this notebook run
+# it. Over MPI it is a program of its own, because how a rank waits must be said before
+# it starts:
 
 if rank == 0:
     print("\n## What a message costs\n")
@@ -1242,13 +1239,10 @@ if comm.rank == 1:
     print(json.dumps(found))
 """
 
-# A rank that waits in MPICH looks again and again whether something has come: it spins.
-# After each look it offers its core to others. With the variable
-# `MPIR_CVAR_ENABLE_HEAVY_YIELD=1` it sleeps for a moment between two looks. The lab
-# sets it, as the ranks of a notebook often have to share cores. How long is that
-# moment? Linux may wake a sleeper up to 50 µs late, unless it is told otherwise
-# [timerslack]. So the program runs in three ways: the ranks spin, they sleep, and they
-# sleep and are woken in time.
+# How does a rank wait? In MPICH it looks again and again whether something has come: it
+# spins. With the variable `MPIR_CVAR_ENABLE_HEAVY_YIELD=1` it sleeps for a moment after
+# each look. The lab sets this variable, because the ranks of a notebook often share
+# cores. Here the program runs both ways.
 #
 # Chapter 6 said that MPI sends small messages eagerly, and waits with large ones for
 # the receiver. A folded cell looks for the border.
@@ -1283,16 +1277,15 @@ def last_line(program, **how):
     return json.loads(mpiexec(program, **how)[0].splitlines()[-1])
 
 
-# Predict: Gloo sends through TCP, and its ranks sleep while they wait. MPICH's ranks on
-# one host share memory. How much faster is MPI for 4 bytes? How much of that is due to
-# the spinning?
+# Predict: Gloo sends through TCP, and its ranks sleep until something comes. MPICH's
+# ranks on one host share memory. How many times as fast is MPI for 4 bytes, when its
+# ranks spin, and when they sleep?
 
 everyone()
 if rank == 0:
     play("kernel")
-    spinning, sleeping = (last_line(speed, sleeps=s) for s in "01")
-    in_time = "import ctypes; ctypes.CDLL(None).prctl(29, 1)\n"  # a slack of 1 ns
-    punctual = last_line((in_time if sys.platform == "linux" else "") + speed)
+    spinning = last_line(speed, sleeps="0")  # the variable is 0
+    sleeping = last_line(speed, sleeps="1")
 
 # From ranklab.taught.messages:
 
@@ -1353,11 +1346,10 @@ if rank == 0:
 gloo_messages_by_rank = to_rank_0(gloo_messages)
 if rank == 0:
     by_gloo = gloo_messages_by_rank[0]
-    runs = sleeping, spinning, punctual
-    times = 1e6 * np.array([by_gloo, *(run["messages"] for run in runs)])
+    times = 1e6 * np.array([by_gloo, sleeping["messages"], spinning["messages"]])
     fig, ax = plt.subplots(num="gloo-mpi")
     styles = (("C0o-", "Gloo", 1.4), ("C1s-", "MPI, sleeps", 0.6),
-              ("C2v-", "MPI, spins", 1.7), ("C4d-", "MPI, woken in time", 1.6))
+              ("C2v-", "MPI, spins", 1.7))
     for curve, (style, name, shift) in zip(times, styles):
         ax.loglog(sizes, curve, style, markersize=5, linewidth=1.2)
         ax.text(512, shift * max(curve[3:6]), name, color=style[:2], fontsize=9,
@@ -1365,19 +1357,11 @@ if rank == 0:
     marks = {4: "4 B", 1 << 12: "4 KB", 1 << 16: "64 KB", 1 << 22: "4 MB"}
     ax.set_xticks(list(marks), marks.values())
     ax.tick_params(axis="x", which="minor", bottom=False)
-    high, low = times[1:3, 0]
-    ax.annotate("", (sizes[0], high), (sizes[0], low),
-                zorder=1,
-                arrowprops={"arrowstyle": "<->", "shrinkA": 0, "shrinkB": 0})
-    ax.text(1.4 * sizes[0], (low * high**3) ** 0.25, va="center", fontsize=9,
-            s=f"×{high / low:.0f}")
     ax.axvline(eager, color="C7", linestyle=":")
-    sides = {"right": f"MPI: eager to {eager} B  ", "left": "  waits for Recv"}
-    for side, text in sides.items():
-        ax.text(eager, 0.96, text, ha=side, va="top", fontsize=9,
-                transform=ax.get_xaxis_transform())
+    ax.text(eager, 1.2 * times.max(), f"MPI: eager to {eager} B  ", ha="right",
+            fontsize=9)
     ax.set(xlabel="size", xlim=(sizes[0] / 2, 2 * sizes[-1]),
-           ylabel="time (µs)", ylim=(None, 4 * ax.get_ylim()[1]))
+           ylabel="time (µs)", ylim=(None, 3 * times.max()))
     save_figures()
 
 if rank == 0:
@@ -1397,17 +1381,15 @@ if rank == 0:
     result("sleeping_costs", costs, varies=True)
     faster = by_gloo[0] / spinning["messages"][0]
     result("gloo_over_spinning", faster, varies=True)
-    result("punctual_us", 1e6 * punctual["messages"][0], varies=True)
     result("eager", eager, varies=True)
     if mpich and cores_are_free():
         assert 5 * min(spinning["messages"]) < min(sleeping["messages"])
         assert 5 * min(spinning["messages"]) < min(by_gloo)
         assert sleeping["processor"] < spinning["processor"]
-        if sys.platform == "linux":
-            assert 2 * min(punctual["messages"]) < min(sleeping["messages"])
     save_figures()
 
-# The latency is that of messages of up to 4 KB, the bandwidth that of 4 MB:
+# Right of the dotted line the sender waits for its receiver. The latency is that of
+# messages of up to 4 KB, the bandwidth that of 4 MB:
 #
 # | here | latency | bandwidth |
 # | --- | --- | --- |
@@ -1415,26 +1397,24 @@ if rank == 0:
 # | MPI that sleeps | (sleeping_us) to (sleeping_most_us) µs | (sleeping_gb) GB/s |
 # | MPI that spins | (spinning_us) to (spinning_most_us) µs | (spinning_gb) GB/s |
 #
-# For 4 bytes MPI that spins is (gloo_over_spinning) times as fast as Gloo here. The
-# runs of MPI differ only in how a rank waits, and that makes a factor of
-# (sleeping_costs). Woken in time, MPI that sleeps takes (punctual_us) µs for 4 bytes:
-# most of the sleep was Linux's delay. A rank of Gloo sleeps until a message wakes it.
-# We have not taken its time apart: part of it may be the notebook, in which Gloo ran.
+# For 4 bytes MPI that spins is (gloo_over_spinning) times as fast as Gloo here. The two
+# runs of MPI differ only in how a rank waits, and that is a factor of (sleeping_costs).
+# What Gloo's time is made of, we have not measured: its ranks sleep, its messages pass
+# through TCP, and it ran in the notebook.
 #
 # What does the spinning cost? While rank 1 waited for 0.3 seconds, it used
 # (spinning_processor) seconds of a core when it spun, and (sleeping_processor) when it
-# slept between its looks; in Gloo it used (gloo_processor). Whoever has a core for each
-# rank can afford that. In the extra below the ranks share one.
+# slept; in Gloo it used (gloo_processor). Who has a core for each rank can afford that.
+# In the extra below the ranks share one.
 #
 # In this build the border is at (eager) bytes; other builds and networks have others.
-# Above it, MPI's sender waits for its receiver, too. Each size was measured in five
-# rounds; of their medians the least counts. What cables between GPUs and between hosts
-# do is in chapter 8's table. For MPI between hosts, run the ping-pong there.
+# Each size was measured in five rounds, and the least of their medians counts. What
+# cables between GPUs and between hosts do is in chapter 8's table.
 
 # --- One all-reduce, written once -----------------------------------------------------
 
 # Chapter 8's ring asks one thing of a library: to send to the right while it receives
-# from the left. Here it is told how, as an argument, and runs over both:
+# from the left. Here that is an argument, and so the ring runs over both:
 
 
 def ring_over(x, me, n, sendrecv):
@@ -1630,9 +1610,9 @@ if rank == 0:
     for of_rank in sums_by_rank:
         assert len({tuple(x.tolist()) for x in of_rank.values()}) == 1
 
-# shared is chapter 8's way through memory that all ranks see: no message carries the
-# numbers. MPI's own all-reduce is measured in a program again, with ranks that sleep
-# and with ranks that spin:
+# `shared` is chapter 8's way through memory that all ranks see: no message carries the
+# numbers. MPI's own all-reduce is measured in a program again, because it shall spin,
+# too:
 
 if rank == 0:
     all_reduces = """
@@ -1653,8 +1633,8 @@ if comm.rank == 0:
     print(json.dumps([max(times) for times in zip(*of_ranks)]))
 """
 
-# Predict: Two libraries in C and C++, and two rings in Python over the same libraries.
-# Which way is the fastest for 4 bytes, which for 4 MB? What does the spinning change?
+# Predict: Two libraries in C and C++, two rings in Python over the same libraries, and
+# shared memory. Which way is the fastest for 4 bytes, which for 4 MB?
 
 
 def in_turn():
@@ -1667,8 +1647,8 @@ def in_turn():
     return medians
 
 
-# What else runs on a machine comes and goes. So the ways take turns, three times, and
-# in each turn the slowest rank counts:
+# The ways take turns, three times, as other things run on a machine at times. In each
+# turn the slowest rank counts:
 
 if rank == 0:
     turns = []
@@ -1725,10 +1705,6 @@ if rank == 0:
         result(f"{name}_predicted", 1e3 * rounds * latency, varies=True)
         result(f"{name}_measured", 1e3 * median[way][0], varies=True)
     result("gloo_ring", 1e3 * median["ring, Gloo"][0], varies=True)
-    result("whole_ms", 1e3 * median["MPI, sleeps"][1], varies=True)
-    best = every[min(median, key=lambda way: median[way][1])][:, 1]
-    near = sum(min(each[:, 1]) <= max(best) for each in every.values()) - 1
-    result("near", near, varies=True)
     rings = median["ring, MPI"][1] / median["ring, Gloo"][1]
     result("rings", rings, varies=True)
     if mpich and cores_are_free():
@@ -1736,66 +1712,23 @@ if rank == 0:
         assert median["ring, MPI"][0] > median["MPI, sleeps"][0]
     save_figures()
 
-# On (cores) cores the lowest median is that of (fastest_4_bytes) for 4 bytes, and of
-# (fastest_4_mb) for 4 MB, where the bars of (near) of the other five overlap with its
-# own. Bars that overlap leave the order open. MPI that sleeps took (sleeping_4_bytes)
-# of Gloo's time for 4 bytes and (sleeping_4_mb) for 4 MB, and MPI that spins
-# (spinning_4_bytes) and (spinning_4_mb).
+# On (cores) cores the lowest median for 4 bytes is that of (fastest_4_bytes), and for 4
+# MB that of (fastest_4_mb). Where bars overlap, the order is open.
 #
 # For 4 bytes latency decides: how many messages follow one another, and what each
 # costs. Gloo's all-reduce is a ring [gloo], of 2(n − 1) = 6 rounds. Doubling, MPICH's
 # classic way for small tensors, takes log₂ n = 2 [thakur2005], though on one host it
-# may choose another. With the latencies of the ping-pong that makes (gloo_predicted) ms
+# may choose another. Rounds times the latency of the ping-pong is (gloo_predicted) ms
 # for Gloo and (mpi_predicted) for MPI that sleeps; measured are (gloo_measured) and
-# (mpi_measured), by four ranks on (cores) cores. MPI that spins differs only in how a
-# rank waits. These ranks only wait for each other, and a spinning one offers its core
-# to the next. So spinning may win even with more ranks than cores, if nothing else
-# computes. Our ring takes 6 rounds, too, each with Python in it: for 4 bytes both rings
-# lose to their library's own, though MPI's own ran in fresh processes. Why the one over
-# Gloo takes (gloo_ring) ms, we have not found out. Shared memory sends no messages, but
-# its ranks meet twice at a barrier written in Python.
+# (mpi_measured). MPI that spins takes (spinning_4_bytes) of Gloo's time. Its four ranks
+# share the cores, but each offers its core to the next after every look, and nothing
+# else computes here. Our ring takes 6 rounds, too, each with Python in it, and loses to
+# its library's own over both. Why the one over Gloo takes (gloo_ring) ms, we have not
+# found out.
 #
-# For 4 MB the same lines of Python took (rings) of the time when they ran over MPI and
-# not over Gloo. Measure on your own machine before you choose.
-
-# --- Who goes on while a rank is elsewhere? -------------------------------------------
-
-# One more difference: what becomes of an all-reduce while its ranks do something else?
-#
-# Predict: Each rank starts to all-reduce 4 MB, is elsewhere for 0.1 seconds, and then
-# waits. How long must it still wait: over Gloo, over MPI?
-
-everyone()
-play("ranks")
-x, late = torch.zeros(1 << 20), {"Gloo": [], "MPI": []}
-for name, begin in (
-    ("Gloo", lambda: dist.all_reduce(x, async_op=True).wait),
-    ("MPI", lambda: comm.Iallreduce(MPI.IN_PLACE, x).Wait),
-) * 3:
-    comm.Barrier()
-    finish = begin()
-    time.sleep(0.1)  # this rank is elsewhere
-    start = time.perf_counter()
-    finish()
-    late[name].append(time.perf_counter() - start)
-
-of_ranks = to_rank_0(late)
-if rank == 0:
-    play("kernel")
-    late = {name: np.max([seconds[name] for seconds in of_ranks], axis=0)
-            for name in of_ranks[0]}  # the last rank's, three times
-    for name, seconds in late.items():
-        result(f"late_{name}", 1e3 * np.median(seconds), varies=True)
-    if mpich and cores_are_free():
-        assert np.median(late["Gloo"]) < min(late["MPI"])
-    save_figures()
-
-# Over Gloo (late_Gloo) ms, over MPI (late_MPI), the medians of three tries; a whole
-# all-reduce by MPI that sleeps took (whole_ms) above. Gloo has threads of its own,
-# which go on while a rank is elsewhere, if a core is free for them. MPI need not go on
-# outside of its calls [mpi]. The next chapters hide communication behind computation;
-# over MPI that needs a call of it, now and then, or a thread that makes them: MPICH's,
-# by `MPIR_CVAR_ASYNC_PROGRESS=1`, spins, too.
+# For 4 MB MPI that sleeps takes (sleeping_4_mb) of Gloo's time, and MPI that spins
+# (spinning_4_mb). The same ring took (rings) of the time when it ran over MPI and not
+# over Gloo. Measure on your own machine before you choose.
 
 # --- Extra: Ranks that spin, on busy cores --------------------------------------------
 
@@ -1889,19 +1822,22 @@ if rank == 0:
 
 #     mpiexec -n 4 python scripts/09_mpi.py
 #
-# `python scripts/09_mpi.py` starts `mpiexec` itself. It needs no `-m mpi4py`: it calls
-# `Abort` itself when an exception is not caught. All ranks must be on one host, as some
-# cells share files and memory. Which GPU of its host a rank takes is told by its number
-# among the ranks there: `comm.Split_type(MPI.COMM_TYPE_SHARED).rank`. Tensors on a GPU
-# need an MPI that was built for GPUs, and `torch.cuda.synchronize()` before each call,
-# as MPI does not know PyTorch's streams. PyTorch's own backend `"mpi"` is only there
-# where PyTorch was built from source beside an MPI [pytorchdistributed];
-# `dist.is_mpi_available()` tells. The extra `ranklab[mpi]` installs MPICH and mpi4py. A
-# cluster has an MPI of its own as a rule, which knows its network: there, `pip
-# uninstall mpich`, then `MPICC=mpicc pip install --force-reinstall --no-deps
-# --no-binary=mpi4py --no-cache-dir mpi4py`. Under Slurm `srun` often stands for
-# `mpiexec`. If every rank says that it is rank 0 of 1, `mpiexec` and mpi4py belong to
-# two different MPIs, or `srun` speaks another PMI than the MPI: see `srun --mpi=list`.
+# `python scripts/09_mpi.py` starts `mpiexec` itself. All ranks must be on one host,
+# because some cells share files and memory. It needs no `-m mpi4py`: it calls `Abort`
+# itself when an exception is not caught. For programs of your own:
+# - Which MPI. The extra `ranklab[mpi]` installs MPICH and mpi4py. A cluster as a rule
+#   has an MPI of its own, which knows its network. There, `pip uninstall mpich`, then
+#   `MPICC=mpicc pip install --force-reinstall --no-deps --no-binary=mpi4py
+#   --no-cache-dir mpi4py`.
+# - Which launcher. Under Slurm `srun` often stands for `mpiexec`. If every rank says
+#   that it is rank 0 of 1, `mpiexec` and mpi4py belong to two different MPIs, or `srun`
+#   speaks another PMI than the MPI: see `srun --mpi=list`.
+# - Which GPU. A rank takes the one of its number among the ranks of its host,
+#   `comm.Split_type(MPI.COMM_TYPE_SHARED).rank`. Tensors on a GPU need an MPI that was
+#   built for GPUs, and `torch.cuda.synchronize()` before each call, as MPI does not
+#   know PyTorch's streams.
+# - PyTorch's backend `"mpi"` is only there where PyTorch was built from source beside
+#   an MPI [pytorchdistributed]; `dist.is_mpi_available()` tells.
 
 # --- Where to read on -----------------------------------------------------------------
 
