@@ -122,7 +122,7 @@ form_groups()
 
 
 playing = "kernel"
-APART = ["differ", "eager", "kind", "library", "median", "name", "refused", "rounds", "sizes", "way", "y"]  # the kernel and the ranks have one each
+APART = ["differ", "eager", "kind", "library", "median", "name", "refused", "rounds", "seconds", "sizes", "way", "x", "y"]  # the kernel and the ranks have one each
 held_by = {"ranks": {}}
 
 
@@ -153,7 +153,8 @@ def play(part):
 # - say what only one of them has, and what each costs, a waiting rank included;
 # - recognize six faults, and say what becomes of each.
 #
-# In a hurry? The part before What a message costs stands alone.
+# The chapter makes two sittings. The second, from What a message costs on, is for those
+# who have to choose between the two.
 
 if rank == 0:
     n = world_size
@@ -431,6 +432,9 @@ if rank == 0:
     mpich = library.split()[2] if "MPICH" in library else ""
     result("mpich", mpich, varies=True)
 
+plt.switch_backend("Agg")  # figures go to files
+plt.rcParams.update(STYLE)
+
 # It is chapter 7's picture. The labels name the rank that a number came from, and a
 # rank has the same number in both libraries, because the lab has numbered the Gloo
 # group as MPI did. MPI is MPICH here [mpich], and Python reaches it through mpi4py
@@ -460,12 +464,12 @@ if rank == 0:
     os.remove(path)
     os.rmdir(os.path.dirname(path))
 
-# The ranks of this notebook had a default group already, so this is a second one. Ranks
-# that have none make the default one of the same store:
-# `dist.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size)`.
-# On several hosts rank 0 broadcasts its host's name and a free port, in place of a
-# path; so does this chapter's script. NCCL works in the same way: rank 0 draws a unique
-# id, and another library, such as MPI, has to bring it to the other ranks [nccl].
+# The ranks of this notebook had a default group already, so this is a second one. Where
+# there is none, `dist.init_process_group("gloo", store=store, rank=comm.rank,
+# world_size=comm.size)` makes it from such a store. On several hosts rank 0 broadcasts
+# its host's name and a free port, in place of a path; so does this chapter's script.
+# NCCL works in the same way: rank 0 draws a unique id, and another library, such as
+# MPI, has to bring it to the other ranks [nccl].
 
 # --- Call for call --------------------------------------------------------------------
 
@@ -487,21 +491,26 @@ if rank == 0:
 # default group, whatever `group=` says; `group_src=` and `group_dst=` are the group's
 # own [pytorchdistributed]. All ranks must call `Split`, and all must call `new_group`.
 #
-# What has been started goes on in the background in Gloo, which has threads for it. MPI
-# need not go on outside of its calls [mpi]: it may do all the work in `Wait`.
+# After `isend`, or a call with `async_op=True`, Gloo goes on in the background, as it
+# has threads for that. After `Isend` or `Iallreduce` MPI may do nothing until `Wait`
+# [mpi]. So do not count on it to hide communication behind computation.
 #
-# Then the calls. Each row below has a name and PyTorch's call, and under it MPI's twin.
-# Skim them now, and come back when you translate a program. Look for two things: which
-# argument is filled, and whether a root is named. A name without `dist.` is from
-# chapter 6 or 7. The calls are text, so that one cell can run each on the same numbers,
-# and compare. These are the numbers:
+# Then the calls, 17 in three cells. Each has a name, PyTorch's call, and under it MPI's
+# twin. They are text: below, a function `apart` runs each call and its twin on the same
+# numbers, and compares. Skim them now, and come back when you translate a program.
+#
+# Predict: After the first rows, cover the lower line of each pair. Which argument comes
+# first in MPI's twin: what is sent, or what is filled? And do both libraries give equal
+# results, to the last bit, for floats, for integers?
+#
+# These are the arguments. A call without `dist.` is from chapter 6 or 7.
 #
 # | name | what it is |
 # | --- | --- |
 # | `x` | this rank's numbers |
 # | `y` | a copy of `x` |
 # | `part` | a copy of this rank's part of `x`: with two ranks, a half |
-# | `parts` | on the root, all parts of `x`: whoever fills them fills `x` |
+# | `parts` | on the root, a list of views, one of each part of `x` |
 
 everyone()
 if rank == 0:
@@ -612,17 +621,13 @@ all-reduce, in a team: dist.all_reduce(y, op, team)
                        team_comm.Allreduce(x, y, op)
 """
 
-# What was there to see? MPI names what is sent first, and then what is filled, in every
-# call that has both. PyTorch has no such order: `gather` names what is sent first, its
-# other collectives what is filled. Four calls have a root: broadcast, scatter, gather
-# and reduce. In mpi4py the root may be left out, and is 0; in PyTorch only for scatter
-# and gather.
+# MPI names what is sent first, and then what is filled, in every call that has both.
+# PyTorch has no such order: `gather` names what is sent first, its other collectives
+# what is filled. Four calls have a root: broadcast, scatter, gather and reduce. In
+# mpi4py the root may be left out, and is 0; in PyTorch only for scatter and gather.
 #
-# Predict: Both libraries add the same floats. Are the sums equal to the last bit? And
-# the sums of integers?
-#
-# We count how far apart two sums are, in units in the last place. One unit is the
-# distance from a float to the next.
+# Are the results equal? We count how far apart they are, in units in the last place.
+# One unit is the distance from a float to the next.
 
 everyone()
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -646,9 +651,6 @@ def apart(pair, dtype=torch.float32, ops=(dist.ReduceOp.SUM, MPI.SUM)):
         results.append([given[name] for name in ("x", "y", "part")])
     return max(map(units, *results))
 
-
-plt.switch_backend("Agg")  # figures go to files
-plt.rcParams.update(STYLE)
 
 everyone()
 R = dist.ReduceOp
@@ -707,10 +709,8 @@ if rank == 0:
 # with four ranks the libraries add in different orders. In the teams of two they are
 # equal: a + b is b + a, to the bit.
 #
-# Why so few? All our numbers are positive, and each of a library's n − 1 roundings
-# shifts the result by at most one unit: the two are at most 2(n − 1) = (unit_limit)
-# units apart. Gradients that nearly cancel have a small sum, of which the same
-# roundings are many units.
+# The check allows 2(n − 1) = (unit_limit) of them: each library rounds n − 1 times, by
+# at most one unit, as all our numbers are positive.
 
 # --- What only one of them has --------------------------------------------------------
 
@@ -778,11 +778,10 @@ if rank == 0:
     play("kernel")
     assert received_by_rank[1].tolist() == [0.0, 2.0, 4.0]
 
-# Rank 1 got the column as three numbers in a row. Prefix sums, `Scan`, and the owner of
-# a maximum, `MAXLOC`, came up in the exercises of chapter 7. In one-sided communication
-# a rank puts numbers into memory that another rank has opened for that beforehand; the
-# other calls no receive. And ranks in a grid can exchange with their neighbors, also
-# without waiting, by `Ineighbor_alltoall` [mpi].
+# Rank 1 got the column as three numbers in a row. And in one-sided communication a rank
+# puts numbers into memory that another rank has opened beforehand; the other calls no
+# receive. There is more, such as `Scan` for prefix sums, and `Ineighbor_alltoall`, by
+# which the ranks of a grid exchange with their neighbors without waiting [mpi].
 
 # --- Buffers and objects --------------------------------------------------------------
 
@@ -945,6 +944,42 @@ if from_rank_0(lambda: bool(mpich.startswith("5.0."))):
     if rank == 0:
         assert [x.item() for x in after_it_by_rank] == [1] * n
 
+
+def save_figures():
+    """Save the open figures beside this script, and close them."""
+    for number in plt.get_fignums():
+        figure = plt.figure(number)
+        figure.savefig(file_beside(figure.get_label() or number))
+        plt.close(figure)
+
+
+# No error and no hang. The first call brings rank 0's number, and so looks right. The
+# second brings an old one, the 1 that rank 1 had in the first call, though rank 1 has
+# 11 by now.
+#
+# MPICH broadcasts within a host from its first rank, here rank 0. A root that is
+# another rank first sends its number to rank 0, and then receives like all others
+# [mpichbcast]. Follow rank 1's messages:
+
+wrong_by_rank = to_rank_0(wrong)
+after_it_by_rank = to_rank_0(after_it)
+if rank == 0:
+    play("kernel")
+    first, second = (wrong_by_rank[1].item(), after_it_by_rank[1].item())
+    fig, ax = plt.subplots(num="wrong-root", figsize=(6.4, 2.2))
+    for x, call in (0, "the first call, root=rank"), (4, "the next, root=1"):
+        ax.axvspan(x, x + 3, color="C7", alpha=0.15)
+        ax.text(x + 1.5, 1.6, call, ha="center")
+    for tail, head, number in (
+            ((0.3, 1), (4.3, 0), 1), ((1, 0), (2, 1), first),
+            ((5, 0), (6, 1), second), ((4.3, 1), (7.6, 0.3), 11)):
+        ax.annotate("", head, tail,
+                    arrowprops={"arrowstyle": "->", "color": f"C{tail[1]}"})
+        ax.text(tail[0] + 0.1, tail[1] * 1.5 - 0.35, number, color=f"C{tail[1]}")
+    ax.set(xlim=(0, 7.8), ylim=(-0.6, 2), xticks=[], xlabel="time",
+           yticks=[0, 1], yticklabels=["rank 0", "rank 1"])
+    save_figures()
+
 # From ranklab.programs:
 
 TOLD = ("PMI", "HYD", "MPI_", "OMPI_")  # what an mpiexec tells those that it has started
@@ -974,22 +1009,13 @@ def mpiexec(program, *options, n=2, seconds=20, sleeps="1"):
         return running.communicate()[0], "stuck"
 
 
-# No error and no hang. The first call brings rank 0's number, and so looks right. The
-# second brings an old one, the 1 that rank 1 had in the first call, though rank 1 has
-# 11 by now.
-#
-# To see why, follow two messages. MPICH broadcasts within a host from its first rank,
-# here rank 0. A root that is another rank first sends its number to rank 0, and then
-# receives like all others [mpichbcast].
-#
-# | | rank 1 sends to rank 0 | rank 0 | all ranks get |
-# | --- | --- | --- | --- |
-# | first call | its 1 | is the root itself, and takes nothing: the 1 stays | 0 |
-# | second call | its 11 | takes the oldest message, the 1; the 11 stays | 1 |
+# In the first call rank 0 is a root itself, and receives nothing. The 1 is small, so it
+# has left eagerly, and it waits. In the second call rank 0 does receive from rank 1,
+# finds the old 1, and hands that out. The 11 waits now, for the broadcast after.
 #
 # So one wrong call spoils the right ones after it. All ranks must name one root, says
-# the standard [mpi]. MPICH does not check that; MUST [must] is a tool that does.
-# `where()` cannot see it, because no rank waits.
+# the standard [mpi]. MPICH does not check that; MUST [must] is a tool that does. The
+# lab cannot see it either, because no rank waits.
 #
 # That is why we were in `aside`: `Dup` makes a communicator of the same ranks, whose
 # messages never meet those of another. Libraries that use MPI duplicate their caller's
@@ -1002,7 +1028,6 @@ def mpiexec(program, *options, n=2, seconds=20, sleeps="1"):
 # code, or "stuck":
 
 if rank == 0:
-    play("kernel")
     mixed = """
 from array import array
 from mpi4py import MPI
@@ -1025,10 +1050,10 @@ if rank == 0:
 # itself is never received. Other pairs of calls may hang, abort, or raise an error.
 #
 # `allreduce` and `Allreduce` hang. A rank that is stuck in MPI gets out by the missing
-# call or by `ranks.restart()`; `ranks.reset()` is enough for Gloo only. We want to go
-# on without a restart. So a second thread of each rank makes the missing call two
-# seconds later; a folded cell has it. We do it in `pair`, a communicator of ranks 0 and
-# 1.
+# call or by `ranks.restart()`; `ranks.reset()` is enough for Gloo only. To go on
+# without a restart, a second thread of each rank will make the missing call two seconds
+# later. The lines with `later` are this way out, and not part of the fault. `pair` is a
+# communicator of ranks 0 and 1.
 
 
 def later(call, *given, seconds=2):
@@ -1055,8 +1080,8 @@ assert MPI.Query_thread() == MPI.THREAD_MULTIPLE
 # match. `Allreduce` is MPI's own. For `allreduce` mpi4py sends pickled objects from
 # rank to rank, in a communicator that it has made for that [mpi4pypickle]. So neither
 # rank ever hears of the other. All ranks make that communicator together in their first
-# `allreduce`; for `pair` we had done it beforehand. Where the fault is the first one, a
-# rank may abort instead: "Message truncated".
+# `allreduce`, as `pair` had done before. If the fault is the first `allreduce` of all,
+# a rank may abort instead: "Message truncated".
 
 # --- Safe when small ------------------------------------------------------------------
 
@@ -1080,10 +1105,10 @@ if rank == 0:
     play("kernel")
     assert [x.tolist() for x in theirs_by_rank[:2]] == [[2.0] * 3, [1.0] * 3]
 
-# Small messages leave at once. In this build `Send` waits for its receiver above
-# (eager) bytes, as we measure below, and then each rank waits for the other. Such a
-# program passes its tests, and hangs when the arrays grow. To find the fault with small
-# arrays, write `Ssend`, which waits at any size [mpi]. To repair it, write `Sendrecv`.
+# Small messages leave at once. Of large ones `Send` waits for its receiver, and then
+# each rank waits for the other. We look for the border below. Such a program passes its
+# tests, and hangs when the arrays grow. To find the fault with small arrays, write
+# `Ssend`, which waits at any size [mpi]. To repair it, write `Sendrecv`.
 
 everyone()
 play("ranks")
@@ -1127,7 +1152,7 @@ if rank == 0:
 
 # --- A rank that dies -----------------------------------------------------------------
 
-# One program, which talks over MPI, over Gloo, or not at all:
+# One program, to run over MPI and over Gloo:
 
 if rank == 0:
     dying = """
@@ -1160,33 +1185,24 @@ dist.init_process_group("gloo", file, rank=rank, world_size=2)
 send = lambda dst: dist.send(torch.zeros(1), dst)
 receive = lambda src: dist.recv(torch.zeros(1), src)
 """
-    over_nothing = """
-rank = int(os.environ["PMI_RANK"])  # MPICH's mpiexec tells it
-send = receive = lambda other: time.sleep(0.2 if rank == 1 else 5)
-"""
 
-# Predict: Three runs, and in each rank 1 is killed. Over MPI, `mpiexec` has started
-# both ranks. Over Gloo, rank 0 forks rank 1, and there is no launcher. In the third,
-# `mpiexec` starts both, and they never talk: rank 0 sleeps. In which of the three does
-# rank 0 live on?
+# Predict: Rank 1 is killed while rank 0 waits for it. Over MPI, `mpiexec` has started
+# both. Over Gloo, rank 0 has forked rank 1, without a launcher. In which of the two
+# does rank 0 live on?
 
 if rank == 0:
-    ends = {}
-    for over, join in ("MPI", over_mpi), ("nothing", over_nothing):
-        said, ended = ends[over] = mpiexec(dying.format(join=join))
-        print(f"over {over}: rank 0 lives: {'lives' in said}; exit code {ended}")
+    said, ended = mpiexec(dying.format(join=over_mpi))
+    print("rank 0 lives:", "lives" in said, "exit code:", ended)
 
 if rank == 0:
-    for said, ended in ends.values():
-        if mpich:
-            assert "BAD TERMINATION" in said and ended != 0
-            assert "lives" not in said
+    if mpich:
+        assert "BAD TERMINATION" in said and ended != 0
+        assert "lives" not in said
 
-# Under `mpiexec` rank 0 is ended, also in the program that sends no messages. So it is
-# the launcher that ends it: `mpiexec` sees that a process has died, says "BAD
-# TERMINATION", and ends the others. `torchrun` does that, too [torchrun]. Our Gloo
-# program had no launcher. There rank 0 gets an error from Gloo, as in chapter 5, and
-# goes on.
+# Over Gloo rank 0 gets an error, as in chapter 5, and goes on. Under `mpiexec` it does
+# not live to see one: the launcher sees that a process has died, says "BAD
+# TERMINATION", and ends the others. `torchrun` does that, too [torchrun]; our Gloo
+# program had no launcher.
 #
 # | fault | what became of it here | what helps |
 # | --- | --- | --- |
@@ -1205,7 +1221,7 @@ if rank == 0:
 
 if rank == 0:
     print("\n## What a message costs\n")
-    balls = """
+    speed = """
 import json, time
 from mpi4py import MPI
 
@@ -1223,29 +1239,30 @@ def ping(nbytes):
             comm.Send(ball, 0)
         seconds.append((time.perf_counter() - start) / 2)
     return sorted(seconds)[len(seconds) // 2]  # the median
-"""
 
-if rank == 0:
-    speed = balls + """
 sizes = sorted([4**k for k in range(1, 12)] + [8000, 8300])
 ping(4)  # warms up
 rounds = [list(map(ping, sizes)) for _ in range(5)]
-found = {"messages": list(map(min, *rounds))}
+"""
+
+if rank == 0:
+    waiting = """
 used = time.process_time()
 time.sleep(0.3 * (comm.rank == 0))
 comm.Barrier()  # rank 1 waits for 0.3 seconds
-found["processor"] = time.process_time() - used
 if comm.rank == 1:
-    print(json.dumps(found))
+    print(json.dumps([rounds, time.process_time() - used]))
 """
 
 # How does a rank wait? In MPICH it looks again and again whether something has come: it
-# spins. With the variable `MPIR_CVAR_ENABLE_HEAVY_YIELD=1` it sleeps for a moment after
-# each look. The lab sets this variable, because the ranks of a notebook often share
-# cores. Here the program runs both ways.
+# spins. After each look it offers its core to others. With the variable
+# `MPIR_CVAR_ENABLE_HEAVY_YIELD=1` it sleeps for a moment after each look. The lab sets
+# this variable, because the ranks of a notebook often share cores. Here the program
+# runs both ways.
 #
 # Chapter 6 said that MPI sends small messages eagerly, and waits with large ones for
-# the receiver. A folded cell looks for the border.
+# the receiver. We look between which two of our sizes the border is: of a message that
+# has left, the request is fulfilled at once.
 
 
 def leaves_at_once(nbytes):
@@ -1263,11 +1280,8 @@ def leaves_at_once(nbytes):
 everyone()
 play("ranks")
 
-eager, waits = 1, 1 << 22  # bytes
-while waits - eager > 1:
-    middle = (eager + waits) // 2
-    at_once = leaves_at_once(middle)
-    eager, waits = (middle, waits) if at_once else (eager, middle)
+sizes = sorted([4**k for k in range(1, 12)] + [8000, 8300])
+eager = max(nbytes for nbytes in sizes if leaves_at_once(nbytes))
 
 # From ranklab.programs:
 
@@ -1284,8 +1298,8 @@ def last_line(program, **how):
 everyone()
 if rank == 0:
     play("kernel")
-    spinning = last_line(speed, sleeps="0")  # the variable is 0
-    sleeping = last_line(speed, sleeps="1")
+    spinning, spin_seconds = last_line(speed + waiting, sleeps="0")
+    sleeping, sleep_seconds = last_line(speed + waiting, sleeps="1")
 
 # From ranklab.taught.messages:
 
@@ -1313,7 +1327,6 @@ def ping(nbytes, repeats=10, a=0, b=1):
 
 everyone()
 play("ranks")
-sizes = sorted([4**k for k in range(1, 12)] + [8000, 8300])
 
 
 def median(nbytes):
@@ -1322,20 +1335,10 @@ def median(nbytes):
 
 
 rounds = [list(map(median, sizes)) for _ in range(5)]
-gloo_messages = list(map(min, *rounds))
 used = time.process_time()
 time.sleep(0.3 * (rank == 0))
 dist.barrier()  # the others wait for 0.3 seconds
-gloo_processor = time.process_time() - used
-
-
-def save_figures():
-    """Save the open figures beside this script, and close them."""
-    for number in plt.get_fignums():
-        figure = plt.figure(number)
-        figure.savefig(file_beside(figure.get_label() or number))
-        plt.close(figure)
-
+used = time.process_time() - used
 
 sizes_by_rank = to_rank_0(sizes)
 eager_by_rank = to_rank_0(eager)
@@ -1343,15 +1346,20 @@ if rank == 0:
     play("kernel")
     sizes, eager = sizes_by_rank[0], eager_by_rank[0]
 
-gloo_messages_by_rank = to_rank_0(gloo_messages)
+play("ranks")
+rounds_by_rank = to_rank_0(rounds)
 if rank == 0:
-    by_gloo = gloo_messages_by_rank[0]
-    times = 1e6 * np.array([by_gloo, sleeping["messages"], spinning["messages"]])
+    play("kernel")
+    by_gloo = rounds_by_rank[0]
+    times = 1e6 * np.array([by_gloo, sleeping, spinning])  # way, round, size
+    medians = np.median(times, axis=1)
     fig, ax = plt.subplots(num="gloo-mpi")
-    styles = (("C0o-", "Gloo", 1.4), ("C1s-", "MPI, sleeps", 0.6),
-              ("C2v-", "MPI, spins", 1.7))
-    for curve, (style, name, shift) in zip(times, styles):
+    styles = (("C0o-", "Gloo", 1.5), ("C1s-", "MPI, sleeps", 0.6),
+              ("C2v-", "MPI, spins", 1.8))
+    for way, curve, (style, name, shift) in zip(times, medians, styles):
         ax.loglog(sizes, curve, style, markersize=5, linewidth=1.2)
+        ax.fill_between(sizes, way.min(axis=0), way.max(axis=0),
+                        color=style[:2], alpha=0.2)
         ax.text(512, shift * max(curve[3:6]), name, color=style[:2], fontsize=9,
                 ha="center", va="center")
     marks = {4: "4 B", 1 << 12: "4 KB", 1 << 16: "64 KB", 1 << 22: "4 MB"}
@@ -1365,31 +1373,29 @@ if rank == 0:
     save_figures()
 
 if rank == 0:
-    measured = {"sleeping": sleeping["messages"], "spinning": spinning["messages"]}
-    for name, seconds in {"gloo": by_gloo, **measured}.items():
-        small = 1e6 * np.array(seconds[:6])  # up to 4 KB
-        result(f"{name}_us", min(small), varies=True)
-        result(f"{name}_most_us", max(small), varies=True)
-        result(f"{name}_gb", sizes[-1] / seconds[-1] / 1e9, varies=True)
-    for name, one in (("sleeping", sleeping), ("spinning", spinning)):
-        result(f"{name}_processor", one["processor"], varies=True)
+    latency = {}  # of three ways, in seconds
+    for name, curve in zip(("gloo", "sleeping", "spinning"), medians):
+        latency[name] = curve[0] / 1e6
+        result(f"{name}_us", min(curve[:6]), varies=True)  # up to 4 KB
+        result(f"{name}_most_us", max(curve[:6]), varies=True)
+        result(f"{name}_gb", sizes[-1] / curve[-1] / 1e3, varies=True)
+    result("spinning_processor", spin_seconds, varies=True)
+    result("sleeping_processor", sleep_seconds, varies=True)
 
-gloo_processor_by_rank = to_rank_0(gloo_processor)
+used_by_rank = to_rank_0(used)
 if rank == 0:
-    result("gloo_processor", gloo_processor_by_rank[1], varies=True)
-    costs = sleeping["messages"][0] / spinning["messages"][0]
-    result("sleeping_costs", costs, varies=True)
-    faster = by_gloo[0] / spinning["messages"][0]
-    result("gloo_over_spinning", faster, varies=True)
+    result("gloo_processor", used_by_rank[1], varies=True)
+    for name, over in (("sleeping_costs", "sleeping"), ("faster", "gloo")):
+        result(name, latency[over] / latency["spinning"], varies=True)
     result("eager", eager, varies=True)
     if mpich and cores_are_free():
-        assert 5 * min(spinning["messages"]) < min(sleeping["messages"])
-        assert 5 * min(spinning["messages"]) < min(by_gloo)
-        assert sleeping["processor"] < spinning["processor"]
+        assert 5 * np.min(spinning) < min(np.min(sleeping), np.min(by_gloo))
+        assert sleep_seconds < spin_seconds
     save_figures()
 
-# Right of the dotted line the sender waits for its receiver. The latency is that of
-# messages of up to 4 KB, the bandwidth that of 4 MB:
+# A marker is the median of five rounds, and a band spans them. Right of the dotted line
+# the sender waits for its receiver. The latency is that of messages of up to 4 KB, the
+# bandwidth that of 4 MB:
 #
 # | here | latency | bandwidth |
 # | --- | --- | --- |
@@ -1397,19 +1403,19 @@ if rank == 0:
 # | MPI that sleeps | (sleeping_us) to (sleeping_most_us) µs | (sleeping_gb) GB/s |
 # | MPI that spins | (spinning_us) to (spinning_most_us) µs | (spinning_gb) GB/s |
 #
-# For 4 bytes MPI that spins is (gloo_over_spinning) times as fast as Gloo here. The two
-# runs of MPI differ only in how a rank waits, and that is a factor of (sleeping_costs).
-# What Gloo's time is made of, we have not measured: its ranks sleep, its messages pass
-# through TCP, and it ran in the notebook.
+# For 4 bytes MPI that spins is (faster) times as fast as Gloo here. The two runs of MPI
+# differ only in how a rank waits, and that is a factor of (sleeping_costs). What Gloo's
+# time is made of, we have not measured: its ranks sleep, its messages pass through TCP,
+# and it ran in the notebook.
 #
 # What does the spinning cost? While rank 1 waited for 0.3 seconds, it used
 # (spinning_processor) seconds of a core when it spun, and (sleeping_processor) when it
 # slept; in Gloo it used (gloo_processor). Who has a core for each rank can afford that.
 # In the extra below the ranks share one.
 #
-# In this build the border is at (eager) bytes; other builds and networks have others.
-# Each size was measured in five rounds, and the least of their medians counts. What
-# cables between GPUs and between hosts do is in chapter 8's table.
+# In this build messages of (eager) bytes are still eager; other builds and networks
+# have other borders. What cables between GPUs and between hosts do is in chapter 8's
+# table.
 
 # --- One all-reduce, written once -----------------------------------------------------
 
@@ -1599,7 +1605,7 @@ ways = {
     "ring, MPI": lambda x: ring_over(x, rank, world_size, mpi_sendrecv),
     "shared": shared.all_reduce,
 }
-names, sums = list(ways), {}
+sums = {}
 for way, all_reduce in ways.items():
     sums[way] = torch.arange(1001) % 7 + rank
     all_reduce(sums[way])
@@ -1611,68 +1617,33 @@ if rank == 0:
         assert len({tuple(x.tolist()) for x in of_rank.values()}) == 1
 
 # `shared` is chapter 8's way through memory that all ranks see: no message carries the
-# numbers. MPI's own all-reduce is measured in a program again, because it shall spin,
-# too:
-
-if rank == 0:
-    all_reduces = """
-import json, time
-from mpi4py import MPI
-
-comm, medians = MPI.COMM_WORLD, []
-for nbytes, repeats in (4, 201), (1 << 22, 5):
-    x, seconds = bytearray(nbytes), []
-    comm.Barrier()
-    for _ in range(repeats):
-        start = time.perf_counter()
-        comm.Allreduce(MPI.IN_PLACE, [x, MPI.FLOAT])
-        seconds.append(time.perf_counter() - start)
-    medians.append(sorted(seconds)[repeats // 2])
-of_ranks = comm.gather(medians)
-if comm.rank == 0:
-    print(json.dumps([max(times) for times in zip(*of_ranks)]))
-"""
-
+# numbers. The lab's ranks of MPI sleep while they wait.
+#
 # Predict: Two libraries in C and C++, two rings in Python over the same libraries, and
 # shared memory. Which way is the fastest for 4 bytes, which for 4 MB?
 
-
-def in_turn():
-    """Median seconds of the other ways, for 4 bytes and for 4 MB."""
-    medians = []
-    for nbytes, repeats in (4, 31), (1 << 22, 5):
-        x = torch.zeros(nbytes // 4)  # sums of zeros stay zeros
-        medians.append([in_a_row(lambda: way(x), repeats)
-                        for name, way in ways.items() if name != "MPI"])
-    return medians
-
-
-# The ways take turns, three times, as other things run on a machine at times. In each
-# turn the slowest rank counts:
-
-if rank == 0:
-    turns = []
-
+everyone()
+play("ranks")
+turns = {way: [] for way in ways}
 for _ in range(3):
-    everyone()
-    play("ranks")
-    values_by_rank = to_rank_0((lambda: in_turn())())
-    if rank == 0:
-        play("kernel")
-        others = np.max(values_by_rank, axis=0).T
-        own = [last_line(all_reduces, n=n, sleeps=s) for s in "10"]  # sleeps, spins
-        turns.append([*others, *own])
+    for way, all_reduce in ways.items():
+        for nbytes, repeats in (4, 31), (1 << 22, 5):
+            x = torch.zeros(nbytes // 4)  # sums of zeros stay zeros
+            seconds = in_a_row(lambda: all_reduce(x), repeats)
+            turns[way].append(seconds)
 
-names_by_rank = to_rank_0(names)
+# The ways take turns, three times, because other things run on a machine at times. In
+# each turn the slowest rank counts. In the figure a dot is the median of the turns,
+# hollow for our ring, and a bar spans them:
+
+of_ranks = to_rank_0(turns)
 if rank == 0:
     play("kernel")
-    in_ranks = [name for name in names_by_rank[0] if name != "MPI"]
-    every = dict(zip([*in_ranks, "MPI, sleeps", "MPI, spins"],
-                     np.moveaxis(turns, 1, 0)))  # way: turns x sizes
+    every = {way: np.max([turns[way] for turns in of_ranks], axis=0).reshape(3, 2)
+             for way in of_ranks[0]}  # turns x sizes
     median = {way: np.median(each, axis=0) for way, each in every.items()}
-    rows = {"shared": ("shared memory", "C3"), "MPI, spins": ("MPI, spins", "C2"),
-            "ring, MPI": ("our ring over MPI, sleeps", "C1"),
-            "MPI, sleeps": ("MPI, sleeps", "C1"),
+    rows = {"shared": ("shared memory", "C3"),
+            "ring, MPI": ("our ring over MPI", "C1"), "MPI": ("MPI", "C1"),
             "ring, Gloo": ("our ring over Gloo", "C0"), "Gloo": ("Gloo", "C0")}
     fig, axes = plt.subplots(1, 2, num="all-reduces", figsize=(6.4, 3),
                              sharey=True)
@@ -1687,8 +1658,6 @@ if rank == 0:
     axes[0].xaxis.set_major_formatter("{x:g}")
     axes[1].set_xlim(0, None)
     axes[0].set_yticks(range(len(rows)), [name for name, _ in rows.values()])
-    fig.suptitle("dot: median of three turns, hollow: our ring; bar: their range",
-                 fontsize=10)
     save_figures()
 
 if rank == 0:
@@ -1696,20 +1665,18 @@ if rank == 0:
     for i, size in ((0, "4_bytes"), (1, "4_mb")):
         fastest = min(median, key=lambda way: median[way][i])
         result(f"fastest_{size}", rows[fastest][0], varies=True)
-        for how, way in (("sleeping", "MPI, sleeps"), ("spinning", "MPI, spins")):
-            over_gloo = median[way][i] / median["Gloo"][i]
-            result(f"{how}_{size}", over_gloo, varies=True)
-    for name, way, rounds, latency in (
-            ("gloo", "Gloo", 2 * (n - 1), by_gloo[0]),
-            ("mpi", "MPI, sleeps", np.log2(n), sleeping["messages"][0])):
-        result(f"{name}_predicted", 1e3 * rounds * latency, varies=True)
-        result(f"{name}_measured", 1e3 * median[way][0], varies=True)
+    for way, rounds, seconds in (("Gloo", 2 * (n - 1), latency["gloo"]),
+                                 ("MPI", np.log2(n), latency["sleeping"])):
+        result(f"{way}_predicted", 1e3 * rounds * seconds, varies=True)
+        result(f"{way}_measured", 1e3 * median[way][0], varies=True)
+    result("mpi_4_mb", median["MPI"][1] / median["Gloo"][1], varies=True)
     result("gloo_ring", 1e3 * median["ring, Gloo"][0], varies=True)
     rings = median["ring, MPI"][1] / median["ring, Gloo"][1]
     result("rings", rings, varies=True)
     if mpich and cores_are_free():
         assert median["ring, Gloo"][0] > median["Gloo"][0]
-        assert median["ring, MPI"][0] > median["MPI, sleeps"][0]
+        assert median["ring, MPI"][0] > median["MPI"][0]
+        assert n < 3 or median["Gloo"][0] > median["MPI"][0]
     save_figures()
 
 # On (cores) cores the lowest median for 4 bytes is that of (fastest_4_bytes), and for 4
@@ -1718,17 +1685,15 @@ if rank == 0:
 # For 4 bytes latency decides: how many messages follow one another, and what each
 # costs. Gloo's all-reduce is a ring [gloo], of 2(n − 1) = 6 rounds. Doubling, MPICH's
 # classic way for small tensors, takes log₂ n = 2 [thakur2005], though on one host it
-# may choose another. Rounds times the latency of the ping-pong is (gloo_predicted) ms
-# for Gloo and (mpi_predicted) for MPI that sleeps; measured are (gloo_measured) and
-# (mpi_measured). MPI that spins takes (spinning_4_bytes) of Gloo's time. Its four ranks
-# share the cores, but each offers its core to the next after every look, and nothing
-# else computes here. Our ring takes 6 rounds, too, each with Python in it, and loses to
-# its library's own over both. Why the one over Gloo takes (gloo_ring) ms, we have not
-# found out.
+# may choose another. Times the latency of the ping-pong that makes (Gloo_predicted) ms
+# for Gloo and (MPI_predicted) for MPI; measured are (Gloo_measured) and (MPI_measured).
+# The prediction is rough, but right about who wins. Our ring takes 6 rounds, too, each
+# with Python in it, and loses to its library's own over both. Why the one over Gloo
+# takes (gloo_ring) ms, we have not found out. Shared memory sends no messages, but its
+# ranks meet twice at a barrier written in Python.
 #
-# For 4 MB MPI that sleeps takes (sleeping_4_mb) of Gloo's time, and MPI that spins
-# (spinning_4_mb). The same ring took (rings) of the time when it ran over MPI and not
-# over Gloo. Measure on your own machine before you choose.
+# For 4 MB MPI takes (mpi_4_mb) of Gloo's time. The same ring took (rings) of the time
+# when it ran over MPI and not over Gloo. Measure on your own machine before you choose.
 
 # --- Extra: Ranks that spin, on busy cores --------------------------------------------
 
@@ -1800,10 +1765,10 @@ if rank == 0:
 # | you want | take | because |
 # | --- | --- | --- |
 # | to train with PyTorch | `torch.distributed` | DDP and all that the next chapters build speak it |
-# | ranks with GPUs | `torch.distributed` over NCCL | it works in PyTorch's streams; MPI must be built for GPUs, and waits outside of them |
+# | ranks with GPUs | `torch.distributed` over NCCL | it works in PyTorch's streams; MPI must be built for GPUs, and knows no streams |
 # | sums of bfloat16 | `torch.distributed` | mpi4py's name for it is a null type here |
 # | an error in place of a hang | `torch.distributed` | its timeout is on by default |
-# | small latency, nothing else on its cores | MPI that spins | (gloo_over_spinning) times as fast as Gloo in this notebook, for 4 bytes within this host |
+# | small latency, nothing else on its cores | MPI that spins | (faster) times as fast as Gloo in this notebook, for 4 bytes within this host |
 # | cores on which others compute | Gloo, or MPI that sleeps | who waits leaves the core to them |
 # | prefix sums, columns, `Put` | mpi4py | `torch.distributed` has none of them on the CPU |
 # | to start on a cluster | what its manual says | ranks of `mpiexec` get a group of PyTorch by one `bcast` |
