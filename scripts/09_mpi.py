@@ -145,9 +145,9 @@ def play(part):
 # 30 minutes to read, 10 predictions · 30 seconds to run · stands on chapter 6, chapter
 # 7 and chapter 8
 #
-# MPI, the message-passing interface, is a standard of 1994 [mpi], with several
-# implementations. Rank, communicator, broadcast, reduce: its words are those of the
-# field. At the end you can
+# MPI, the message-passing interface, is a standard of 1994 [mpi]. MPICH, Open MPI and
+# Intel MPI implement it. Rank, communicator, broadcast, reduce: its words are those of
+# the field. At the end you can
 # - read a program in one of the two libraries, and write it in the other;
 # - start ranks with `mpiexec`, and form a group of PyTorch among them;
 # - say what only one of them has, and what each costs, a waiting rank included;
@@ -1052,8 +1052,9 @@ if rank == 0:
 # `allreduce` and `Allreduce` hang. A rank that is stuck in MPI gets out by the missing
 # call or by `ranks.restart()`; `ranks.reset()` is enough for Gloo only. To go on
 # without a restart, a second thread of each rank will make the missing call two seconds
-# later. The lines with `later` are this way out, and not part of the fault. `pair` is a
-# communicator of ranks 0 and 1.
+# later. The lines with `later` are this way out, and not part of the fault. It needs
+# `MPI.THREAD_MULTIPLE`, which mpi4py asks for by default. `pair` is a communicator of
+# ranks 0 and 1, whose faults these are; ranks 2 and 3 have one of their own.
 
 
 def later(call, *given, seconds=2):
@@ -1152,7 +1153,8 @@ if rank == 0:
 
 # --- A rank that dies -----------------------------------------------------------------
 
-# One program, to run over MPI and over Gloo:
+# One program, to run over MPI and over Gloo, by the lines that take the place of
+# `{join}`:
 
 if rank == 0:
     dying = """

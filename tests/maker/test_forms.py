@@ -260,6 +260,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch, content):
     assert path.read_bytes() != b"other"
 
 
+@pytest.mark.timeout(240)
 def test_the_committed_forms_are_in_step_whatever_the_hash_seed():
     """They were made by processes whose seed was drawn, and are the same in one with this seed."""
     check = [sys.executable, "-m", "bookmaker.forms", "--check"]
