@@ -1669,8 +1669,8 @@ if rank == 0:
         result(f"fastest_{size}", rows[fastest][0], varies=True)
     for way, rounds, seconds in (("Gloo", 2 * (n - 1), latency["gloo"]),
                                  ("MPI", np.log2(n), latency["sleeping"])):
-        result(f"{way}_predicted", 1e3 * rounds * seconds, varies=True)
-        result(f"{way}_measured", 1e3 * median[way][0], varies=True)
+        result(f"{way.lower()}_predicted", 1e3 * rounds * seconds, varies=True)
+        result(f"{way.lower()}_measured", 1e3 * median[way][0], varies=True)
     result("mpi_4_mb", median["MPI"][1] / median["Gloo"][1], varies=True)
     result("gloo_ring", 1e3 * median["ring, Gloo"][0], varies=True)
     rings = median["ring, MPI"][1] / median["ring, Gloo"][1]
@@ -1687,8 +1687,8 @@ if rank == 0:
 # For 4 bytes latency decides: how many messages follow one another, and what each
 # costs. Gloo's all-reduce is a ring [gloo], of 2(n − 1) = 6 rounds. Doubling, MPICH's
 # classic way for small tensors, takes log₂ n = 2 [thakur2005], though on one host it
-# may choose another. Times the latency of the ping-pong that makes (Gloo_predicted) ms
-# for Gloo and (MPI_predicted) for MPI; measured are (Gloo_measured) and (MPI_measured).
+# may choose another. Times the latency of the ping-pong that makes (gloo_predicted) ms
+# for Gloo and (mpi_predicted) for MPI; measured are (gloo_measured) and (mpi_measured).
 # The prediction is rough, but right about who wins. Our ring takes 6 rounds, too, each
 # with Python in it, and loses to its library's own over both. Why the one over Gloo
 # takes (gloo_ring) ms, we have not found out. Shared memory sends no messages, but its
