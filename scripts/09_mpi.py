@@ -142,7 +142,7 @@ def play(part):
 # The cluster's manual says `mpiexec`. My code says `torch.distributed`. What is the
 # same in both, what is different, and which do I use for what?
 #
-# 30 minutes to read, 10 predictions · 30 seconds to run · stands on chapter 6, chapter
+# 30 minutes to read, 11 predictions · 30 seconds to run · stands on chapter 6, chapter
 # 7 and chapter 8
 #
 # MPI, the message-passing interface, is a standard of 1994 [mpi]. MPICH, Open MPI and
@@ -153,8 +153,8 @@ def play(part):
 # - say what only one of them has, and what each costs, a waiting rank included;
 # - recognize six faults, and say what becomes of each.
 #
-# The chapter makes two sittings. The second, from What a message costs on, is for those
-# who have to choose between the two.
+# With the predictions it makes two sittings: some 30 minutes up to the table of faults,
+# and 15 from What a message costs on, for those who have to choose between the two.
 
 if rank == 0:
     n = world_size
@@ -489,7 +489,8 @@ if rank == 0:
 # that named the same. Its ranks are numbered from 0 again, and `root=`, `dest=` and
 # `source=` mean these new numbers. In PyTorch `src=` and `dst=` stay numbers of the
 # default group, whatever `group=` says; `group_src=` and `group_dst=` are the group's
-# own [pytorchdistributed]. All ranks must call `Split`, and all must call `new_group`.
+# own [pytorchdistributed]. All ranks must call `Split`, and, by default, all must call
+# `new_group`.
 #
 # After `isend`, or a call with `async_op=True`, Gloo goes on in the background, as it
 # has threads for that. After `Isend` or `Iallreduce` MPI may do nothing until `Wait`
@@ -498,10 +499,6 @@ if rank == 0:
 # Then the calls, 17 in three cells. Each has a name, PyTorch's call, and under it MPI's
 # twin. They are text: below, a function `apart` runs each call and its twin on the same
 # numbers, and compares. Skim them now, and come back when you translate a program.
-#
-# Predict: After the first rows, cover the lower line of each pair. Which argument comes
-# first in MPI's twin: what is sent, or what is filled? And do both libraries give equal
-# results, to the last bit, for floats, for integers?
 #
 # These are the arguments. A call without `dist.` is from chapter 6 or 7.
 #
@@ -585,6 +582,9 @@ both at once:          sendrecv(x, right, y, left)
 """
 
 # Then chapter 7, the nine collectives. First the six that only move numbers, or wait:
+#
+# Predict: Cover the lower line of each pair. Which argument comes first in MPI's twin:
+# what is sent, or what is filled?
 
 everyone()
 collectives = """
@@ -626,8 +626,11 @@ all-reduce, in a team: dist.all_reduce(y, op, team)
 # what is filled. Four calls have a root: broadcast, scatter, gather and reduce. In
 # mpi4py the root may be left out, and is 0; in PyTorch only for scatter and gather.
 #
-# Are the results equal? We count how far apart they are, in units in the last place.
-# One unit is the distance from a float to the next.
+# Predict: Are the results of both libraries equal to the last bit, for integers, for
+# floats?
+#
+# We count how far apart they are, in units in the last place. One unit is the distance
+# from a float to the next.
 
 everyone()
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -976,6 +979,8 @@ if rank == 0:
         ax.annotate("", head, tail,
                     arrowprops={"arrowstyle": "->", "color": f"C{tail[1]}"})
         ax.text(tail[0] + 0.1, tail[1] * 1.5 - 0.35, number, color=f"C{tail[1]}")
+    ax.text(4.2, -0.35, "1 received", color="C1", ha="right")
+    ax.text(7.7, 0.05, "11 waits", color="C1", ha="right")
     ax.set(xlim=(0, 7.8), ylim=(-0.6, 2), xticks=[], xlabel="time",
            yticks=[0, 1], yticklabels=["rank 0", "rank 1"])
     save_figures()
@@ -1049,12 +1054,8 @@ if rank == 0:
 # integer of eight bytes [mpi4pypickle], and that is what `x` now holds. The pickle
 # itself is never received. Other pairs of calls may hang, abort, or raise an error.
 #
-# `allreduce` and `Allreduce` hang. A rank that is stuck in MPI gets out by the missing
-# call or by `ranks.restart()`; `ranks.reset()` is enough for Gloo only. To go on
-# without a restart, a second thread of each rank will make the missing call two seconds
-# later. The lines with `later` are this way out, and not part of the fault. It needs
-# `MPI.THREAD_MULTIPLE`, which mpi4py asks for by default. `pair` is a communicator of
-# ranks 0 and 1, whose faults these are; ranks 2 and 3 have one of their own.
+# And `allreduce` beside `Allreduce`? For this fault ranks 0 and 1 have a communicator
+# of their own, `pair`, and so have ranks 2 and 3.
 
 
 def later(call, *given, seconds=2):
@@ -1064,6 +1065,14 @@ def later(call, *given, seconds=2):
     threads are in collectives of one communicator at a time.
     """
     threading.Timer(seconds, call, given).start()
+
+
+def free_both():
+    """The calls that are missing, two seconds later."""
+    if rank == 0:
+        later(pair.Allreduce, three, np.empty(3))
+    elif rank == 1:
+        later(pair.allreduce, three)
 
 
 everyone()
@@ -1083,6 +1092,11 @@ assert MPI.Query_thread() == MPI.THREAD_MULTIPLE
 # rank ever hears of the other. All ranks make that communicator together in their first
 # `allreduce`, as `pair` had done before. If the fault is the first `allreduce` of all,
 # a rank may abort instead: "Message truncated".
+#
+# A rank that is stuck in MPI gets out by the missing call or by `ranks.restart()`;
+# `ranks.reset()` is enough for Gloo only. To go on without a restart, `free_both` lets
+# a second thread of each rank make the missing call. MPI allows threads to call it
+# here, because mpi4py asks for `MPI.THREAD_MULTIPLE` by default.
 
 # --- Safe when small ------------------------------------------------------------------
 
@@ -1153,8 +1167,8 @@ if rank == 0:
 
 # --- A rank that dies -----------------------------------------------------------------
 
-# One program, to run over MPI and over Gloo, by the lines that take the place of
-# `{join}`:
+# One program runs over MPI and over Gloo. In place of `{join}` come the lines that say
+# how it talks:
 
 if rank == 0:
     dying = """
@@ -1217,12 +1231,42 @@ if rank == 0:
 
 # --- What a message costs -------------------------------------------------------------
 
-# Chapter 6's ping-pong, over both libraries. Over Gloo the ranks of this notebook run
-# it. Over MPI it is a program of its own, because how a rank waits must be said before
-# it starts:
+# Chapter 6 said that MPI sends small messages eagerly, and waits with large ones for
+# the receiver. Where is the border? If `Test` is true before rank 1 receives, the
+# message was eager:
 
+
+def leaves_at_once(nbytes):
+    """Is a message gone although rank 1 has not called Recv?"""
+    letter, gone = np.zeros(nbytes, np.uint8), None
+    if rank == 0:
+        request = comm.Isend(letter, 1)
+        gone = request.Test()
+    dist.barrier()  # now rank 1 may receive
+    if rank < 2:
+        request.Wait() if rank == 0 else comm.Recv(letter, 0)
+    return comm.bcast(gone)
+
+
+everyone()
 if rank == 0:
     print("\n## What a message costs\n")
+
+play("ranks")
+
+sizes = sorted([4**k for k in range(1, 12)] + [8000, 8300])
+eager = max(nbytes for nbytes in sizes if leaves_at_once(nbytes))
+
+# In this build messages of (eager) bytes are still eager; other builds and networks
+# have other borders.
+#
+# Now chapter 6's ping-pong, over both libraries. Over Gloo the ranks of this notebook
+# run it. Over MPI it is a program of its own, because how a rank waits must be said
+# before it starts:
+
+everyone()
+if rank == 0:
+    play("kernel")
     speed = """
 import json, time
 from mpi4py import MPI
@@ -1256,35 +1300,6 @@ if comm.rank == 1:
     print(json.dumps([rounds, time.process_time() - used]))
 """
 
-# How does a rank wait? In MPICH it looks again and again whether something has come: it
-# spins. After each look it offers its core to others. With the variable
-# `MPIR_CVAR_ENABLE_HEAVY_YIELD=1` it sleeps for a moment after each look. The lab sets
-# this variable, because the ranks of a notebook often share cores. Here the program
-# runs both ways.
-#
-# Chapter 6 said that MPI sends small messages eagerly, and waits with large ones for
-# the receiver. We look between which two of our sizes the border is: of a message that
-# has left, the request is fulfilled at once.
-
-
-def leaves_at_once(nbytes):
-    """Is a message gone although rank 1 has not called Recv?"""
-    letter, gone = np.zeros(nbytes, np.uint8), None
-    if rank == 0:
-        request = comm.Isend(letter, 1)
-        gone = request.Test()
-    dist.barrier()  # now rank 1 may receive
-    if rank < 2:
-        request.Wait() if rank == 0 else comm.Recv(letter, 0)
-    return comm.bcast(gone)
-
-
-everyone()
-play("ranks")
-
-sizes = sorted([4**k for k in range(1, 12)] + [8000, 8300])
-eager = max(nbytes for nbytes in sizes if leaves_at_once(nbytes))
-
 # From ranklab.programs:
 
 
@@ -1293,13 +1308,17 @@ def last_line(program, **how):
     return json.loads(mpiexec(program, **how)[0].splitlines()[-1])
 
 
+# How does a rank wait? In MPICH it looks again and again whether something has come: it
+# spins. After each look it offers its core to others. With the variable
+# `MPIR_CVAR_ENABLE_HEAVY_YIELD=1` it sleeps for a moment after each look. The lab sets
+# this variable, because the ranks of a notebook often share cores. Here the program
+# runs both ways.
+#
 # Predict: Gloo sends through TCP, and its ranks sleep until something comes. MPICH's
 # ranks on one host share memory. How many times as fast is MPI for 4 bytes, when its
 # ranks spin, and when they sleep?
 
-everyone()
 if rank == 0:
-    play("kernel")
     spinning, spin_seconds = last_line(speed + waiting, sleeps="0")
     sleeping, sleep_seconds = last_line(speed + waiting, sleeps="1")
 
@@ -1415,9 +1434,7 @@ if rank == 0:
 # slept; in Gloo it used (gloo_processor). Who has a core for each rank can afford that.
 # In the extra below the ranks share one.
 #
-# In this build messages of (eager) bytes are still eager; other builds and networks
-# have other borders. What cables between GPUs and between hosts do is in chapter 8's
-# table.
+# What cables between GPUs and between hosts do is in chapter 8's table.
 
 # --- One all-reduce, written once -----------------------------------------------------
 
@@ -1657,7 +1674,8 @@ if rank == 0:
                     markerfacecolor="white" if "ring" in way else color)
         ax.set(title=size, xlabel="time (ms)")
     axes[0].set(xscale="log", xlabel="time (ms), logarithmic")
-    axes[0].xaxis.set_major_formatter("{x:g}")
+    axes[0].set_xticks(ticks := (0.1, 0.3, 1, 3, 10), map(str, ticks))
+    axes[0].minorticks_off()
     axes[1].set_xlim(0, None)
     axes[0].set_yticks(range(len(rows)), [name for name, _ in rows.values()])
     save_figures()
@@ -1689,8 +1707,9 @@ if rank == 0:
 # classic way for small tensors, takes log₂ n = 2 [thakur2005], though on one host it
 # may choose another. Times the latency of the ping-pong that makes (gloo_predicted) ms
 # for Gloo and (mpi_predicted) for MPI; measured are (gloo_measured) and (mpi_measured).
-# The prediction is rough, but right about who wins. Our ring takes 6 rounds, too, each
-# with Python in it, and loses to its library's own over both. Why the one over Gloo
+# The prediction is rough, as the ping-pong had two ranks, and here four share the
+# cores. But it is right about who wins. Our ring takes 6 rounds, too, with Python in
+# each. Over either library it is slower than the library's own. Why the one over Gloo
 # takes (gloo_ring) ms, we have not found out. Shared memory sends no messages, but its
 # ranks meet twice at a barrier written in Python.
 #
@@ -1755,19 +1774,19 @@ if rank == 0:
 
 # Not beside a process that computes: there the two make (crowded_spin) to
 # (crowded_spin_most) all-reduces in 50 ms where they spin, and (crowded_sleep) to
-# (crowded_sleep_most) where they sleep. While rank 2 sleeps, they make up to
-# (alone_spin) and (alone_sleep). Those that spin win only in rounds in which nothing
-# computes on their core. The reason: a spinning rank offers its core after every look,
-# and a process that computes keeps it for its turn, its time slice. A rank that wakes
-# from sleep may end that turn early. Let ranks of MPI sleep where something else
-# computes on their cores.
+# (crowded_sleep_most) where they sleep. In rounds in which rank 2 sleeps, they make
+# (alone_spin) at the most where they spin, and (alone_sleep) where they sleep. Those
+# that spin win only in rounds in which nothing computes on their core. The reason: a
+# spinning rank offers its core after every look, and a process that computes keeps it
+# for its turn, its time slice. A rank that wakes from sleep may end that turn early.
+# Let ranks of MPI sleep where something else computes on their cores.
 
 # --- Which for what -------------------------------------------------------------------
 
 # | you want | take | because |
 # | --- | --- | --- |
 # | to train with PyTorch | `torch.distributed` | DDP and all that the next chapters build speak it |
-# | ranks with GPUs | `torch.distributed` over NCCL | it works in PyTorch's streams; MPI must be built for GPUs, and knows no streams |
+# | ranks with GPUs | `torch.distributed` over NCCL | it works in PyTorch's streams; MPI must be built for GPUs, and its standard knows no streams |
 # | sums of bfloat16 | `torch.distributed` | mpi4py's name for it is a null type here |
 # | an error in place of a hang | `torch.distributed` | its timeout is on by default |
 # | small latency, nothing else on its cores | MPI that spins | (faster) times as fast as Gloo in this notebook, for 4 bytes within this host |
