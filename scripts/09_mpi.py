@@ -153,11 +153,60 @@ def play(part):
 # - say what only one of them has, and what each costs, a waiting rank included;
 # - recognize six faults, and say what becomes of each.
 #
-# With the predictions it makes two sittings: some 30 minutes up to the table of faults,
-# and 15 from What a message costs on, for those who have to choose between the two.
+# Two thirds of the chapter end with the table of faults. The rest, from What a message
+# costs on, is for those who have to choose between the two, and may wait for a second
+# sitting.
 
 if rank == 0:
     n = world_size
+
+# From ranklab.programs:
+
+TOLD = ("PMI", "HYD", "MPI_", "OMPI_")  # what an mpiexec tells those that it has started
+
+
+def mpiexec(program, *options, n=2, seconds=20, sleeps="1"):
+    """Run the text of a Python program on n ranks, and end it after so many seconds.
+
+    options: of Python, such as "-m", "mpi4py". sleeps: in MPICH, does a rank that waits sleep
+    ("1") or spin ("0")? Returns what it printed, errors included, and its exit code, or "stuck".
+    """
+    beside = shutil.which("mpiexec", path=os.path.dirname(sys.executable))
+    command = [beside or shutil.which("mpiexec"), "-n", str(n), sys.executable]
+    fresh = {name: said for name, said in os.environ.items() if not name.startswith(TOLD)}
+    fresh["MPIR_CVAR_ENABLE_HEAVY_YIELD"] = sleeps
+    running = subprocess.Popen(
+        [*command, *options, "-c", program],
+        env=fresh,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        return running.communicate(timeout=seconds)[0], running.returncode
+    except subprocess.TimeoutExpired:
+        running.terminate()
+        return running.communicate()[0], "stuck"
+
+
+# --- Two libraries in one process -----------------------------------------------------
+
+# MPI comes with a launcher, `mpiexec`, which starts a program several times. A function
+# of that name runs the text of a program here on two ranks, and returns what it
+# printed, and its exit code or "stuck":
+
+if rank == 0:
+    print("\n## Two libraries in one process\n")
+    hello = """
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+print("rank", comm.rank, "of", comm.size)
+"""
+    said, ended = mpiexec(hello)
+    print(*sorted(said.splitlines()), sep="\n")
+
+if rank == 0:
+    assert sorted(said.split()) == sorted("rank 0 of 2 rank 1 of 2".split())
 
 
 def everyone():
@@ -165,17 +214,12 @@ def everyone():
     dist.barrier(group=driver)
 
 
-# --- Two libraries in one process -----------------------------------------------------
-
-# The ranks of this notebook are one MPI program: `mpiexec`, the launcher that comes
-# with MPI, has started them. They have a Gloo group, too, as in all chapters. So each
-# rank can call both libraries. Here is chapter 7's all-gather, by MPI. A communicator
-# is what PyTorch calls a process group; `COMM_WORLD` has all ranks.
+# The ranks of this notebook are an MPI program, too. And they have a Gloo group, as in
+# all chapters. So each rank can call both libraries. Here is chapter 7's all-gather, by
+# MPI. A communicator is what PyTorch calls a process group; `COMM_WORLD` is that of all
+# ranks.
 
 everyone()
-if rank == 0:
-    print("\n## Two libraries in one process\n")
-
 play("ranks")
 
 
@@ -757,11 +801,12 @@ if rank == 0:
     if mpich.startswith("5.0."):
         assert "Invalid MPI_Op" in refused[0] and "null datatype" in refused[1]
 
-# They move: mpi4py hands them to MPICH as bytes. But MPICH does not add bytes, and says
-# "Invalid MPI_Op". The name does not help: `BFLOAT16_T` is a null type in this build,
-# with MPICH (mpich). To add bfloat16, turn it into float32 first, or bring an operation
-# of your own, as an exercise does. float16 has a name that works. PyTorch's mean,
-# `ReduceOp.AVG`, and its timeout have no twin in the standard [mpi].
+# The numbers have been moved, because mpi4py hands them to MPICH as bytes. But MPICH
+# does not add bytes, and says "Invalid MPI_Op". The name does not help: `BFLOAT16_T` is
+# a null type in this build, with MPICH (mpich). To add bfloat16, turn it into float32
+# first, or bring an operation of your own, as an exercise does. float16 has a name that
+# works. PyTorch's mean, `ReduceOp.AVG`, and its timeout have no twin in the standard
+# [mpi].
 #
 # MPI, in turn, has more kinds of messages. A derived type describes numbers that lie
 # apart, such as a column of a matrix:
@@ -974,45 +1019,16 @@ if rank == 0:
         ax.axvspan(x, x + 3, color="C7", alpha=0.15)
         ax.text(x + 1.5, 1.6, call, ha="center")
     for tail, head, number in (
-            ((0.3, 1), (4.3, 0), 1), ((1, 0), (2, 1), first),
-            ((5, 0), (6, 1), second), ((4.3, 1), (7.6, 0.3), 11)):
+            ((0.3, 1), (4.4, 0), 1), ((1, 0), (2, 1), first),
+            ((5.2, 0), (6.2, 1), second), ((4.3, 1), (7.6, 0.3), 11)):
         ax.annotate("", head, tail,
                     arrowprops={"arrowstyle": "->", "color": f"C{tail[1]}"})
         ax.text(tail[0] + 0.1, tail[1] * 1.5 - 0.35, number, color=f"C{tail[1]}")
-    ax.text(4.2, -0.35, "1 received", color="C1", ha="right")
+    ax.text(4.9, -0.35, "1 received", color="C1", ha="right")
     ax.text(7.7, 0.05, "11 waits", color="C1", ha="right")
     ax.set(xlim=(0, 7.8), ylim=(-0.6, 2), xticks=[], xlabel="time",
            yticks=[0, 1], yticklabels=["rank 0", "rank 1"])
     save_figures()
-
-# From ranklab.programs:
-
-TOLD = ("PMI", "HYD", "MPI_", "OMPI_")  # what an mpiexec tells those that it has started
-
-
-def mpiexec(program, *options, n=2, seconds=20, sleeps="1"):
-    """Run the text of a Python program on n ranks, and end it after so many seconds.
-
-    options: of Python, such as "-m", "mpi4py". sleeps: in MPICH, does a rank that waits sleep
-    ("1") or spin ("0")? Returns what it printed, errors included, and its exit code, or "stuck".
-    """
-    beside = shutil.which("mpiexec", path=os.path.dirname(sys.executable))
-    command = [beside or shutil.which("mpiexec"), "-n", str(n), sys.executable]
-    fresh = {name: said for name, said in os.environ.items() if not name.startswith(TOLD)}
-    fresh["MPIR_CVAR_ENABLE_HEAVY_YIELD"] = sleeps
-    running = subprocess.Popen(
-        [*command, *options, "-c", program],
-        env=fresh,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        return running.communicate(timeout=seconds)[0], running.returncode
-    except subprocess.TimeoutExpired:
-        running.terminate()
-        return running.communicate()[0], "stuck"
-
 
 # In the first call rank 0 is a root itself, and receives nothing. The 1 is small, so it
 # has left eagerly, and it waits. In the second call rank 0 does receive from rank 1,
@@ -1028,9 +1044,8 @@ def mpiexec(program, *options, n=2, seconds=20, sleeps="1"):
 
 # --- One rank pickles, the others do not ----------------------------------------------
 
-# `bcast` and `Bcast` differ in one letter. Rank 0 calls the one, rank 1 the other, in a
-# program of two ranks. `mpiexec` runs it, and returns what it printed and its exit
-# code, or "stuck":
+# `bcast` and `Bcast` differ in one letter. In this program rank 0 calls the one, and
+# rank 1 the other:
 
 if rank == 0:
     mixed = """
@@ -1089,8 +1104,8 @@ assert MPI.Query_thread() == MPI.THREAD_MULTIPLE
 # MPI says nothing. The lab sees which call each rank is in, and that the calls do not
 # match. `Allreduce` is MPI's own. For `allreduce` mpi4py sends pickled objects from
 # rank to rank, in a communicator that it has made for that [mpi4pypickle]. So neither
-# rank ever hears of the other. All ranks make that communicator together in their first
-# `allreduce`, as `pair` had done before. If the fault is the first `allreduce` of all,
+# rank ever hears of the other. A communicator's first `allreduce` makes the other one,
+# and for `pair` that was done beforehand. If the fault is the first `allreduce` of all,
 # a rank may abort instead: "Message truncated".
 #
 # A rank that is stuck in MPI gets out by the missing call or by `ranks.restart()`;
@@ -1315,8 +1330,11 @@ def last_line(program, **how):
 # runs both ways.
 #
 # Predict: Gloo sends through TCP, and its ranks sleep until something comes. MPICH's
-# ranks on one host share memory. How many times as fast is MPI for 4 bytes, when its
-# ranks spin, and when they sleep?
+# ranks on one host share memory. How many times as fast is MPI with small messages,
+# when its ranks spin, and when they sleep?
+#
+# The last line that a program prints is its result. With `sleeps="0"` the variable is
+# 0, and the ranks spin:
 
 if rank == 0:
     spinning, spin_seconds = last_line(speed + waiting, sleeps="0")
@@ -1396,7 +1414,7 @@ if rank == 0:
 if rank == 0:
     latency = {}  # of three ways, in seconds
     for name, curve in zip(("gloo", "sleeping", "spinning"), medians):
-        latency[name] = curve[0] / 1e6
+        latency[name] = np.median(curve[:6]) / 1e6
         result(f"{name}_us", min(curve[:6]), varies=True)  # up to 4 KB
         result(f"{name}_most_us", max(curve[:6]), varies=True)
         result(f"{name}_gb", sizes[-1] / curve[-1] / 1e3, varies=True)
@@ -1424,10 +1442,10 @@ if rank == 0:
 # | MPI that sleeps | (sleeping_us) to (sleeping_most_us) µs | (sleeping_gb) GB/s |
 # | MPI that spins | (spinning_us) to (spinning_most_us) µs | (spinning_gb) GB/s |
 #
-# For 4 bytes MPI that spins is (faster) times as fast as Gloo here. The two runs of MPI
-# differ only in how a rank waits, and that is a factor of (sleeping_costs). What Gloo's
-# time is made of, we have not measured: its ranks sleep, its messages pass through TCP,
-# and it ran in the notebook.
+# With small messages MPI that spins is (faster) times as fast as Gloo here. The two
+# runs of MPI differ only in how a rank waits, and that is a factor of (sleeping_costs).
+# What Gloo's time is made of, we have not measured: its ranks sleep, its messages pass
+# through TCP, and it ran in the notebook.
 #
 # What does the spinning cost? While rank 1 waited for 0.3 seconds, it used
 # (spinning_processor) seconds of a core when it spun, and (sleeping_processor) when it
@@ -1707,14 +1725,14 @@ if rank == 0:
 # classic way for small tensors, takes log₂ n = 2 [thakur2005], though on one host it
 # may choose another. Times the latency of the ping-pong that makes (gloo_predicted) ms
 # for Gloo and (mpi_predicted) for MPI; measured are (gloo_measured) and (mpi_measured).
-# The prediction is rough, as the ping-pong had two ranks, and here four share the
-# cores. But it is right about who wins. Our ring takes 6 rounds, too, with Python in
-# each. Over either library it is slower than the library's own. Why the one over Gloo
-# takes (gloo_ring) ms, we have not found out. Shared memory sends no messages, but its
-# ranks meet twice at a barrier written in Python.
+# The prediction is rough: the ping-pong had two ranks, and here four share the cores.
+# That MPI wins is as predicted. Our ring takes 6 rounds, too, with Python in each. Over
+# either library it is slower than the library's own. Why the one over Gloo takes
+# (gloo_ring) ms, we have not found out. Shared memory sends no messages, but its ranks
+# meet twice at a barrier written in Python.
 #
-# For 4 MB MPI takes (mpi_4_mb) of Gloo's time. The same ring took (rings) of the time
-# when it ran over MPI and not over Gloo. Measure on your own machine before you choose.
+# For 4 MB MPI takes (mpi_4_mb) of Gloo's time. Over MPI our ring takes (rings) of the
+# time that it takes over Gloo. Measure on your own machine before you choose.
 
 # --- Extra: Ranks that spin, on busy cores --------------------------------------------
 
@@ -1789,7 +1807,7 @@ if rank == 0:
 # | ranks with GPUs | `torch.distributed` over NCCL | it works in PyTorch's streams; MPI must be built for GPUs, and its standard knows no streams |
 # | sums of bfloat16 | `torch.distributed` | mpi4py's name for it is a null type here |
 # | an error in place of a hang | `torch.distributed` | its timeout is on by default |
-# | small latency, nothing else on its cores | MPI that spins | (faster) times as fast as Gloo in this notebook, for 4 bytes within this host |
+# | small latency, nothing else on its cores | MPI that spins | (faster) times as fast as Gloo in this notebook, within this host |
 # | cores on which others compute | Gloo, or MPI that sleeps | who waits leaves the core to them |
 # | prefix sums, columns, `Put` | mpi4py | `torch.distributed` has none of them on the CPU |
 # | to start on a cluster | what its manual says | ranks of `mpiexec` get a group of PyTorch by one `bcast` |
