@@ -122,7 +122,7 @@ form_groups()
 
 
 playing = "kernel"
-APART = ["differ", "eager", "kind", "library", "median", "name", "refused", "rounds", "seconds", "sizes", "way", "x", "y"]  # the kernel and the ranks have one each
+APART = ["differ", "eager", "kind", "library", "name", "refused", "rounds", "seconds", "sizes", "way", "x", "y"]  # the kernel and the ranks have one each
 held_by = {"ranks": {}}
 
 
@@ -153,9 +153,9 @@ def play(part):
 # - say what only one of them has, and what each costs, a waiting rank included;
 # - recognize six faults, and say what becomes of each.
 #
-# Two thirds of the chapter end with the table of faults. The rest, from What a message
-# costs on, is for those who have to choose between the two, and may wait for a second
-# sitting.
+# The chapter makes two sittings. The first, two thirds of it, ends with the table of
+# faults. The second, from What a message costs on, is for those who have to choose
+# between the two.
 
 if rank == 0:
     n = world_size
@@ -235,10 +235,8 @@ library = MPI.Get_library_version()
 
 def to_rank_0(value):
     """Every rank's value in rank order, on rank 0; None on the others."""
-    before = play("ranks")
     values = [None] * world_size if rank == 0 else None
     dist.gather_object(value, values, group=driver)
-    play(before)
     return values
 
 
@@ -526,7 +524,7 @@ if rank == 0:
 # | `torchrun --nproc-per-node 4 x.py` | `mpiexec -n 4 python -m mpi4py x.py` |
 # | `dist.init_process_group(...)` | `from mpi4py import MPI` |
 # | `dist.get_rank()`, `dist.get_world_size()` | `comm.rank`, `comm.size` |
-# | process group, `dist.new_group(ranks)` | communicator, `comm.Split(color)` |
+# | process group, `dist.new_group(ranks)` | communicator, `comm.Create_group(...)` or `comm.Split(color)` |
 # | handle, `handle.wait()` | request, `request.Wait()` |
 # | `dist.ReduceOp.PRODUCT` | `MPI.PROD` |
 # | `timeout=`, 30 minutes for Gloo | none in the standard: it waits for ever |
@@ -955,45 +953,12 @@ after_it_by_rank = to_rank_0(after_it)
 if rank == 0:
     print("after it:", *(x.item() for x in after_it_by_rank))
 
-APART_CODE = ["median"]  # functions and classes of which there are two
-
-
-class Packer(pickle.Pickler):
-    """Stops at code that goes by a name of which there are two."""
-
-    def reducer_override(self, value):
-        name = getattr(value, "__qualname__", "").partition(".")[0]
-        if name in APART_CODE and value.__module__ == "__main__":
-            sys.exit(
-                f"`{name}` of the kernel goes to the ranks, which have their own `{name}`. In a "
-                "script code goes by its name: define it in one place, or give it two names."
-            )
-        return NotImplemented
-
-
-def one_named(value):
-    """The value, if all code in it goes by a name of which there is one."""
-    Packer(io.BytesIO()).dump(value)
-    return value
-
-
-def from_rank_0(make):
-    """What make() returns on rank 0, on every rank: a copy for each."""
-    before = play("kernel")
-    box = [pickle.dumps(one_named(make())) if rank == 0 else None]
-    dist.broadcast_object_list(box, group=driver)
-    play(before)
-    return pickle.loads(box[0])
-
-
-if from_rank_0(lambda: bool(mpich.startswith("5.0."))):
-    wrong_by_rank = to_rank_0(wrong)
-    if rank == 0:
-        assert [x.item() for x in wrong_by_rank] == [0] * n
-
-    after_it_by_rank = to_rank_0(after_it)
-    if rank == 0:
-        assert [x.item() for x in after_it_by_rank] == [1] * n
+wrong_by_rank = to_rank_0(wrong)
+after_it_by_rank = to_rank_0(after_it)
+if rank == 0:
+    values = [[x.item() for x in x_of_ranks]
+              for x_of_ranks in (wrong_by_rank, after_it_by_rank)]
+    assert values == [[0] * n, [1] * n] or not mpich.startswith("5.0.")
 
 
 def save_figures():
@@ -1015,7 +980,6 @@ def save_figures():
 wrong_by_rank = to_rank_0(wrong)
 after_it_by_rank = to_rank_0(after_it)
 if rank == 0:
-    play("kernel")
     first, second = (wrong_by_rank[1].item(), after_it_by_rank[1].item())
     fig, ax = plt.subplots(num="wrong-root", figsize=(6.4, 2.2))
     for x, call in (0, "the first call, root=rank"), (4, "the next, root=1"):
@@ -1113,15 +1077,16 @@ assert MPI.Query_thread() == MPI.THREAD_MULTIPLE
 #
 # A rank that is stuck in MPI gets out by the missing call or by `ranks.restart()`;
 # `ranks.reset()` is enough for Gloo only. To go on without a restart, `free_both` lets
-# a second thread of each rank make the missing call. MPI allows threads to call it
-# here, because mpi4py asks for `MPI.THREAD_MULTIPLE` by default.
+# a second thread of each rank make the missing call. Threads may call MPI here, because
+# it has granted `MPI.THREAD_MULTIPLE`, for which mpi4py asks; the folded cell above
+# asserts that.
+
+everyone()
+show(pair.Barrier(), rank)
 
 # --- Safe when small ------------------------------------------------------------------
 
 # Both ranks of a pair send first and then receive, which was a deadlock in chapter 6:
-
-everyone()
-pair.Barrier()  # both are out of the last fault
 
 
 def swap(mine, theirs):
@@ -1129,6 +1094,8 @@ def swap(mine, theirs):
         pair.Send(mine, 1 - rank)
         pair.Recv(theirs, 1 - rank)
 
+
+everyone()
 
 theirs = np.zeros(3)
 show(swap(three + rank, theirs), rank)
@@ -1367,16 +1334,15 @@ def ping(nbytes, repeats=10, a=0, b=1):
     return min(times[1:]) if me in (a, b) else float("nan")  # 0 warms up
 
 
-everyone()
-play("ranks")
-
-
-def median(nbytes):
+def of_size(nbytes):
     repeats = 20 if nbytes < 10_000 else 5
     return float(np.median([ping(nbytes, 1) for _ in range(repeats)]))
 
 
-rounds = [list(map(median, sizes)) for _ in range(5)]
+everyone()
+play("ranks")
+
+rounds = [list(map(of_size, sizes)) for _ in range(5)]
 used = time.process_time()
 time.sleep(0.3 * (rank == 0))
 dist.barrier()  # the others wait for 0.3 seconds
