@@ -21,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+import timeit
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -122,7 +123,7 @@ form_groups()
 
 
 playing = "kernel"
-APART = ["differ", "eager", "kind", "library", "name", "refused", "rounds", "seconds", "sizes", "way", "x", "y"]  # the kernel and the ranks have one each
+APART = ["count", "differ", "eager", "exact", "library", "refused", "rounds", "seconds", "sizes", "way", "x", "y"]  # the kernel and the ranks have one each
 held_by = {"ranks": {}}
 
 
@@ -142,7 +143,7 @@ def play(part):
 # The cluster's manual says `mpiexec`. My code says `torch.distributed`. What is the
 # same in both, what is different, and which do I use for what?
 #
-# 30 minutes to read, 11 predictions · 30 seconds to run · stands on chapter 6, chapter
+# 30 minutes to read, 10 predictions · 30 seconds to run · stands on chapter 6, chapter
 # 7 and chapter 8
 #
 # MPI, the message-passing interface, is a standard of 1994 [mpi]. MPICH, Open MPI and
@@ -153,9 +154,9 @@ def play(part):
 # - say what only one of them has, and what each costs, a waiting rank included;
 # - recognize six faults, and say what becomes of each.
 #
-# The chapter makes two sittings. The first, two thirds of it, ends with the table of
-# faults. The second, from What a message costs on, is for those who have to choose
-# between the two.
+# With a minute for each prediction the chapter makes two sittings. The first, two
+# thirds of it, ends with the table of faults. The second, from What a message costs on,
+# is for those who have to choose between the two.
 
 if rank == 0:
     n = world_size
@@ -486,15 +487,15 @@ plt.rcParams.update(STYLE)
 #
 # How does a group of PyTorch form among ranks that MPI has started? In chapter 5 their
 # environment told them an address at which to meet. Ranks that can already talk tell
-# each other: rank 0 makes up an address, and broadcasts it. Here it is the path of a
-# file:
+# each other: rank 0 makes up an address, and broadcasts it. Here it is a folder, for a
+# file at which they meet:
 
 everyone()
 play("ranks")
 
-path = tempfile.mkdtemp() + "/store" if rank == 0 else None
-path = comm.bcast(path)  # from rank 0 to all, by MPI
-store = dist.FileStore(path, comm.size)
+folder = tempfile.mkdtemp() if rank == 0 else None
+folder = comm.bcast(folder)  # from rank 0 to all, by MPI
+store = dist.FileStore(folder + "/store", comm.size)
 gloo = dist.ProcessGroupGloo(store, comm.rank, comm.size)
 
 x = torch.tensor([rank + 1.0])
@@ -505,13 +506,12 @@ everyone()
 assert x.item() == world_size * (world_size + 1) / 2
 comm.Barrier()  # all have met
 if rank == 0:
-    os.remove(path)
-    os.rmdir(os.path.dirname(path))
+    shutil.rmtree(folder)
 
 # The ranks of this notebook had a default group already, so this is a second one. Where
 # there is none, `dist.init_process_group("gloo", store=store, rank=comm.rank,
 # world_size=comm.size)` makes it from such a store. On several hosts rank 0 broadcasts
-# its host's name and a free port, in place of a path; so does this chapter's script.
+# its host's name and a free port, in place of a folder; so does this chapter's script.
 # NCCL works in the same way: rank 0 draws a unique id, and another library, such as
 # MPI, has to bring it to the other ranks [nccl].
 
@@ -539,19 +539,6 @@ if rank == 0:
 # After `isend`, or a call with `async_op=True`, Gloo goes on in the background, as it
 # has threads for that. After `Isend` or `Iallreduce` MPI may do nothing until `Wait`
 # [mpi]. So do not count on it to hide communication behind computation.
-#
-# Then the calls, 17 in three cells. Each has a name, PyTorch's call, and under it MPI's
-# twin. They are text: below, a function `apart` runs each call and its twin on the same
-# numbers, and compares. Skim them now, and come back when you translate a program.
-#
-# These are the arguments. A call without `dist.` is from chapter 6 or 7.
-#
-# | name | what it is |
-# | --- | --- |
-# | `x` | this rank's numbers |
-# | `y` | a copy of `x` |
-# | `part` | a copy of this rank's part of `x`: with two ranks, a half |
-# | `parts` | on the root, a list of views, one of each part of `x` |
 
 everyone()
 if rank == 0:
@@ -560,6 +547,69 @@ if rank == 0:
 left, right = (rank - 1) % world_size, (rank + 1) % world_size
 teams = [dist.new_group(range(k, world_size, 2)) for k in (0, 1)]
 team, team_comm = teams[rank % 2], comm.Split(rank % 2)  # every other rank
+
+# Then the 17 calls of chapters 6 and 7: below, PyTorch's stands in one line, and MPI's
+# in the next. Folded cells hold them as text, run both on the same numbers, with every
+# type and operation that both libraries have, complex numbers aside, and compare what
+# comes out. A call without `dist.` is one that we wrote in chapter 6 or 7. The
+# arguments:
+#
+# | name | what it is |
+# | --- | --- |
+# | `x` | this rank's numbers |
+# | `y` | a copy of `x` |
+# | `part` | a copy of this rank's part of `x`: with two ranks, a half |
+# | `parts` | on the root, a list of views, one of each part of `x` |
+# | `op` | an operation: `dist.ReduceOp.SUM` in PyTorch, say, and `MPI.SUM` in MPI |
+#
+# Predict: Are the results of both libraries equal to the last bit, for integers, for
+# floats?
+#
+# We count how far apart they are, in units in the last place. One unit is the distance
+# from a float to the next.
+
+everyone()
+
+text = """
+send, on 0:            dist.send(x, 1)
+                       comm.Send(x, 1)
+receive, on 1:         dist.recv(y, 0)
+                       comm.Recv(y, 0, tag=0)
+with a tag, on 0:      dist.send(x, 1, tag=7)
+                       comm.Send(x, 1, tag=7)
+from anyone, on 1:     dist.recv(y, tag=7)
+                       comm.Recv(y, tag=7)
+start now, wait later: dist.isend(x, right), dist.irecv(y, left)
+                       comm.Isend(x, right), comm.Irecv(y, left, tag=0)
+both at once:          sendrecv(x, right, y, left)
+                       comm.Sendrecv(x, right, 0, y, left, 0)
+broadcast:             dist.broadcast(x, 0)
+                       comm.Bcast(x, 0)
+scatter:               dist.scatter(part, parts, 0)
+                       comm.Scatter(x, part, 0)
+gather:                dist.gather(part, parts, 0)
+                       comm.Gather(part, x, 0)
+all-gather:            all_gather_single(x, part)
+                       comm.Allgather(part, x)
+all-to-all:            dist.all_to_all_single(y, x)
+                       comm.Alltoall(x, y)
+barrier:               dist.barrier()
+                       comm.Barrier()
+reduce:                dist.reduce(y, 0, op)
+                       comm.Reduce(x, y, op, 0)
+reduce-scatter:        reduce_scatter_single(part, x, op)
+                       comm.Reduce_scatter_block(x, part, op)
+all-reduce:            dist.all_reduce(y, op)
+                       comm.Allreduce(x, y, op)
+all-reduce, a handle:  dist.all_reduce(y, op, async_op=True).wait()
+                       comm.Iallreduce(x, y, op).Wait()
+all-reduce, in a team: dist.all_reduce(y, op, team)
+                       team_comm.Allreduce(x, y, op)
+"""
+named = [line.split(": ") for line in text.strip().splitlines()[::2]]
+twins = text.strip().splitlines()[1::2]
+pairs = {name: (call.strip(), twin.strip())
+         for (name, call), twin in zip(named, twins)}
 
 # From ranklab.taught.messages:
 
@@ -578,105 +628,12 @@ def sendrecv(outgoing, dst, incoming, src):
 
 
 everyone()
-
 known = {"dist": dist, "comm": comm, "left": left, "right": right, "team": team,
          "team_comm": team_comm, "sendrecv": sendrecv}
 for new, old in (  # newer names of PyTorch, and older ones
         ("all_gather_single", "all_gather_into_tensor"),
         ("reduce_scatter_single", "reduce_scatter_tensor")):
     known[new] = getattr(dist, new, None) or getattr(dist, old)
-
-
-def numbers(dtype):
-    """Return x, y, part, parts: always the same on this rank, and positive."""
-    generator = torch.Generator().manual_seed(rank)
-    size = 64 * world_size
-    x = 1 + 3 * torch.rand(size, generator=generator, dtype=torch.float64)
-    x = x.to(dtype)
-    parts = list(x.chunk(world_size))
-    return {"x": x, "y": x.clone(), "part": parts[rank].clone(),
-            "parts": parts if rank == 0 else None}
-
-
-def pairs(text):
-    """Return {name: (PyTorch's call, MPI's)}, of lines of text."""
-    lines = [line for line in text.splitlines() if line]
-    named = [line.split(":", 1) for line in lines[::2]]
-    return {name: (call.strip(), twin.strip())
-            for (name, call), twin in zip(named, lines[1::2])}
-
-
-# First, chapter 6. Both libraries send with the tag 0, unless told otherwise. Without
-# `tag=` PyTorch receives messages of the tag 0, and mpi4py those of any:
-
-everyone()
-messages = """
-send, on 0:            dist.send(x, 1)
-                       comm.Send(x, 1)
-receive, on 1:         dist.recv(y, 0)
-                       comm.Recv(y, 0, tag=0)
-with a tag, on 0:      dist.send(x, 1, tag=7)
-                       comm.Send(x, 1, tag=7)
-from anyone, on 1:     dist.recv(y, tag=7)
-                       comm.Recv(y, tag=7)
-start now, wait later: dist.isend(x, right), dist.irecv(y, left)
-                       comm.Isend(x, right), comm.Irecv(y, left, tag=0)
-both at once:          sendrecv(x, right, y, left)
-                       comm.Sendrecv(x, right, 0, y, left, 0)
-"""
-
-# Then chapter 7, the nine collectives. First the six that only move numbers, or wait:
-#
-# Predict: Cover the lower line of each pair. Which argument comes first in MPI's twin:
-# what is sent, or what is filled?
-
-everyone()
-collectives = """
-broadcast:             dist.broadcast(x, 0)
-                       comm.Bcast(x, 0)
-scatter:               dist.scatter(part, parts, 0)
-                       comm.Scatter(x, part, 0)
-gather:                dist.gather(part, parts, 0)
-                       comm.Gather(part, x, 0)
-all-gather:            all_gather_single(x, part)
-                       comm.Allgather(part, x)
-all-to-all:            dist.all_to_all_single(y, x)
-                       comm.Alltoall(x, y)
-barrier:               dist.barrier()
-                       comm.Barrier()
-"""
-
-# The other three add, multiply or compare. They take an operation, `op`:
-# `dist.ReduceOp.SUM` in PyTorch, say, and `MPI.SUM` in MPI. PyTorch overwrites `y`. MPI
-# has one argument for what goes in and one for what comes out; who wants to overwrite
-# says `comm.Allreduce(MPI.IN_PLACE, x)`. The last two rows are all-reduce again:
-
-everyone()
-reductions = """
-reduce:                dist.reduce(y, 0, op)
-                       comm.Reduce(x, y, op, 0)
-reduce-scatter:        reduce_scatter_single(part, x, op)
-                       comm.Reduce_scatter_block(x, part, op)
-all-reduce:            dist.all_reduce(y, op)
-                       comm.Allreduce(x, y, op)
-all-reduce, a handle:  dist.all_reduce(y, op, async_op=True).wait()
-                       comm.Iallreduce(x, y, op).Wait()
-all-reduce, in a team: dist.all_reduce(y, op, team)
-                       team_comm.Allreduce(x, y, op)
-"""
-
-# MPI names what is sent first, and then what is filled, in every call that has both.
-# PyTorch has no such order: `gather` names what is sent first, its other collectives
-# what is filled. Four calls have a root: broadcast, scatter, gather and reduce. In
-# mpi4py the root may be left out, and is 0; in PyTorch only for scatter and gather.
-#
-# Predict: Are the results of both libraries equal to the last bit, for integers, for
-# floats?
-#
-# We count how far apart they are, in units in the last place. One unit is the distance
-# from a float to the next.
-
-everyone()
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -687,40 +644,45 @@ def units(a, b):
     return int((a.long() - b.long()).abs().max())
 
 
-def apart(pair, dtype=torch.float32, ops=(dist.ReduceOp.SUM, MPI.SUM)):
-    """Run a call and its twin; return how many units apart the results are."""
-    results = []
-    for call, op in zip(pair, ops):
-        given = numbers(dtype)
-        begun = eval(call, known | given | {"op": op})
-        for handle in begun if isinstance(begun, tuple) else ():
-            getattr(handle, "Wait", handle.wait)()
-        results.append([given[name] for name in ("x", "y", "part")])
+def left_by(call, dtype, op):
+    """x, y and part after a call, which always finds the same numbers."""
+    generator = torch.Generator().manual_seed(rank)
+    x = torch.rand(64 * world_size, generator=generator, dtype=torch.float64)
+    x = (1 + 3 * x).to(dtype)
+    parts = list(x.chunk(world_size))
+    given = {"x": x, "y": x.clone(), "part": parts[rank].clone(), "op": op,
+             "parts": parts if rank == 0 else None}
+    begun = eval(call, known | given)
+    for handle in begun if isinstance(begun, tuple) else ():
+        getattr(handle, "Wait", handle.wait)()
+    return given["x"], given["y"], given["part"]
+
+
+def apart(pair, dtype, ops):
+    """How many units apart a call and its twin leave their numbers."""
+    results = (left_by(call, dtype, op) for call, op in zip(pair, ops))
     return max(map(units, *results))
 
 
 everyone()
 R = dist.ReduceOp
-sums = [(R.SUM, MPI.SUM)]
-numeric = sums + [(R.PRODUCT, MPI.PROD), (R.MIN, MPI.MIN), (R.MAX, MPI.MAX)]
+rounded = [(R.SUM, MPI.SUM), (R.PRODUCT, MPI.PROD)]
+compared = [(R.MIN, MPI.MIN), (R.MAX, MPI.MAX)]
 bitwise = [(R.BAND, MPI.BAND), (R.BOR, MPI.BOR), (R.BXOR, MPI.BXOR)]
-kinds = {
-    "integers": [torch.int8, torch.uint8, torch.int32, torch.int64],
-    "float16": [torch.float16], "float32": [torch.float32],
-    "float64": [torch.float64],
-}
-differ = {}
-for name, pair in pairs(messages).items():
+floats = [torch.float16, torch.float32, torch.float64]
+integers = [torch.int8, torch.uint8, torch.int32, torch.int64]
+differ = {}  # name: units, of floats that are added or multiplied, and else
+for name, pair in pairs.items():
     here = name.partition(", on ")[2] in ("", str(rank))
-    differ[name, "float32"] = apart(pair) if here else 0
-for name, pair in pairs(collectives + reductions).items():
-    for kind, types in kinds.items():
-        ops = numeric if name in pairs(reductions) else sums
-        if ops is numeric and kind == "integers":
-            ops = numeric + bitwise
-        found = [max(apart(pair, of, op) for of in types) for op in ops]
-        differ[name, kind] = max(found[:2])
-        differ[name, kind + ": min, max"] = max(found[2:], default=0)
+    ops = rounded + compared if ", op" in pair[1] else [(None, None)]
+    tried = [(dtype, op) for dtype in floats + integers for op in ops]
+    more = bitwise if len(ops) > 1 else []
+    tried += [(dtype, op) for dtype in integers for op in more]
+    differ[name] = [0, 0]
+    for dtype, op in tried if here else ():
+        exact = dtype in integers or op not in rounded
+        count = apart(pair, dtype, op)
+        differ[name][exact] = max(count, differ[name][exact])
 
 differ_by_rank = to_rank_0(differ)
 if rank == 0:
@@ -728,36 +690,45 @@ if rank == 0:
     differ = differ_by_rank
 
 
-def worst(key):
+def worst(name):
     """The most units on any rank; of a reduce, only the root's is promised."""
-    of_ranks = differ[:1] if key[0] == "reduce" else differ
-    return max(of_rank[key] for of_rank in of_ranks)
+    return np.max([d[name] for d in differ[:1 if name == "reduce" else n]], 0)
 
 
 if rank == 0:
-    apart_by = {key: worst(key) for key in differ[0]}
-    floats = "float16", "float32", "float64"
-    print(f"{'sums and products of':23}", *floats)
-    for name in {name: 0 for name, kind in apart_by if kind == "float64"}:
-        counts = [apart_by[name, kind] for kind in floats]
-        if any(counts):
-            print(f"{name:23}", *(f"{count:7}" for count in counts))
+    apart_by = {name: worst(name) for name in differ[0]}
+
+pairs_by_rank = to_rank_0(pairs)
+if rank == 0:
+    for name, (call, twin) in pairs_by_rank[0].items():
+        count = max(apart_by[name])
+        verdict = f"  {count} units apart" if count else "  equal"
+        print(f"{name + ':':23}{call}\n{verdict:23}{twin}")
 
 if rank == 0:
-    for (name, kind), count in apart_by.items():
-        rounds = "reduce" in name and kind in floats
-        assert count <= 2 * (n - 1) * rounds, (name, kind)
-    assert n > 4 or apart_by["all-reduce, in a team", "float32"] == 0
-    result("most_units", max(apart_by.values()), varies=True)
-    result("unit_limit", 2 * (n - 1))
+    for name, (count, exact) in apart_by.items():
+        assert exact == 0, name
+        # all numbers are positive; each library rounds n - 1 times, by one unit
+        assert count <= 2 * (n - 1) * ("reduce" in name), name
+    assert n > 4 or max(apart_by["all-reduce, in a team"]) == 0
+    result("most_units", max(map(max, apart_by.values())), varies=True)
 
 # Integers are equal to the bit, whatever the call. So are floats that are only moved or
 # compared. Sums and products of floats are at most (most_units) units apart, because
 # with four ranks the libraries add in different orders. In the teams of two they are
 # equal: a + b is b + a, to the bit.
 #
-# The check allows 2(n − 1) = (unit_limit) of them: each library rounds n − 1 times, by
-# at most one unit, as all our numbers are positive.
+# Skim the calls now, and come back when you translate a program. Then mind four things:
+# - Order. MPI names what is sent first, and then what is filled, in every call that has
+#   both. PyTorch has no such order: `gather` names what is sent first, its other
+#   collectives what is filled.
+# - In place. PyTorch's `reduce` and `all_reduce` overwrite `y`. MPI has one argument
+#   for what goes in and one for what comes out; who wants to overwrite says
+#   `comm.Allreduce(MPI.IN_PLACE, x)`.
+# - Root. In mpi4py it may be left out, and is 0. In PyTorch it may be left out for
+#   scatter and gather only.
+# - Tag. Both send with the tag 0, unless told otherwise. Without `tag=` PyTorch
+#   receives messages of the tag 0, and mpi4py those of any.
 
 # --- What only one of them has --------------------------------------------------------
 
@@ -842,23 +813,12 @@ if rank == 0:
 # Predict: What is in `x` after `comm.allreduce(x)`? And how much longer than a buffer
 # does a broadcast of 100,000 numbers take, pickled as array, as tensor, as list?
 
-
-def in_a_row(call, repeats=5):
-    """The median seconds of a call, again and again."""
-    seconds = []
-    dist.barrier()
-    for _ in range(repeats + 1):
-        start = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - start)
-    return float(np.median(seconds[1:]))  # 0 warms up
-
-
 everyone()
 if rank == 0:
     print("\n## Buffers and objects\n")
 
 play("ranks")
+
 x = torch.tensor([rank + 1.0])
 total = comm.allreduce(x)  # the result is returned
 kept = x.item(), total.item()
@@ -869,9 +829,9 @@ same_notes = notes == comm.allgather(note)
 
 tensor = torch.rand(100_000, dtype=torch.float64)
 array, listed = tensor.numpy(), tensor.tolist()
-bcast_times = [in_a_row(lambda: comm.Bcast(tensor, 0))]
+bcast_times = [timeit.repeat(lambda: comm.Bcast(tensor, 0), number=1)]
 for thing in (array, tensor, listed):
-    bcast_times.append(in_a_row(lambda: comm.bcast(thing, 0)))
+    bcast_times.append(timeit.repeat(lambda: comm.bcast(thing, 0), number=1))
 lengths = [len(MPI.pickle.dumps(thing)) for thing in (array, tensor)]
 
 # From ranklab.taught.feeding:
@@ -905,7 +865,8 @@ if rank == 0:
 
 bcast_times_by_rank = to_rank_0(bcast_times)
 if rank == 0:
-    times = np.max(bcast_times_by_rank, axis=0)
+    medians = np.median(bcast_times_by_rank, axis=2)  # of five calls
+    times = np.max(medians, axis=0)
     assert list(times) == sorted(times) or not cores_are_free()
 
 lengths_by_rank = to_rank_0(lengths)
@@ -986,20 +947,22 @@ if rank == 0:
         ax.axvspan(x, x + 3, color="C7", alpha=0.15)
         ax.text(x + 1.5, 1.6, call, ha="center")
     for tail, head, number in (
-            ((0.3, 1), (4.4, 0), 1), ((1, 0), (2, 1), first),
-            ((5.2, 0), (6.2, 1), second), ((4.3, 1), (7.6, 0.3), 11)):
+            ((0.2, 1), (1.2, 0.3), 1), ((1.8, 0), (2.8, 1), first),
+            ((5.8, 0), (6.8, 1), second), ((4.2, 1), (5.2, 0.3), 11)):
         ax.annotate("", head, tail,
                     arrowprops={"arrowstyle": "->", "color": f"C{tail[1]}"})
         ax.text(tail[0] + 0.1, tail[1] * 1.5 - 0.35, number, color=f"C{tail[1]}")
-    ax.text(4.9, -0.35, "1 received", color="C1", ha="right")
-    ax.text(7.7, 0.05, "11 waits", color="C1", ha="right")
+    for arrived, taken, what in (1.3, 4.6, "1 lies here"), (5.3, 9, "11"):
+        ax.plot((arrived, taken, taken), (0.22, 0.22, 0), "C1:")
+        ax.text(3.1 if taken < 9 else 7.4, 0.3, what, color="C1")
     ax.set(xlim=(0, 7.8), ylim=(-0.6, 2), xticks=[], xlabel="time",
            yticks=[0, 1], yticklabels=["rank 0", "rank 1"])
     save_figures()
 
 # In the first call rank 0 is a root itself, and receives nothing. The 1 is small, so it
-# has left eagerly, and it waits. In the second call rank 0 does receive from rank 1,
-# finds the old 1, and hands that out. The 11 waits now, for the broadcast after.
+# left eagerly, and it lies at rank 0. In the second call rank 0 does receive from rank
+# 1, finds the old 1, and hands that out. Now the 11 lies there, for the broadcast
+# after.
 #
 # So one wrong call spoils the right ones after it. All ranks must name one root, says
 # the standard [mpi]. MPICH does not check that; MUST [must] is a tool that does. The
@@ -1036,69 +999,41 @@ if rank == 0:
 # integer of eight bytes [mpi4pypickle], and that is what `x` now holds. The pickle
 # itself is never received. Other pairs of calls may hang, abort, or raise an error.
 #
-# And `allreduce` beside `Allreduce`? For this fault ranks 0 and 1 have a communicator
-# of their own, `pair`, and so have ranks 2 and 3.
+# And `allreduce` beside `Allreduce`?
 
+# Predict: Rank 0 calls `allreduce`, the others call `Allreduce`. All want the sum. What
+# does each of them wait for?
 
-def later(call, *given, seconds=2):
-    """Let a second thread make a call in a while: the missing one.
+# MPI says nothing. The lab sees which call each rank is in, and that the calls do not
+# match. `Allreduce` is MPI's own. For `allreduce` mpi4py sends pickled objects from
+# rank to rank, in a communicator that it has made for that [mpi4pypickle]. So rank 0
+# and the others never hear of each other. That communicator was made above, by the
+# first `allreduce` of all ranks. If the fault is the first one, a rank may abort
+# instead: "Message truncated".
+#
+# `ranks.reset()` frees ranks that are stuck in Gloo, but not in MPI. A program would
+# have to be ended. Here `ranks.restart()` ends the ranks and starts new ones, without
+# their variables.
 
-    Needs MPI_THREAD_MULTIPLE, with which mpi4py starts MPI, and that no two
-    threads are in collectives of one communicator at a time.
-    """
-    threading.Timer(seconds, call, given).start()
+# --- Safe when small ------------------------------------------------------------------
 
-
-def free_both():
-    """The calls that are missing, two seconds later."""
-    if rank == 0:
-        later(pair.Allreduce, three, np.empty(3))
-    elif rank == 1:
-        later(pair.allreduce, three)
-
+# Ranks 0 and 1 both send first and then receive, which was a deadlock in chapter 6. The
+# new ranks import MPI again:
 
 everyone()
 play("ranks")
 
-pair = comm.Split(rank < 2)  # the next faults are of ranks 0 and 1
-pair.allreduce(0)  # makes pair's communicator for objects: see below
-three = np.ones(3)
-assert MPI.Query_thread() == MPI.THREAD_MULTIPLE
-
-# Predict: Rank 0 calls `allreduce`, rank 1 `Allreduce`. Both want the sum. What does
-# each of them wait for?
-
-# MPI says nothing. The lab sees which call each rank is in, and that the calls do not
-# match. `Allreduce` is MPI's own. For `allreduce` mpi4py sends pickled objects from
-# rank to rank, in a communicator that it has made for that [mpi4pypickle]. So neither
-# rank ever hears of the other. A communicator's first `allreduce` makes the other one,
-# and for `pair` that was done beforehand. If the fault is the first `allreduce` of all,
-# a rank may abort instead: "Message truncated".
-#
-# A rank that is stuck in MPI gets out by the missing call or by `ranks.restart()`;
-# `ranks.reset()` is enough for Gloo only. To go on without a restart, `free_both` lets
-# a second thread of each rank make the missing call. Threads may call MPI here, because
-# it has granted `MPI.THREAD_MULTIPLE`, for which mpi4py asks; the folded cell above
-# asserts that.
-
-everyone()
-show(pair.Barrier(), rank)
-
-# --- Safe when small ------------------------------------------------------------------
-
-# Both ranks of a pair send first and then receive, which was a deadlock in chapter 6:
+comm = MPI.COMM_WORLD
 
 
 def swap(mine, theirs):
     if rank < 2:
-        pair.Send(mine, 1 - rank)
-        pair.Recv(theirs, 1 - rank)
+        comm.Send(mine, 1 - rank)
+        comm.Recv(theirs, 1 - rank)
 
-
-everyone()
 
 theirs = np.zeros(3)
-show(swap(three + rank, theirs), rank)
+show(swap(np.full(3, 1.0 + rank), theirs), rank)
 
 theirs_by_rank = to_rank_0(theirs)
 if rank == 0:
@@ -1110,19 +1045,11 @@ if rank == 0:
 # tests, and hangs when the arrays grow. To find the fault with small arrays, write
 # `Ssend`, which waits at any size [mpi]. To repair it, write `Sendrecv`.
 
-everyone()
-play("ranks")
-pair.Barrier()
-total = comm.allreduce(rank)
-assert total == world_size * (world_size - 1) // 2
-
 # --- An exception on one rank ---------------------------------------------------------
 
 # In a notebook a rank that has raised an exception lives on. A program ends, or should:
 
-everyone()
 if rank == 0:
-    play("kernel")
     failing = """
 from mpi4py import MPI
 comm = MPI.COMM_WORLD
@@ -1220,6 +1147,15 @@ if rank == 0:
 # the receiver. Where is the border? If `Test` is true before rank 1 receives, the
 # message was eager:
 
+everyone()
+if rank == 0:
+    print("\n## What a message costs\n")
+
+play("ranks")
+
+
+comm = MPI.COMM_WORLD
+
 
 def leaves_at_once(nbytes):
     """Is a message gone although rank 1 has not called Recv?"""
@@ -1233,21 +1169,20 @@ def leaves_at_once(nbytes):
     return comm.bcast(gone)
 
 
-everyone()
-if rank == 0:
-    print("\n## What a message costs\n")
-
-play("ranks")
-
 sizes = sorted([4**k for k in range(1, 12)] + [8000, 8300])
 eager = max(nbytes for nbytes in sizes if leaves_at_once(nbytes))
 
 # In this build messages of (eager) bytes are still eager; other builds and networks
 # have other borders.
 #
-# Now chapter 6's ping-pong, over both libraries. Over Gloo the ranks of this notebook
-# run it. Over MPI it is a program of its own, because how a rank waits must be said
-# before it starts:
+# How does a rank wait? In MPICH it looks again and again whether something has come: it
+# spins. After each look it offers its core to others. With the variable
+# `MPIR_CVAR_ENABLE_HEAVY_YIELD=1` it sleeps for a moment after each look. The lab sets
+# this variable, because the ranks of a notebook often share cores.
+#
+# Now chapter 6's ping-pong, over Gloo, and over MPI that sleeps and that spins. Over
+# Gloo the ranks of this notebook run it. Over MPI it is a program of its own, because
+# how a rank waits must be said before it starts:
 
 everyone()
 if rank == 0:
@@ -1293,12 +1228,6 @@ def last_line(program, **how):
     return json.loads(mpiexec(program, **how)[0].splitlines()[-1])
 
 
-# How does a rank wait? In MPICH it looks again and again whether something has come: it
-# spins. After each look it offers its core to others. With the variable
-# `MPIR_CVAR_ENABLE_HEAVY_YIELD=1` it sleeps for a moment after each look. The lab sets
-# this variable, because the ranks of a notebook often share cores. Here the program
-# runs both ways.
-#
 # Predict: Gloo sends through TCP, and its ranks sleep until something comes. MPICH's
 # ranks on one host share memory. How many times as fast is MPI with small messages,
 # when its ranks spin, and when they sleep?
@@ -1419,9 +1348,63 @@ if rank == 0:
 # What does the spinning cost? While rank 1 waited for 0.3 seconds, it used
 # (spinning_processor) seconds of a core when it spun, and (sleeping_processor) when it
 # slept; in Gloo it used (gloo_processor). Who has a core for each rank can afford that.
-# In the extra below the ranks share one.
-#
 # What cables between GPUs and between hosts do is in chapter 8's table.
+
+# --- Ranks that spin, on busy cores ---------------------------------------------------
+
+# And where they share cores? In the next program all three ranks have one core. Ranks 0
+# and 1 all-reduce a flag, again and again, for 50 ms. In every other of ten rounds rank
+# 2 computes meanwhile, and in the others it sleeps.
+#
+# Predict: Is it still better to spin? In all rounds?
+
+if rank == 0:
+    crowded = """
+import os, time
+from array import array
+from mpi4py import MPI
+
+comm, over, counts = MPI.COMM_WORLD, array("i", [0]), []
+pair = comm.Split(comm.rank < 2)
+if hasattr(os, "sched_setaffinity"):  # Linux: all on one core
+    os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+for busy in (True, False) * 5:
+    comm.Barrier()
+    end = time.perf_counter() + 0.05
+    over[0] = count = 0
+    time.sleep(0.06 * (comm.rank == 2 and not busy))
+    while comm.rank == 2 and time.perf_counter() < end:
+        pass  # computes
+    while comm.rank < 2 and not over[0]:  # has rank 0 seen the end?
+        over[0] = comm.rank == 0 and time.perf_counter() > end
+        pair.Allreduce(MPI.IN_PLACE, over)
+        count += 1
+    counts.append(count)
+if comm.rank == 0:
+    print(counts)  # all-reduces in 50 ms
+"""
+
+if rank == 0:
+    spin, sleep = (last_line(crowded, n=3, sleeps=s) for s in "01")
+    print("they spin: ", spin)
+    print("they sleep:", sleep)
+
+if rank == 0:
+    for name, counts in (("spin", spin), ("sleep", sleep)):
+        result(f"crowded_{name}", min(counts[::2]), varies=True)
+        result(f"crowded_{name}_most", max(counts[::2]), varies=True)
+        result(f"alone_{name}", max(counts[1::2]), varies=True)
+    if mpich and hasattr(os, "sched_setaffinity") and cores_are_free():
+        assert min(spin[::2]) < min(sleep[::2])
+    save_figures()
+
+# In rounds in which rank 2 sleeps, the two make (alone_spin) all-reduces at the most if
+# they spin, and (alone_sleep) if they sleep. Beside a rank that computes they make
+# (crowded_spin) to (crowded_spin_most) if they spin, and (crowded_sleep) to
+# (crowded_sleep_most) if they sleep: now sleeping wins. A spinning rank offers its core
+# after every look, and the process that computes keeps it for its turn, its time slice.
+# A rank that wakes from sleep may end that turn early. Let ranks of MPI sleep where
+# something else computes on their cores.
 
 # --- One all-reduce, written once -----------------------------------------------------
 
@@ -1630,13 +1613,15 @@ if rank == 0:
 
 everyone()
 play("ranks")
+
 turns = {way: [] for way in ways}
 for _ in range(3):
     for way, all_reduce in ways.items():
         for nbytes, repeats in (4, 31), (1 << 22, 5):
             x = torch.zeros(nbytes // 4)  # sums of zeros stay zeros
-            seconds = in_a_row(lambda: all_reduce(x), repeats)
-            turns[way].append(seconds)
+            seconds = timeit.repeat(
+                lambda: all_reduce(x), number=1, repeat=repeats)
+            turns[way].append(np.median(seconds))
 
 # The ways take turns, three times, because other things run on a machine at times. In
 # each turn the slowest rank counts. In the figure a dot is the median of the turns,
@@ -1667,6 +1652,13 @@ if rank == 0:
     axes[0].set_yticks(range(len(rows)), [name for name, _ in rows.values()])
     save_figures()
 
+
+def leave_group():
+    """The end of the ranks: rank 0 may go on alone."""
+    everyone()
+    dist.destroy_process_group()
+
+
 if rank == 0:
     result("cores", os.cpu_count(), varies=True)
     for i, size in ((0, "4_bytes"), (1, "4_mb")):
@@ -1690,83 +1682,22 @@ if rank == 0:
 # MB that of (fastest_4_mb). Where bars overlap, the order is open.
 #
 # For 4 bytes latency decides: how many messages follow one another, and what each
-# costs. Gloo's all-reduce is a ring [gloo], of 2(n − 1) = 6 rounds. Doubling, MPICH's
-# classic way for small tensors, takes log₂ n = 2 [thakur2005], though on one host it
-# may choose another. Times the latency of the ping-pong that makes (gloo_predicted) ms
-# for Gloo and (mpi_predicted) for MPI; measured are (gloo_measured) and (mpi_measured).
-# The prediction is rough: the ping-pong had two ranks, and here four share the cores.
-# That MPI wins is as predicted. Our ring takes 6 rounds, too, with Python in each. Over
-# either library it is slower than the library's own. Why the one over Gloo takes
-# (gloo_ring) ms, we have not found out. Shared memory sends no messages, but its ranks
-# meet twice at a barrier written in Python.
+# costs. With the latency of the ping-pong chapter 8's model says
 #
-# For 4 MB MPI takes (mpi_4_mb) of Gloo's time. Over MPI our ring takes (rings) of the
-# time that it takes over Gloo. Measure on your own machine before you choose.
-
-# --- Extra: Ranks that spin, on busy cores --------------------------------------------
-
-# In the next program ranks 0 and 1 all-reduce a flag, until rank 0 has seen that the
-# time is over. All three ranks share one core. Rank 2 computes in every other round,
-# from the first on, and sleeps in the others:
+# | 4 bytes | rounds | predicted | measured |
+# | --- | --- | --- | --- |
+# | Gloo, a ring [gloo] | 2(n − 1) = 6 | (gloo_predicted) ms | (gloo_measured) ms |
+# | MPI, by doubling [thakur2005] | log₂ n = 2 | (mpi_predicted) ms | (mpi_measured) ms |
 #
-# Predict: Is it still better to spin? In all rounds?
-
-if rank == 0:
-    print("\n## Extra: Ranks that spin, on busy cores\n")
-    crowded = """
-import os, time
-from array import array
-from mpi4py import MPI
-
-comm, over, counts = MPI.COMM_WORLD, array("i", [0]), []
-pair = comm.Split(comm.rank < 2)
-if hasattr(os, "sched_setaffinity"):  # Linux: all on one core
-    os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
-for busy in (True, False) * 5:
-    comm.Barrier()
-    end = time.perf_counter() + 0.05
-    over[0] = count = 0
-    time.sleep(0.06 * (comm.rank == 2 and not busy))
-    while comm.rank == 2 and time.perf_counter() < end:
-        pass  # computes
-    while comm.rank < 2 and not over[0]:  # has rank 0 seen the end?
-        over[0] = comm.rank == 0 and time.perf_counter() > end
-        pair.Allreduce(MPI.IN_PLACE, over)
-        count += 1
-    counts.append(count)
-if comm.rank == 0:
-    print(counts)  # all-reduces in 50 ms
-"""
-
-if rank == 0:
-    spin, sleep = (last_line(crowded, n=3, sleeps=s) for s in "01")
-    print("they spin: ", spin)
-    print("they sleep:", sleep)
-
-
-def leave_group():
-    """The end of the ranks: rank 0 may go on alone."""
-    everyone()
-    dist.destroy_process_group()
-
-
-if rank == 0:
-    for name, counts in (("spin", spin), ("sleep", sleep)):
-        result(f"crowded_{name}", min(counts[::2]), varies=True)
-        result(f"crowded_{name}_most", max(counts[::2]), varies=True)
-        result(f"alone_{name}", max(counts[1::2]), varies=True)
-    if mpich and hasattr(os, "sched_setaffinity") and cores_are_free():
-        assert min(spin[::2]) < min(sleep[::2])
-    save_figures()
-
-# Not beside a process that computes: there the two make (crowded_spin) to
-# (crowded_spin_most) all-reduces in 50 ms where they spin, and (crowded_sleep) to
-# (crowded_sleep_most) where they sleep. In rounds in which rank 2 sleeps, they make
-# (alone_spin) at the most where they spin, and (alone_sleep) where they sleep. Those
-# that spin win only in rounds in which nothing computes on their core. The reason: a
-# spinning rank offers its core after every look, and a process that computes keeps it
-# for its turn, its time slice. A rank that wakes from sleep may end that turn early.
-# Let ranks of MPI sleep where something else computes on their cores.
+# That MPI wins is as predicted. The numbers are rough: the ping-pong had two ranks,
+# here four share the cores, and on one host MPICH may choose another way than doubling.
+# Our ring takes 6 rounds, too, with Python in each, and over either library it is
+# slower than the library's own. Why the one over Gloo takes (gloo_ring) ms, we have not
+# found out. Shared memory sends no messages, but its ranks meet twice at a barrier
+# written in Python.
+#
+# For 4 MB MPI takes (mpi_4_mb) of Gloo's time, and our ring over MPI (rings) of its
+# time over Gloo. Measure on your own machine before you choose.
 
 # --- Which for what -------------------------------------------------------------------
 
