@@ -154,9 +154,9 @@ def play(part):
 # - say what only one of them has, and what each costs, a waiting rank included;
 # - recognize six faults, and say what becomes of each.
 #
-# With a minute for each prediction the chapter makes two sittings. The first, two
-# thirds of it, ends with the table of faults. The second, from What a message costs on,
-# is for those who have to choose between the two.
+# With a minute for each prediction the chapter makes three short sittings: the calls;
+# the faults, from When it goes wrong on; and What a message costs, for those who have
+# to choose between the two.
 
 if rank == 0:
     n = world_size
@@ -548,11 +548,10 @@ left, right = (rank - 1) % world_size, (rank + 1) % world_size
 teams = [dist.new_group(range(k, world_size, 2)) for k in (0, 1)]
 team, team_comm = teams[rank % 2], comm.Split(rank % 2)  # every other rank
 
-# Then the (calls) calls of chapters 6 and 7: below, PyTorch's stands in one line, and
-# MPI's in the next. Folded cells hold them as text, run both on the same numbers, with
-# every type and operation that both libraries have, complex numbers aside, and compare
-# what comes out. A call without `dist.` is one that we wrote in chapter 6 or 7. The
-# arguments:
+# Then the (calls) calls of chapters 6 and 7. Folded cells run each call and its twin on
+# the same numbers, and compare what comes out. They do so with all types and operations
+# that both libraries have, complex numbers aside. The calls stand below, with the
+# result. In them
 #
 # | name | what it is |
 # | --- | --- |
@@ -561,6 +560,7 @@ team, team_comm = teams[rank % 2], comm.Split(rank % 2)  # every other rank
 # | `part` | a copy of this rank's part of `x`: with two ranks, a half |
 # | `parts` | on the root, a list of views, one of each part of `x` |
 # | `op` | an operation: `dist.ReduceOp.SUM` in PyTorch, say, and `MPI.SUM` in MPI |
+# | `sendrecv`, `..._single` | as in chapters 6 and 7 |
 #
 # Predict: Are the results of both libraries equal to the last bit, for integers, for
 # floats?
@@ -697,13 +697,12 @@ def worst(name):
 
 if rank == 0:
     apart_by = {name: worst(name) for name in differ[0]}
+    print(f"{'':23}{'PyTorch, and MPI under it':48}units apart")
 
 pairs_by_rank = to_rank_0(pairs)
 if rank == 0:
     for name, (call, twin) in pairs_by_rank[0].items():
-        count = max(apart_by[name])
-        verdict = f"  {count} units apart" if count else "  equal"
-        print(f"{name + ':':23}{call}\n{verdict:23}{twin}")
+        print(f"{name:23}{call:48}{max(apart_by[name])}\n{'':23}{twin}")
 
 if rank == 0:
     for name, (count, exact) in apart_by.items():
@@ -723,8 +722,8 @@ if rank == 0:
 # - Order. MPI names what is sent first, and then what is filled, in every call that has
 #   both. PyTorch has no such order: `gather` names what is sent first, its other
 #   collectives what is filled.
-# - In place. PyTorch's `reduce` and `all_reduce` overwrite `y`. MPI has one argument
-#   for what goes in and one for what comes out; who wants to overwrite says
+# - In place. PyTorch's `reduce` and `all_reduce` overwrite `y`. MPI's take two buffers,
+#   one that goes in and one that is filled. To overwrite one buffer, write
 #   `comm.Allreduce(MPI.IN_PLACE, x)`.
 # - Root. In mpi4py it may be left out, and is 0. In PyTorch it may be left out for
 #   scatter and gather only.
@@ -1008,9 +1007,9 @@ if rank == 0:
 # MPI says nothing. The lab sees which call each rank is in, and that the calls do not
 # match. `Allreduce` is MPI's own. For `allreduce` mpi4py sends pickled objects from
 # rank to rank, in a communicator that it has made for that [mpi4pypickle]. So rank 0
-# and the others never hear of each other. That communicator was made above, by the
-# first `allreduce` of all ranks. If the fault is the first one, a rank may abort
-# instead: "Message truncated".
+# and the others never hear of each other. mpi4py makes that communicator when all ranks
+# call `allreduce` for the first time, as they did under Buffers and objects. If the
+# very first call is the faulty one, a rank may abort instead: "Message truncated".
 #
 # `ranks.reset()` frees ranks that are stuck in Gloo, but not in MPI. A program would
 # have to be ended. Here `ranks.restart()` ends the ranks and starts new ones, without
@@ -1352,9 +1351,9 @@ if rank == 0:
 
 # --- Ranks that spin, on busy cores ---------------------------------------------------
 
-# And where they share cores? In the next program all three ranks have one core. Ranks 0
-# and 1 all-reduce a flag, again and again, for 50 ms. In every other of ten rounds rank
-# 2 computes meanwhile, and in the others it sleeps.
+# And where cores are shared? In the next program three ranks share one core. Ranks 0
+# and 1 all-reduce an integer, fifty times a round. In rounds 1, 3 and 5 rank 2 computes
+# meanwhile, in the others it sleeps.
 #
 # Predict: Is it still better to spin? In all rounds?
 
@@ -1364,46 +1363,44 @@ import os, time
 from array import array
 from mpi4py import MPI
 
-comm, over, counts = MPI.COMM_WORLD, array("i", [0]), []
+comm, x, times = MPI.COMM_WORLD, array("i", [0]), []
 pair = comm.Split(comm.rank < 2)
 if hasattr(os, "sched_setaffinity"):  # Linux: all on one core
     os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
-for busy in (True, False) * 5:
+for busy in (True, False) * 3:
     comm.Barrier()
-    end = time.perf_counter() + 0.05
-    over[0] = count = 0
-    time.sleep(0.06 * (comm.rank == 2 and not busy))
-    while comm.rank == 2 and time.perf_counter() < end:
+    start = time.perf_counter()
+    if comm.rank < 2:
+        for _ in range(50):
+            pair.Allreduce(MPI.IN_PLACE, x)
+        times.append(round((time.perf_counter() - start) / 50 * 1e6))
+    elif not busy:
+        time.sleep(0.2)
+    while comm.rank == 2 and time.perf_counter() < start + 0.2:
         pass  # computes
-    while comm.rank < 2 and not over[0]:  # has rank 0 seen the end?
-        over[0] = comm.rank == 0 and time.perf_counter() > end
-        pair.Allreduce(MPI.IN_PLACE, over)
-        count += 1
-    counts.append(count)
 if comm.rank == 0:
-    print(counts)  # all-reduces in 50 ms
+    print(times)  # microseconds an all-reduce
 """
 
 if rank == 0:
     spin, sleep = (last_line(crowded, n=3, sleeps=s) for s in "01")
-    print("they spin: ", spin)
-    print("they sleep:", sleep)
+    print("µs, they spin: ", spin)
+    print("µs, they sleep:", sleep)
 
 if rank == 0:
-    for name, counts in (("spin", spin), ("sleep", sleep)):
-        result(f"crowded_{name}", min(counts[::2]), varies=True)
-        result(f"crowded_{name}_most", max(counts[::2]), varies=True)
-        result(f"alone_{name}", max(counts[1::2]), varies=True)
+    for name, times in (("spin", spin), ("sleep", sleep)):
+        result(f"crowded_{name}", np.median(times[::2]), varies=True)
+        result(f"alone_{name}", np.median(times[1::2]), varies=True)
     if mpich and hasattr(os, "sched_setaffinity") and cores_are_free():
-        assert min(spin[::2]) < min(sleep[::2])
+        assert min(spin[::2]) > min(sleep[::2])
+        assert min(spin[1::2]) < min(sleep[1::2])
     save_figures()
 
-# In rounds in which rank 2 sleeps, the two make (alone_spin) all-reduces at the most if
-# they spin, and (alone_sleep) if they sleep. Beside a rank that computes they make
-# (crowded_spin) to (crowded_spin_most) if they spin, and (crowded_sleep) to
-# (crowded_sleep_most) if they sleep: now sleeping wins. A spinning rank offers its core
-# after every look, and the process that computes keeps it for its turn, its time slice.
-# A rank that wakes from sleep may end that turn early. Let ranks of MPI sleep where
+# While rank 2 sleeps, spinning wins: (alone_spin) µs an all-reduce, against
+# (alone_sleep). While it computes, sleeping wins: (crowded_sleep) µs against
+# (crowded_spin). A spinning rank gives its core away after every look, and then the
+# process that computes keeps it until its turn, its time slice, is over. The kernel may
+# give the core sooner to a rank that wakes from sleep. Let ranks of MPI sleep where
 # something else computes on their cores.
 
 # --- One all-reduce, written once -----------------------------------------------------
@@ -1669,7 +1666,6 @@ if rank == 0:
         result(f"{way.lower()}_predicted", 1e3 * rounds * seconds, varies=True)
         result(f"{way.lower()}_measured", 1e3 * median[way][0], varies=True)
     result("mpi_4_mb", median["MPI"][1] / median["Gloo"][1], varies=True)
-    result("gloo_ring", 1e3 * median["ring, Gloo"][0], varies=True)
     rings = median["ring, MPI"][1] / median["ring, Gloo"][1]
     result("rings", rings, varies=True)
     if mpich and cores_are_free():
@@ -1689,12 +1685,11 @@ if rank == 0:
 # | Gloo, a ring [gloo] | 2(n − 1) = 6 | (gloo_predicted) ms | (gloo_measured) ms |
 # | MPI, by doubling [thakur2005] | log₂ n = 2 | (mpi_predicted) ms | (mpi_measured) ms |
 #
-# That MPI wins is as predicted. The numbers are rough: the ping-pong had two ranks,
-# here four share the cores, and on one host MPICH may choose another way than doubling.
-# Our ring takes 6 rounds, too, with Python in each, and over either library it is
-# slower than the library's own. Why the one over Gloo takes (gloo_ring) ms, we have not
-# found out. Shared memory sends no messages, but its ranks meet twice at a barrier
-# written in Python.
+# The order is as predicted, the numbers are rough: the ping-pong had two ranks, here
+# four share the cores, and on one host MPICH may choose another way than doubling. Our
+# ring takes 6 rounds, too, with Python in each, and over either library it is slower
+# than the library's own. Shared memory sends no messages, but its ranks meet twice at a
+# barrier written in Python.
 #
 # For 4 MB MPI takes (mpi_4_mb) of Gloo's time, and our ring over MPI (rings) of its
 # time over Gloo. Measure on your own machine before you choose.
@@ -1707,7 +1702,7 @@ if rank == 0:
 # | ranks with GPUs | `torch.distributed` over NCCL | it works in PyTorch's streams; MPI must be built for GPUs, and its standard knows no streams |
 # | sums of bfloat16 | `torch.distributed` | mpi4py's name for it is a null type here |
 # | an error in place of a hang | `torch.distributed` | its timeout is on by default |
-# | small latency, nothing else on its cores | MPI that spins | (faster) times as fast as Gloo in this notebook, within this host |
+# | small latency, nothing else on its cores | MPI that spins | the lowest latency here, within one host |
 # | cores on which others compute | Gloo, or MPI that sleeps | who waits leaves the core to them |
 # | prefix sums, columns, `Put` | mpi4py | `torch.distributed` has none of them on the CPU |
 # | to start on a cluster | what its manual says | ranks of `mpiexec` get a group of PyTorch by one `bcast` |
