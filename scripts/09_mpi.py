@@ -697,7 +697,7 @@ def worst(name):
 
 if rank == 0:
     apart_by = {name: worst(name) for name in differ[0]}
-    print(f"{'':23}{'PyTorch, and MPI under it':48}units apart")
+    print(f"{'':23}{'PyTorch, and MPI under it':48}units")
 
 pairs_by_rank = to_rank_0(pairs)
 if rank == 0:
