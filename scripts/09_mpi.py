@@ -487,8 +487,8 @@ plt.rcParams.update(STYLE)
 #
 # How does a group of PyTorch form among ranks that MPI has started? In chapter 5 their
 # environment told them an address at which to meet. Ranks that can already talk tell
-# each other: rank 0 makes up an address, and broadcasts it. Here it is a folder, for a
-# file at which they meet:
+# each other: rank 0 makes up an address, and broadcasts it. Here the address is a file
+# in a new folder:
 
 everyone()
 play("ranks")
@@ -511,7 +511,7 @@ if rank == 0:
 # The ranks of this notebook had a default group already, so this is a second one. Where
 # there is none, `dist.init_process_group("gloo", store=store, rank=comm.rank,
 # world_size=comm.size)` makes it from such a store. On several hosts rank 0 broadcasts
-# its host's name and a free port, in place of a folder; so does this chapter's script.
+# its host's name and a free port, in place of a file; so does this chapter's script.
 # NCCL works in the same way: rank 0 draws a unique id, and another library, such as
 # MPI, has to bring it to the other ranks [nccl].
 
@@ -549,9 +549,14 @@ teams = [dist.new_group(range(k, world_size, 2)) for k in (0, 1)]
 team, team_comm = teams[rank % 2], comm.Split(rank % 2)  # every other rank
 
 # Then the (calls) calls of chapters 6 and 7. Folded cells run each call and its twin on
-# the same numbers, and compare what comes out. They do so with all types and operations
-# that both libraries have, complex numbers aside. The calls stand below, with the
-# result. In them
+# the same numbers, and compare what comes out. They try all types and operations that
+# both libraries have, except complex numbers.
+#
+# Predict: Are the results of both libraries equal to the last bit, for integers, for
+# floats?
+#
+# We count how far apart they are, in units in the last place. One unit is the distance
+# from a float to the next. In the calls
 #
 # | name | what it is |
 # | --- | --- |
@@ -561,12 +566,6 @@ team, team_comm = teams[rank % 2], comm.Split(rank % 2)  # every other rank
 # | `parts` | on the root, a list of views, one of each part of `x` |
 # | `op` | an operation: `dist.ReduceOp.SUM` in PyTorch, say, and `MPI.SUM` in MPI |
 # | `sendrecv`, `..._single` | as in chapters 6 and 7 |
-#
-# Predict: Are the results of both libraries equal to the last bit, for integers, for
-# floats?
-#
-# We count how far apart they are, in units in the last place. One unit is the distance
-# from a float to the next.
 
 everyone()
 
@@ -720,8 +719,8 @@ if rank == 0:
 #
 # Skim the calls now, and come back when you translate a program. Then mind four things:
 # - Order. MPI names what is sent first, and then what is filled, in every call that has
-#   both. PyTorch has no such order: `gather` names what is sent first, its other
-#   collectives what is filled.
+#   both. In PyTorch `gather` names first what is sent, and the other collectives name
+#   first what is filled.
 # - In place. PyTorch's `reduce` and `all_reduce` overwrite `y`. MPI's take two buffers,
 #   one that goes in and one that is filled. To overwrite one buffer, write
 #   `comm.Allreduce(MPI.IN_PLACE, x)`.
@@ -934,8 +933,8 @@ def save_figures():
 # second brings an old one, the 1 that rank 1 had in the first call, though rank 1 has
 # 11 by now.
 #
-# MPICH broadcasts within a host from its first rank, here rank 0. A root that is
-# another rank first sends its number to rank 0, and then receives like all others
+# MPICH broadcasts within a host from its first rank, here rank 0. If another rank is
+# the root, it first sends its number to rank 0, and then receives like all others
 # [mpichbcast]. Follow rank 1's messages:
 
 wrong_by_rank = to_rank_0(wrong)
@@ -1006,10 +1005,10 @@ if rank == 0:
 
 # MPI says nothing. The lab sees which call each rank is in, and that the calls do not
 # match. `Allreduce` is MPI's own. For `allreduce` mpi4py sends pickled objects from
-# rank to rank, in a communicator that it has made for that [mpi4pypickle]. So rank 0
-# and the others never hear of each other. mpi4py makes that communicator when all ranks
-# call `allreduce` for the first time, as they did under Buffers and objects. If the
-# very first call is the faulty one, a rank may abort instead: "Message truncated".
+# rank to rank, in a communicator of its own [mpi4pypickle]. So rank 0 and the others
+# never hear of each other. mpi4py makes it when all ranks call `allreduce` for the
+# first time, as they did under Buffers and objects. If the very first call is the
+# faulty one, a rank may abort instead: "Message truncated".
 #
 # `ranks.reset()` frees ranks that are stuck in Gloo, but not in MPI. A program would
 # have to be ended. Here `ranks.restart()` ends the ranks and starts new ones, without
@@ -1337,21 +1336,22 @@ if rank == 0:
 # | MPI that sleeps | (sleeping_us) to (sleeping_most_us) µs | (sleeping_gb) GB/s |
 # | MPI that spins | (spinning_us) to (spinning_most_us) µs | (spinning_gb) GB/s |
 #
-# With small messages MPI that spins is (faster) times as fast as Gloo here. The two
-# runs of MPI differ only in how a rank waits, and that is a factor of (sleeping_costs).
-# What Gloo's time is made of, we have not measured: its ranks sleep, its messages pass
-# through TCP, and it ran in the notebook.
+# In the median over messages of up to 4 KB, MPI that spins is (faster) times as fast as
+# Gloo here. The two runs of MPI differ only in how a rank waits, and that is a factor
+# of (sleeping_costs). What Gloo's time is made of, we have not measured: its ranks
+# sleep, its messages pass through TCP, and it ran in the notebook.
 #
 # What does the spinning cost? While rank 1 waited for 0.3 seconds, it used
 # (spinning_processor) seconds of a core when it spun, and (sleeping_processor) when it
-# slept; in Gloo it used (gloo_processor). Who has a core for each rank can afford that.
-# What cables between GPUs and between hosts do is in chapter 8's table.
+# slept; in Gloo it used (gloo_processor). With a core for each rank one can afford
+# that. What cables between GPUs and between hosts do is in chapter 8's table.
 
 # --- Ranks that spin, on busy cores ---------------------------------------------------
 
-# And where cores are shared? In the next program three ranks share one core. Ranks 0
-# and 1 all-reduce an integer, fifty times a round. In the first round rank 2 computes
-# meanwhile, in the second it sleeps, in the third it computes, and so on.
+# Skip this if each of your ranks has a core of its own. And where cores are shared? In
+# the next program three ranks share one core. Ranks 0 and 1 all-reduce an integer,
+# fifty times a round. In the first round rank 2 computes meanwhile, in the second it
+# sleeps, in the third it computes, and so on.
 #
 # Predict: Is it still better to spin? In all rounds?
 
@@ -1628,7 +1628,8 @@ for _ in range(3):
 
 # The ways take turns, three times, because other things run on a machine at times. In
 # each turn the slowest rank counts. In the figure a dot is the median of the turns,
-# hollow for our ring, and a bar spans them:
+# hollow for our ring, and a bar spans them. A dot at an end of its bar means that two
+# turns nearly agree.
 
 of_ranks = to_rank_0(turns)
 if rank == 0:
@@ -1671,12 +1672,14 @@ if rank == 0:
                                  ("MPI", np.log2(n), latency["sleeping"])):
         result(f"{way.lower()}_predicted", 1e3 * rounds * seconds, varies=True)
         result(f"{way.lower()}_measured", 1e3 * median[way][0], varies=True)
+    result("by_bandwidth", medians[1][-1] / medians[0][-1], varies=True)
     result("mpi_4_mb", median["MPI"][1] / median["Gloo"][1], varies=True)
     rings = median["ring, MPI"][1] / median["ring, Gloo"][1]
     result("rings", rings, varies=True)
     if mpich and cores_are_free():
-        assert median["ring, Gloo"][0] > median["Gloo"][0]
-        assert median["ring, MPI"][0] > median["MPI"][0]
+        for way in ("Gloo", "MPI"):
+            small, large = median[f"ring, {way}"] / median[way]
+            assert small > 1 and small > large, way
         assert n < 3 or median["Gloo"][0] > median["MPI"][0]
     save_figures()
 
@@ -1697,8 +1700,11 @@ if rank == 0:
 # than the library's own. Shared memory sends no messages, but its ranks meet twice at a
 # barrier written in Python.
 #
-# For 4 MB MPI takes (mpi_4_mb) of Gloo's time, and our ring over MPI (rings) of its
-# time over Gloo. Measure on your own machine before you choose.
+# For 4 MB bandwidth decides. In the ping-pong a message of this size took MPI
+# (by_bandwidth) of Gloo's time. In the all-reduce, by the medians, MPI takes (mpi_4_mb)
+# of Gloo's, and our ring over MPI (rings) of its time over Gloo. The ring sends as
+# little as any in chapter 8, and its Python counts less, the longer its messages are.
+# Measure on your own machine before you choose.
 
 # --- Which for what -------------------------------------------------------------------
 
@@ -1736,7 +1742,7 @@ if rank == 0:
 #   --no-cache-dir mpi4py`.
 # - Which launcher. Under Slurm `srun` often stands for `mpiexec`. If every rank says
 #   that it is rank 0 of 1, `mpiexec` and mpi4py belong to two different MPIs, or `srun`
-#   speaks another PMI than the MPI: see `srun --mpi=list`.
+#   starts ranks in a way that the MPI does not know: see `srun --mpi=list`.
 # - Which GPU. A rank takes the one of its number among the ranks of its host,
 #   `comm.Split_type(MPI.COMM_TYPE_SHARED).rank`. Tensors on a GPU need an MPI that was
 #   built for GPUs, and `torch.cuda.synchronize()` before each call, as MPI does not
