@@ -480,10 +480,10 @@ if rank == 0:
 plt.switch_backend("Agg")  # figures go to files
 plt.rcParams.update(STYLE)
 
-# It is chapter 7's picture. The labels name the rank that a number came from, and a
-# rank has the same number in both libraries, because the lab has numbered the Gloo
-# group as MPI did. MPI is MPICH here [mpich], and Python reaches it through mpi4py
-# [dalcin2021], which takes NumPy's arrays and PyTorch's CPU tensors.
+# It is chapter 7's picture. The labels name the rank that a number came from. A rank
+# has the same number in both libraries, because the lab has numbered the Gloo group as
+# MPI did. MPI is MPICH here [mpich], and Python reaches it through mpi4py [dalcin2021],
+# which takes NumPy's arrays and PyTorch's CPU tensors.
 #
 # How does a group of PyTorch form among ranks that MPI has started? In chapter 5 their
 # environment told them an address at which to meet. Ranks that can already talk tell
@@ -530,15 +530,8 @@ if rank == 0:
 # | `timeout=`, 30 minutes for Gloo | none in the standard: it waits for ever |
 #
 # In `Split` each rank names a color, a number, and gets a communicator of all ranks
-# that named the same. Its ranks are numbered from 0 again, and `root=`, `dest=` and
-# `source=` mean these new numbers. In PyTorch `src=` and `dst=` stay numbers of the
-# default group, whatever `group=` says; `group_src=` and `group_dst=` are the group's
-# own [pytorchdistributed]. All ranks must call `Split`, and, by default, all must call
-# `new_group`.
-#
-# After `isend`, or a call with `async_op=True`, Gloo goes on in the background, as it
-# has threads for that. After `Isend` or `Iallreduce` MPI may do nothing until `Wait`
-# [mpi]. So do not count on it to hide communication behind computation.
+# that named the same. All ranks must call it. By default, all must call `new_group`,
+# too.
 
 everyone()
 if rank == 0:
@@ -713,14 +706,15 @@ if rank == 0:
     result("most_units", max(map(max, apart_by.values())), varies=True)
 
 # Integers are equal to the bit, whatever the call. So are floats that are only moved or
-# compared. Sums and products of floats are at most (most_units) units apart, because
-# with four ranks the libraries add in different orders. In the teams of two they are
-# equal: a + b is b + a, to the bit.
+# compared. Sums and products of floats were at most (most_units) units apart on these
+# numbers, which are all positive: with four ranks the libraries add in different
+# orders, and each addition rounds. Where terms cancel, it can be far more. In the teams
+# of two they are equal: a + b is b + a, to the bit.
 #
-# Skim the calls now, and come back when you translate a program. Then mind four things:
+# Skim the calls now, and come back when you translate a program. Then mind six things:
 # - Order. MPI names what is sent first, and then what is filled, in every call that has
-#   both. In PyTorch `gather` names first what is sent, and the other collectives name
-#   first what is filled.
+#   both. In PyTorch only `gather` does so; its other collectives name first what is
+#   filled.
 # - In place. PyTorch's `reduce` and `all_reduce` overwrite `y`. MPI's take two buffers,
 #   one that goes in and one that is filled. To overwrite one buffer, write
 #   `comm.Allreduce(MPI.IN_PLACE, x)`.
@@ -728,6 +722,14 @@ if rank == 0:
 #   scatter and gather only.
 # - Tag. Both send with the tag 0, unless told otherwise. Without `tag=` PyTorch
 #   receives messages of the tag 0, and mpi4py those of any.
+# - Groups. The ranks of `comm.Split(color)` are numbered from 0 again, and `root=`,
+#   `dest=` and `source=` mean these new numbers. In PyTorch `src=` and `dst=` stay
+#   numbers of the default group, whatever `group=` says; `group_src=` and `group_dst=`
+#   are the group's own [pytorchdistributed].
+# - Progress. After `isend`, or a call with `async_op=True`, Gloo goes on in the
+#   background, as it has threads for that. After `Isend` or `Iallreduce` MPI may do
+#   nothing until `Wait` [mpi]. So do not count on it to hide communication behind
+#   computation.
 
 # --- What only one of them has --------------------------------------------------------
 
@@ -797,10 +799,10 @@ if rank == 0:
     assert received_by_rank[1].tolist() == [0.0, 2.0, 4.0]
 
 # Rank 1 got the column as three numbers in a row. And in one-sided communication a rank
-# puts numbers into memory that another rank has opened beforehand; the other calls no
-# receive. There is more, such as `Scan` for prefix sums, and `Ineighbor_alltoall`, by
-# which the ranks of a grid start an exchange with their neighbors, and wait for it
-# later [mpi].
+# puts numbers, by `Put`, into memory that another rank has opened beforehand; the other
+# calls no receive. There is more, such as `Scan` for prefix sums, and
+# `Ineighbor_alltoall`, by which the ranks of a grid start an exchange with their
+# neighbors, and wait for it later [mpi].
 
 # --- Buffers and objects --------------------------------------------------------------
 
@@ -1006,9 +1008,9 @@ if rank == 0:
 # MPI says nothing. The lab sees which call each rank is in, and that the calls do not
 # match. `Allreduce` is MPI's own. For `allreduce` mpi4py sends pickled objects from
 # rank to rank, in a communicator of its own [mpi4pypickle]. So rank 0 and the others
-# never hear of each other. mpi4py makes it when all ranks call `allreduce` for the
-# first time, as they did under Buffers and objects. If the very first call is the
-# faulty one, a rank may abort instead: "Message truncated".
+# never hear of each other. mpi4py makes that communicator when all ranks call
+# `allreduce` for the first time, as they did under Buffers and objects. If the very
+# first call is the faulty one, a rank may abort instead: "Message truncated".
 #
 # `ranks.reset()` frees ranks that are stuck in Gloo, but not in MPI. A program would
 # have to be ended. Here `ranks.restart()` ends the ranks and starts new ones, without
@@ -1171,8 +1173,8 @@ def leaves_at_once(nbytes):
 sizes = sorted([4**k for k in range(1, 12)] + [8000, 8300])
 eager = max(nbytes for nbytes in sizes if leaves_at_once(nbytes))
 
-# In this build messages of (eager) bytes are still eager; other builds and networks
-# have other borders.
+# In this build messages of (eager) bytes are still eager, and those of (waits) are not;
+# other builds and networks have other borders.
 #
 # How does a rank wait? In MPICH it looks again and again whether something has come: it
 # spins. After each look it offers its core to others. With the variable
@@ -1281,6 +1283,7 @@ eager_by_rank = to_rank_0(eager)
 if rank == 0:
     play("kernel")
     sizes, eager = sizes_by_rank[0], eager_by_rank[0]
+    waits = sizes[sizes.index(eager) + 1]
 
 play("ranks")
 rounds_by_rank = to_rank_0(rounds)
@@ -1299,7 +1302,8 @@ if rank == 0:
     ax.set_xticks(list(marks), marks.values())
     ax.tick_params(axis="x", which="minor", bottom=False)
     ax.axvline(eager, color="C7", linestyle=":")
-    ax.text(eager, 1.2 * times.min(), f"  MPI: eager to {eager} B", fontsize=9)
+    border = f"  MPI: {eager} B are eager,\n  {waits} B are not"
+    ax.text(eager, 1.2 * times.min(), border, fontsize=9)
     ax.legend(loc="upper left", fontsize=9)
     ax.set(xlabel="size", xlim=(sizes[0] / 2, 2 * sizes[-1]),
            ylabel="time (µs)", ylim=(None, 3 * times.max()))
@@ -1321,6 +1325,7 @@ if rank == 0:
     for name, over in (("sleeping_costs", "sleeping"), ("faster", "gloo")):
         result(name, latency[over] / latency["spinning"], varies=True)
     result("eager", eager, varies=True)
+    result("waits", waits, varies=True)
     if mpich and cores_are_free():
         assert 5 * times[2].min() < times[:2].min()
         assert sleep_seconds < spin_seconds
@@ -1346,12 +1351,12 @@ if rank == 0:
 # slept; in Gloo it used (gloo_processor). With a core for each rank one can afford
 # that. What cables between GPUs and between hosts do is in chapter 8's table.
 
-# --- Ranks that spin, on busy cores ---------------------------------------------------
+# --- Optional: ranks that spin, on busy cores -----------------------------------------
 
-# Skip this if each of your ranks has a core of its own. And where cores are shared? In
-# the next program three ranks share one core. Ranks 0 and 1 all-reduce an integer,
-# fifty times a round. In the first round rank 2 computes meanwhile, in the second it
-# sleeps, in the third it computes, and so on.
+# And where ranks share cores? If each of yours has its own, go on with the next
+# section. In the next program three ranks share one core. Ranks 0 and 1 all-reduce an
+# integer, fifty times a round. In the first round rank 2 computes meanwhile, in the
+# second it sleeps, in the third it computes, and so on.
 #
 # Predict: Is it still better to spin? In all rounds?
 
@@ -1628,8 +1633,7 @@ for _ in range(3):
 
 # The ways take turns, three times, because other things run on a machine at times. In
 # each turn the slowest rank counts. In the figure a dot is the median of the turns,
-# hollow for our ring, and a bar spans them. A dot at an end of its bar means that two
-# turns nearly agree.
+# hollow for our ring, and a bar spans them.
 
 of_ranks = to_rank_0(turns)
 if rank == 0:
@@ -1674,8 +1678,9 @@ if rank == 0:
         result(f"{way.lower()}_measured", 1e3 * median[way][0], varies=True)
     result("by_bandwidth", medians[1][-1] / medians[0][-1], varies=True)
     result("mpi_4_mb", median["MPI"][1] / median["Gloo"][1], varies=True)
-    rings = median["ring, MPI"][1] / median["ring, Gloo"][1]
-    result("rings", rings, varies=True)
+    for way in ("Gloo", "MPI"):
+        large = median[f"ring, {way}"][1] / median[way][1]
+        result(f"ring_{way.lower()}", large, varies=True)
     if mpich and cores_are_free():
         for way in ("Gloo", "MPI"):
             small, large = median[f"ring, {way}"] / median[way]
@@ -1687,7 +1692,8 @@ if rank == 0:
 # MB that of (fastest_4_mb). Where bars overlap, the order is open.
 #
 # For 4 bytes latency decides: how many messages follow one another, and what each
-# costs. With the latency of the ping-pong chapter 8's model says
+# costs. With the latencies of the ping-pong, of Gloo and of MPI that sleeps, chapter
+# 8's model says
 #
 # | 4 bytes | rounds | predicted | measured |
 # | --- | --- | --- | --- |
@@ -1702,8 +1708,9 @@ if rank == 0:
 #
 # For 4 MB bandwidth decides. In the ping-pong a message of this size took MPI
 # (by_bandwidth) of Gloo's time. In the all-reduce, by the medians, MPI takes (mpi_4_mb)
-# of Gloo's, and our ring over MPI (rings) of its time over Gloo. The ring sends as
-# little as any in chapter 8, and its Python counts less, the longer its messages are.
+# of Gloo's. Over Gloo our ring takes (ring_gloo) times as long as Gloo's own
+# all-reduce, over MPI (ring_mpi) times as long as MPI's. It sends as little as any
+# all-reduce in chapter 8, and its Python counts less, the longer its messages are.
 # Measure on your own machine before you choose.
 
 # --- Which for what -------------------------------------------------------------------
