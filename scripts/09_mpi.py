@@ -123,7 +123,7 @@ form_groups()
 
 
 playing = "kernel"
-APART = ["count", "differ", "eager", "exact", "library", "refused", "rounds", "seconds", "sizes", "used", "way", "x", "y"]  # the kernel and the ranks have one each
+APART = ["count", "differ", "eager", "exact", "library", "pairs", "refused", "rounds", "seconds", "sizes", "way", "x", "y"]  # the kernel and the ranks have one each
 held_by = {"ranks": {}}
 
 
@@ -154,9 +154,9 @@ def play(part):
 # - say what only one of them has, and what each costs, a waiting rank included;
 # - recognize six faults, and say what becomes of each.
 #
-# With a minute for each prediction the chapter makes three short sittings: the calls;
-# the faults, from When it goes wrong on; and What a message costs, for those who have
-# to choose between the two.
+# With a minute for each prediction the chapter makes four short sittings: the calls;
+# what only one library has; the faults; and what a message costs, for those who have to
+# choose between the two.
 
 if rank == 0:
     n = world_size
@@ -431,7 +431,7 @@ def _draw_cell(ax, column, row, marks, label):
     ax.text(column + 0.5, row + 0.5, label, **font)
 
 
-def show(value, on_rank=None):
+def show_(value, on_rank=None):
     """Print a cell's last value, as a notebook does; a picture becomes a file."""
     if isinstance(value, plt.Figure):
         value.savefig(file_beside(value.get_label() or "figure"))
@@ -447,7 +447,7 @@ before_by_rank = to_rank_0(before)
 after_by_rank = to_rank_0(after)
 if rank == 0:
     play("kernel")
-    show(holdings(before_by_rank, after_by_rank, name="allgather"))
+    show_(holdings(before_by_rank, after_by_rank, name="allgather"))
 
 
 def result(name, value, varies=False):
@@ -543,23 +543,15 @@ team, team_comm = teams[rank % 2], comm.Split(rank % 2)  # every other rank
 
 # Then the (calls) calls of chapters 6 and 7. Folded cells run each call and its twin on
 # the same numbers, and compare what comes out. They try all types and operations that
-# both libraries have, except complex numbers.
+# both libraries have, except complex numbers. They count how far apart two results are,
+# in units in the last place. One unit is the distance from a float to the next.
 #
 # Predict: Are the results of both libraries equal to the last bit, for integers, for
 # floats?
 #
-# We count how far apart they are, in units in the last place. One unit is the distance
-# from a float to the next. Skim the calls below, and come back to them when you
-# translate a program. In them
-#
-# | name | what it is |
-# | --- | --- |
-# | `x` | this rank's numbers |
-# | `y` | a copy of `x` |
-# | `part` | a copy of this rank's part of `x`: with two ranks, a half |
-# | `parts` | on the root, a list of views, one of each part of `x` |
-# | `op` | an operation: `dist.ReduceOp.SUM` in PyTorch, say, and `MPI.SUM` in MPI |
-# | `sendrecv`, `..._single` | as in chapters 6 and 7 |
+# Three of the pairs are shown below, the others in the extra. `x` is this rank's
+# numbers, `y` is a copy of them, and `op` is an operation, such as `dist.ReduceOp.SUM`
+# in PyTorch, `MPI.SUM` in MPI:
 
 everyone()
 
@@ -678,9 +670,10 @@ for name, pair in pairs.items():
         differ[name][exact] = max(count, differ[name][exact])
 
 differ_by_rank = to_rank_0(differ)
+pairs_by_rank = to_rank_0(pairs)
 if rank == 0:
     play("kernel")
-    differ = differ_by_rank
+    differ, pairs = differ_by_rank, pairs_by_rank[0]
 
 
 def worst(name):
@@ -688,14 +681,16 @@ def worst(name):
     return np.max([d[name] for d in differ[:1 if name == "reduce" else n]], 0)
 
 
-if rank == 0:
-    apart_by = {name: worst(name) for name in differ[0]}
+def show(names):
     print(f"{'':23}{'PyTorch, and MPI under it':48}units")
-
-pairs_by_rank = to_rank_0(pairs)
-if rank == 0:
-    for name, (call, twin) in pairs_by_rank[0].items():
+    for name in names:
+        call, twin = pairs[name]
         print(f"{name:23}{call:48}{max(apart_by[name])}\n{'':23}{twin}")
+
+
+if rank == 0:
+    apart_by = {name: worst(name) for name in pairs}
+    show_(show(("both at once", "broadcast", "all-reduce")))
 
 if rank == 0:
     for name, (count, exact) in apart_by.items():
@@ -712,25 +707,41 @@ if rank == 0:
 # orders, and each addition rounds. Where terms cancel, it can be far more. In the teams
 # of two they are equal: a + b is b + a, to the bit.
 #
-# Mind six things when you translate a program:
+# Two things in these lines hold for all calls, and a third cannot be seen:
 # - Order. MPI names what is sent first, and then what is filled, in every call that has
-#   both. In PyTorch only `gather` does so; its other collectives name first what is
-#   filled.
-# - In place. PyTorch's `reduce` and `all_reduce` overwrite `y`. MPI's take two buffers,
-#   one that goes in and one that is filled. To overwrite one buffer in an all-reduce,
-#   write `comm.Allreduce(MPI.IN_PLACE, x)`; in a reduce only the root may.
+#   both. Of the PyTorch calls in the extra that name both, only `gather` does so; the
+#   others name first what is filled.
+# - In place. PyTorch's `all_reduce` overwrites its tensor. MPI's takes two buffers, one
+#   that goes in and one that is filled. To overwrite one buffer, write
+#   `comm.Allreduce(MPI.IN_PLACE, x)`.
+# - Progress. After `isend`, or a call with `async_op=True`, Gloo goes on in the
+#   background, as it has threads for that. After `Isend` or `Iallreduce` MPI may do
+#   nothing until its next call, such as `Test` or `Wait` [mpi]. So do not count on it
+#   to hide communication behind computation.
+#
+# Here the first sitting ends.
+
+# --- Extra: all the calls, side by side -----------------------------------------------
+
+# To come back to when you translate a program. Beside `x`, `y` and `op`,
+#
+# | name | what it is |
+# | --- | --- |
+# | `part` | a copy of this rank's part of `x`: with two ranks, a half |
+# | `parts` | on the root, a list of views, one of each part of `x` |
+# | `sendrecv`, `..._single` | as in chapters 6 and 7 |
+
+if rank == 0:
+    show_(show(pairs))
+
 # - Root. In mpi4py it may be left out, and is 0. In PyTorch it may be left out for
-#   scatter and gather only.
+#   scatter and gather only. `comm.Reduce` takes `MPI.IN_PLACE` on the root alone.
 # - Tag. Both send with the tag 0, unless told otherwise. Without `tag=` a receive of
 #   PyTorch takes messages of the tag 0, and one of mpi4py those of any tag.
 # - Groups. The ranks of `comm.Split(color)` are numbered from 0 again, and `root=`,
 #   `dest=` and `source=` mean these new numbers. In PyTorch `src=` and `dst=` stay
 #   numbers of the default group, whatever `group=` says; `group_src=` and `group_dst=`
 #   are the group's own [pytorchdistributed].
-# - Progress. After `isend`, or a call with `async_op=True`, Gloo goes on in the
-#   background, as it has threads for that. After `Isend` or `Iallreduce` MPI may do
-#   nothing until its next call, such as `Test` or `Wait` [mpi]. So do not count on it
-#   to hide communication behind computation.
 
 # --- What only one of them has --------------------------------------------------------
 
@@ -883,7 +894,7 @@ if rank == 0:
 # its pickle is hardly longer. A list takes (list_over_buffer) times as long. So take
 # objects for names and settings, buffers for everything in a loop.
 #
-# Here the first sitting ends.
+# Here the second sitting ends.
 
 # --- When it goes wrong ---------------------------------------------------------------
 
@@ -907,7 +918,7 @@ aside = comm.Dup()  # the same ranks; its messages meet no others
 wrong = np.array([rank])
 aside.Bcast(wrong, root=rank)  # the fault
 after_it = np.array([10 + rank])
-show(aside.Bcast(after_it, root=1), rank)  # is right
+show_(aside.Bcast(after_it, root=1), rank)  # is right
 
 wrong_by_rank = to_rank_0(wrong)
 if rank == 0:
@@ -1011,10 +1022,11 @@ if rank == 0:
 # MPI says nothing. The lab sees which call each rank is in, and that the calls do not
 # match. `Allreduce` is MPI's own. For `allreduce` mpi4py sends pickled objects from
 # rank to rank, in a communicator of its own [mpi4pypickle]. So rank 0 and the others
-# never hear of each other. `bcast` talks in `comm` itself, and so it met `Bcast`. The
-# communicator for `allreduce` is made at the first one that all ranks call; here that
-# was under Buffers and objects. If the very first call is the faulty one, a rank may
-# abort instead: "Message truncated".
+# never hear of each other. `bcast` talks in `comm` itself, and so it met `Bcast`.
+# mpi4py makes the communicator for `allreduce` when that is first called; here all
+# ranks did so under Buffers and objects. Making one is a collective call in `comm`. If
+# the very first `allreduce` is the faulty one, that call meets `Allreduce`, and a rank
+# may abort: "Message truncated".
 #
 # `ranks.reset()` frees ranks that are stuck in Gloo, but not in MPI. A program would
 # have to be ended. Here `ranks.restart()` ends the ranks and starts new ones, without
@@ -1038,7 +1050,7 @@ def swap(mine, theirs):
 
 
 theirs = np.zeros(3)
-show(swap(np.full(3, 1.0 + rank), theirs), rank)
+show_(swap(np.full(3, 1.0 + rank), theirs), rank)
 
 theirs_by_rank = to_rank_0(theirs)
 if rank == 0:
@@ -1084,8 +1096,8 @@ if rank == 0:
 
 # --- A rank that dies -----------------------------------------------------------------
 
-# One program runs over MPI and over Gloo. In place of `{join}` come the lines that say
-# how it talks:
+# One program runs over MPI and over Gloo. Where `{join}` stands, lines are filled in
+# that say how it talks:
 
 if rank == 0:
     dying = """
@@ -1146,7 +1158,7 @@ if rank == 0:
 # | an exception | a hang | `-m mpi4py` |
 # | a dead rank | `mpiexec` ends all | checkpoints: chapter 25 |
 #
-# Here the second sitting ends. If you need not choose between the two libraries, go on
+# Here the third sitting ends. If you need not choose between the two libraries, go on
 # with Which for what.
 
 # --- What a message costs -------------------------------------------------------------
@@ -1200,7 +1212,7 @@ everyone()
 if rank == 0:
     play("kernel")
     speed = """
-import json, time
+import time
 from mpi4py import MPI
 
 comm = MPI.COMM_WORLD
@@ -1221,15 +1233,8 @@ def ping(nbytes):
 sizes = sorted([4**k for k in range(1, 12)] + [8000, 8300])
 ping(4)  # warms up
 rounds = [list(map(ping, sizes)) for _ in range(5)]
-"""
-
-if rank == 0:
-    waiting = """
-used = time.process_time()
-time.sleep(0.3 * (comm.rank == 0))
-comm.Barrier()  # rank 1 waits for 0.3 seconds
-if comm.rank == 1:
-    print(json.dumps([rounds, time.process_time() - used]))
+if comm.rank == 0:
+    print(rounds)
 """
 
 # From ranklab.programs:
@@ -1244,8 +1249,8 @@ def last_line(program, **how):
 # 0, and the ranks spin:
 
 if rank == 0:
-    spinning, spin_seconds = last_line(speed + waiting, sleeps="0")
-    sleeping, sleep_seconds = last_line(speed + waiting, sleeps="1")
+    spinning = last_line(speed, sleeps="0")
+    sleeping = last_line(speed, sleeps="1")
 
 # From ranklab.taught.messages:
 
@@ -1280,10 +1285,6 @@ everyone()
 play("ranks")
 
 rounds = [list(map(of_size, sizes)) for _ in range(5)]
-used = time.process_time()
-time.sleep(0.3 * (rank == 0))
-dist.barrier()  # the others wait for 0.3 seconds
-used = time.process_time() - used
 
 sizes_by_rank = to_rank_0(sizes)
 eager_by_rank = to_rank_0(eager)
@@ -1318,18 +1319,11 @@ if rank == 0:
 
 if rank == 0:
     latency = {}  # of three ways, in seconds
-
-play("ranks")
-used_by_rank = to_rank_0(used)
-if rank == 0:
-    play("kernel")
-    used = used_by_rank[1], sleep_seconds, spin_seconds
-    for name, curve, core in zip(("gloo", "sleeping", "spinning"), medians, used):
+    for name, curve in zip(("gloo", "sleeping", "spinning"), medians):
         latency[name] = np.median(curve[:6]) / 1e6
         result(f"{name}_us", min(curve[:6]), varies=True)  # up to 4 KB
         result(f"{name}_most_us", max(curve[:6]), varies=True)
         result(f"{name}_gb", sizes[-1] / curve[-1] / 1e3, varies=True)
-        result(f"{name}_processor", core, varies=True)
     for name, over in (("sleeping_costs", "sleeping"), ("faster", "gloo")):
         result(name, latency[over] / latency["spinning"], varies=True)
     result("eager", eager, varies=True)
@@ -1338,13 +1332,12 @@ if rank == 0:
     result("cores_were", "free" if free else "busy with other work", varies=True)
     if mpich and free:
         assert 5 * times[2].min() < times[:2].min()
-        assert sleep_seconds < spin_seconds
     save_figures()
 
 # A marker is the median of five rounds, and a band spans them. Right of the dotted line
-# the sender waits for its receiver. While this was measured the cores were
-# (cores_were); on busy ones the order can be another. The latency spans the markers of
-# messages of up to 4 KB, the bandwidth is that of 4 MB:
+# MPI's sender waits for its receiver. While this was measured the cores were
+# (cores_were); on busy ones the order can be another. The latencies in the table are
+# the lowest and the highest marker up to 4 KB, the bandwidth is that of 4 MB:
 #
 # | here | latency | bandwidth |
 # | --- | --- | --- |
@@ -1359,10 +1352,8 @@ if rank == 0:
 # Gloo's time is made of, we have not measured: its messages pass through TCP, and it
 # ran in the notebook.
 #
-# What does the spinning cost? While rank 1 waited for 0.3 seconds, it used
-# (spinning_processor) seconds of a core when it spun, and (sleeping_processor) when it
-# slept; in Gloo it used (gloo_processor). With a core for each rank one can afford
-# that. What cables between GPUs and between hosts do is in chapter 8's table.
+# A rank that spins keeps a core busy all the while. Who has a core for each rank can
+# afford that. What cables between GPUs and between hosts do is in chapter 8's table.
 
 # --- Optional: ranks that spin, on busy cores -----------------------------------------
 
@@ -1660,11 +1651,11 @@ if rank == 0:
             ax.hlines(y, min(turn), max(turn), color, lw=2.5)
             ax.plot(np.median(turn), y, "o", color=color, markersize=7,
                     markerfacecolor="white" if "ring" in way else color)
-        ax.set(title=size, xlabel="time (ms)")
+        ax.set_title(size)
     axes[0].set(xscale="log", xlabel="time (ms), logarithmic")
     axes[0].set_xticks(ticks := (0.1, 0.3, 1, 3, 10), map(str, ticks))
     axes[0].minorticks_off()
-    axes[1].set_xlim(0, None)
+    axes[1].set(xlim=(0, None), xlabel="time (ms), linear")
     axes[0].set_yticks(range(len(every)), reversed(every))
     save_figures()
 
@@ -1695,11 +1686,11 @@ if rank == 0:
     save_figures()
 
 # On (cores) cores the lowest median for 4 bytes is that of (fastest_4_bytes), and for 4
-# MB that of (fastest_4_mb). Where bars overlap, call it a tie.
+# MB that of (fastest_4_mb). Where bars overlap or touch, call it a tie.
 #
 # For 4 bytes latency decides: how many messages follow one another, and what each
-# costs. With the latencies of the ping-pong, the medians over its small messages,
-# chapter 8's model says
+# costs. Chapter 8's model multiplies the rounds by the latency. With the medians over
+# the small messages of the ping-pong it says
 #
 # | 4 bytes | rounds | latency | predicted | measured |
 # | --- | --- | --- | --- | --- |
@@ -1712,24 +1703,20 @@ if rank == 0:
 # than the library's own. Shared memory sends no messages, but its ranks meet twice at a
 # barrier written in Python.
 #
-# For 4 MB bandwidth decides, as roughly:
-#
-# | 4 MB | takes |
-# | --- | --- |
-# | a message of the ping-pong over MPI | (by_bandwidth) of the time over Gloo |
-# | MPI's all-reduce | (mpi_4_mb) of the time of Gloo's |
-# | our ring over Gloo | (ring_gloo) of the time of Gloo's all-reduce |
-# | our ring over MPI | (ring_mpi) of the time of MPI's all-reduce |
-#
-# The ring sends as few bytes as any all-reduce of chapter 8, and Python's part of its
-# time shrinks as messages grow. Measure on your own machine before you choose.
+# For 4 MB bandwidth decides, as roughly. In the ping-pong a message over MPI took
+# (by_bandwidth) of its time over Gloo; here MPI's all-reduce takes (mpi_4_mb) of the
+# time of Gloo's. Our ring comes nearer to its library than with 4 bytes: it takes
+# (ring_gloo) times as long as Gloo's own all-reduce over Gloo, and (ring_mpi) times as
+# long as MPI's own over MPI. It sends as few bytes as any all-reduce of chapter 8, and
+# Python's part of its time shrinks as messages grow. Measure on your own machine before
+# you choose.
 
 # --- Which for what -------------------------------------------------------------------
 
 # | you want | take | because |
 # | --- | --- | --- |
 # | to train with PyTorch | `torch.distributed` | DDP and all that the next chapters build speak it |
-# | ranks with GPUs | `torch.distributed` over NCCL | it works in PyTorch's streams; MPI must be built for GPUs, and its standard knows no streams |
+# | ranks with GPUs | `torch.distributed` over NCCL | it is ordered with PyTorch's streams; MPI must be built for GPUs, and its standard knows no streams |
 # | sums of bfloat16 | `torch.distributed` | mpi4py's name for it is a null type here |
 # | an error in place of a hang | `torch.distributed` | its timeout is on by default |
 # | small latency, nothing else on its cores | MPI that spins | the lowest latency here, within one host |
