@@ -154,9 +154,9 @@ def play(part):
 # - say what only one of them has, and what each costs, a waiting rank included;
 # - recognize six faults, and say what becomes of each.
 #
-# With a minute for each prediction the chapter makes four short sittings: the calls;
-# what only one library has; the faults; and what a message costs, for those who have to
-# choose between the two.
+# With a minute for each prediction the chapter makes five short sittings: the calls;
+# what only one library has; the faults; and, for those who have to choose between the
+# two, what a message costs, and what an all-reduce costs.
 
 if rank == 0:
     n = world_size
@@ -486,9 +486,9 @@ plt.rcParams.update(STYLE)
 # which takes NumPy's arrays and PyTorch's CPU tensors.
 #
 # How does a group of PyTorch form among ranks that MPI has started? In chapter 5 their
-# environment told them an address at which to meet. Ranks that can already talk tell
-# each other: rank 0 makes up an address, and broadcasts it. Here the address is a file
-# in a new folder:
+# environment told them an address at which to meet. Ours can already talk, by MPI. So
+# rank 0 makes up an address, and broadcasts it. Here the address is a file in a new
+# folder:
 
 everyone()
 play("ranks")
@@ -511,9 +511,9 @@ if rank == 0:
 # The ranks of this notebook had a default group already, so this is a second one. Where
 # there is none, `dist.init_process_group("gloo", store=store, rank=comm.rank,
 # world_size=comm.size)` makes it from such a store. On several hosts rank 0 broadcasts
-# its host's name and a free port, in place of a file; so does this chapter's script.
-# NCCL works in the same way: rank 0 draws a unique id, and another library, such as
-# MPI, has to bring it to the other ranks [nccl].
+# its host's name and a free port, in place of a file; so does this chapter's script,
+# although its ranks are on one host. NCCL works in the same way: rank 0 draws a unique
+# id, and another library, such as MPI, has to bring it to the other ranks [nccl].
 
 # --- Call for call --------------------------------------------------------------------
 
@@ -690,7 +690,7 @@ def show(names):
 
 if rank == 0:
     apart_by = {name: worst(name) for name in pairs}
-    show_(show(("both at once", "broadcast", "all-reduce")))
+    show_(show(("broadcast", "all-to-all", "all-reduce")))
 
 if rank == 0:
     for name, (count, exact) in apart_by.items():
@@ -709,8 +709,8 @@ if rank == 0:
 #
 # Two things in these lines hold for all calls, and a third cannot be seen:
 # - Order. MPI names what is sent first, and then what is filled, in every call that has
-#   both. Of the PyTorch calls in the extra that name both, only `gather` does so; the
-#   others name first what is filled.
+#   both. In PyTorch `gather` does so, too; the other calls in the extra name first what
+#   is filled.
 # - In place. PyTorch's `all_reduce` overwrites its tensor. MPI's takes two buffers, one
 #   that goes in and one that is filled. To overwrite one buffer, write
 #   `comm.Allreduce(MPI.IN_PLACE, x)`.
@@ -1023,10 +1023,9 @@ if rank == 0:
 # match. `Allreduce` is MPI's own. For `allreduce` mpi4py sends pickled objects from
 # rank to rank, in a communicator of its own [mpi4pypickle]. So rank 0 and the others
 # never hear of each other. `bcast` talks in `comm` itself, and so it met `Bcast`.
-# mpi4py makes the communicator for `allreduce` when that is first called; here all
-# ranks did so under Buffers and objects. Making one is a collective call in `comm`. If
-# the very first `allreduce` is the faulty one, that call meets `Allreduce`, and a rank
-# may abort: "Message truncated".
+# mpi4py makes the communicator for `allreduce` when all ranks first call that; here
+# they did so under Buffers and objects. Where they have not, a rank may abort: "Message
+# truncated".
 #
 # `ranks.reset()` frees ranks that are stuck in Gloo, but not in MPI. A program would
 # have to be ended. Here `ranks.restart()` ends the ranks and starts new ones, without
@@ -1088,16 +1087,18 @@ if rank == 0:
     assert "ValueError" in said
     assert "ValueError" in plain_said or not cores_are_free()
 
-# Started plainly, never. Before rank 1 ends, mpi4py calls `MPI_Finalize`. In MPICH that
-# waits for the other ranks, and rank 0 waits for a message. With `python -m mpi4py` an
-# exception that nobody catches calls `MPI_Abort`, which ends all ranks [mpi4pyrun].
-# Start every program by `mpiexec -n 4 python -m mpi4py program.py`, unless it calls
-# `Abort` itself, as the script of this chapter does.
+# Started plainly, it does not: "stuck" means that we gave up after 1.5 seconds. Before
+# rank 1 ends, mpi4py calls `MPI_Finalize`. In MPICH that waits for the other ranks, and
+# rank 0 waits for a message. With `python -m mpi4py` an exception that nobody catches
+# calls `MPI_Abort`, which ends all ranks [mpi4pyrun]. Start every program by `mpiexec
+# -n 4 python -m mpi4py program.py`, unless it calls `Abort` itself, as the script of
+# this chapter does.
 
 # --- A rank that dies -----------------------------------------------------------------
 
-# One program runs over MPI and over Gloo. Where `{join}` stands, lines are filled in
-# that say how it talks:
+# What becomes of the others is a matter of the library, and of the launcher. One
+# program runs over MPI and over Gloo. Where `{join}` stands, lines are filled in that
+# say how it talks:
 
 if rank == 0:
     dying = """
@@ -1352,8 +1353,9 @@ if rank == 0:
 # Gloo's time is made of, we have not measured: its messages pass through TCP, and it
 # ran in the notebook.
 #
-# A rank that spins keeps a core busy all the while. Who has a core for each rank can
-# afford that. What cables between GPUs and between hosts do is in chapter 8's table.
+# A rank that spins keeps a core busy all the while. That is no loss if each rank has a
+# core of its own. What cables between GPUs and between hosts do is in chapter 8's
+# table.
 
 # --- Optional: ranks that spin, on busy cores -----------------------------------------
 
@@ -1395,7 +1397,8 @@ if comm.rank == 0:
 """
 
 if rank == 0:
-    spin, sleep = (last_line(crowded, n=3, sleeps=s) for s in "01")
+    spin = last_line(crowded, n=3, sleeps="0")
+    sleep = last_line(crowded, n=3, sleeps="1")
     print("µs, they spin: ", spin)
     print("µs, they sleep:", sleep)
 
@@ -1408,12 +1411,14 @@ if rank == 0:
         assert beside[0] > beside[1] and alone[0] < alone[1]
     save_figures()
 
-# While rank 2 sleeps, spinning wins: (alone_spin) µs an all-reduce, against
-# (alone_sleep). While it computes, sleeping wins: (crowded_sleep) µs against
+# By the medians, while rank 2 sleeps, spinning wins: (alone_spin) µs an all-reduce,
+# against (alone_sleep). While it computes, sleeping wins: (crowded_sleep) µs against
 # (crowded_spin). A spinning rank gives its core away after every look, and then the
 # process that computes keeps it until its turn, its time slice, is over. The kernel may
 # give the core sooner to a rank that wakes from sleep. Let ranks of MPI sleep where
 # something else computes on their cores.
+#
+# Here the fourth sitting ends.
 
 # --- One all-reduce, written once -----------------------------------------------------
 
@@ -1615,7 +1620,8 @@ if rank == 0:
         assert len({tuple(x.tolist()) for x in of_rank.values()}) == 1
 
 # `shared` is chapter 8's way through memory that all ranks see: no message carries the
-# numbers. The lab's ranks of MPI sleep while they wait.
+# numbers. The lab's ranks of MPI sleep while they wait. Four ranks share (cores) cores
+# here.
 #
 # Predict: Two libraries in C and C++, two rings in Python over the same libraries, and
 # shared memory. Which way is the fastest for 4 bytes, which for 4 MB?
@@ -1669,8 +1675,9 @@ def leave_group():
 if rank == 0:
     result("cores", os.cpu_count(), varies=True)
     for i, size in ((0, "4_bytes"), (1, "4_mb")):
-        fastest = min(median, key=lambda way: median[way][i])
-        result(f"fastest_{size}", fastest, varies=True)
+        lowest = min(every[way][:, i].max() for way in every)
+        fastest = [way for way in every if every[way][:, i].min() <= lowest]
+        result(f"fastest_{size}", " or ".join(fastest), varies=True)
     for way, rounds, seconds in (("Gloo", 2 * (n - 1), latency["gloo"]),
                                  ("MPI", np.log2(n), latency["sleeping"])):
         result(f"{way.lower()}_latency", 1e6 * seconds, varies=True)
@@ -1685,12 +1692,12 @@ if rank == 0:
         assert median["Gloo"][0] > median["MPI"][0]
     save_figures()
 
-# On (cores) cores the lowest median for 4 bytes is that of (fastest_4_bytes), and for 4
-# MB that of (fastest_4_mb). Where bars overlap or touch, call it a tie.
+# The fastest for 4 bytes is (fastest_4_bytes), and for 4 MB it is (fastest_4_mb). Where
+# bars overlap we name them all.
 #
 # For 4 bytes latency decides: how many messages follow one another, and what each
-# costs. Chapter 8's model multiplies the rounds by the latency. With the medians over
-# the small messages of the ping-pong it says
+# costs. Chapter 8's model multiplies the rounds by the latency. The latency is the
+# median over the small messages of the ping-pong:
 #
 # | 4 bytes | rounds | latency | predicted | measured |
 # | --- | --- | --- | --- | --- |
@@ -1703,13 +1710,13 @@ if rank == 0:
 # than the library's own. Shared memory sends no messages, but its ranks meet twice at a
 # barrier written in Python.
 #
-# For 4 MB bandwidth decides, as roughly. In the ping-pong a message over MPI took
-# (by_bandwidth) of its time over Gloo; here MPI's all-reduce takes (mpi_4_mb) of the
-# time of Gloo's. Our ring comes nearer to its library than with 4 bytes: it takes
+# For 4 MB bandwidth decides. This, too, is rough. In the ping-pong a message over MPI
+# took (by_bandwidth) of its time over Gloo; here MPI's all-reduce takes (mpi_4_mb) of
+# the time of Gloo's. Our ring comes nearer to its library than with 4 bytes: it takes
 # (ring_gloo) times as long as Gloo's own all-reduce over Gloo, and (ring_mpi) times as
-# long as MPI's own over MPI. It sends as few bytes as any all-reduce of chapter 8, and
-# Python's part of its time shrinks as messages grow. Measure on your own machine before
-# you choose.
+# long as MPI's own over MPI. It sends as few bytes as any all-reduce by messages in
+# chapter 8, and Python's part of its time shrinks as messages grow. Measure on your own
+# machine before you choose.
 
 # --- Which for what -------------------------------------------------------------------
 
