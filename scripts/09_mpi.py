@@ -154,9 +154,9 @@ def play(part):
 # - say what only one of them has, and what each costs, a waiting rank included;
 # - recognize six faults, and say what becomes of each.
 #
-# With a minute for each prediction the chapter makes five short sittings: the calls;
-# what only one library has; the faults; and, for those who have to choose between the
-# two, what a message costs, and what an all-reduce costs.
+# With a minute for each prediction the chapter makes six short sittings: the calls;
+# what only one library has; the faults, in two; and, for those who have to choose
+# between the two, what a message costs, and what an all-reduce costs.
 
 if rank == 0:
     n = world_size
@@ -224,7 +224,6 @@ def everyone():
 
 everyone()
 play("ranks")
-
 
 comm = MPI.COMM_WORLD
 before = torch.tensor([2.0**rank], dtype=torch.float64)
@@ -549,9 +548,10 @@ team, team_comm = teams[rank % 2], comm.Split(rank % 2)  # every other rank
 # Predict: Are the results of both libraries equal to the last bit, for integers, for
 # floats?
 #
-# Three of the pairs are shown below, the others in the extra. `x` is this rank's
-# numbers, `y` is a copy of them, and `op` is an operation, such as `dist.ReduceOp.SUM`
-# in PyTorch, `MPI.SUM` in MPI:
+# Six of the pairs are shown below, the others in the extra. `x` is this rank's numbers,
+# `y` a copy of them, `part` a copy of this rank's part of them. `parts` is a list of
+# views, one of each part, on the root. `op` is an operation, such as
+# `dist.ReduceOp.SUM` in PyTorch, `MPI.SUM` in MPI:
 
 everyone()
 
@@ -690,7 +690,8 @@ def show(names):
 
 if rank == 0:
     apart_by = {name: worst(name) for name in pairs}
-    show_(show(("broadcast", "all-to-all", "all-reduce")))
+    show_(show(("receive, on 1", "start now, wait later", "broadcast", "gather",
+          "all-to-all", "all-reduce")))
 
 if rank == 0:
     for name, (count, exact) in apart_by.items():
@@ -708,9 +709,9 @@ if rank == 0:
 # of two they are equal: a + b is b + a, to the bit.
 #
 # Two things in these lines hold for all calls, and a third cannot be seen:
-# - Order. MPI names what is sent first, and then what is filled, in every call that has
-#   both. In PyTorch `gather` does so, too; the other calls in the extra name first what
-#   is filled.
+# - Order. An MPI call that names two buffers names first the one that is sent, and then
+#   the one that is filled. So does PyTorch's `gather`; its other calls, such as
+#   `all_to_all_single`, name first the one that is filled.
 # - In place. PyTorch's `all_reduce` overwrites its tensor. MPI's takes two buffers, one
 #   that goes in and one that is filled. To overwrite one buffer, write
 #   `comm.Allreduce(MPI.IN_PLACE, x)`.
@@ -723,13 +724,8 @@ if rank == 0:
 
 # --- Extra: all the calls, side by side -----------------------------------------------
 
-# To come back to when you translate a program. Beside `x`, `y` and `op`,
-#
-# | name | what it is |
-# | --- | --- |
-# | `part` | a copy of this rank's part of `x`: with two ranks, a half |
-# | `parts` | on the root, a list of views, one of each part of `x` |
-# | `sendrecv`, `..._single` | as in chapters 6 and 7 |
+# To come back to when you translate a program. `sendrecv` and `..._single` are those of
+# chapters 6 and 7.
 
 if rank == 0:
     show_(show(pairs))
@@ -789,8 +785,8 @@ if rank == 0:
 # does not add bytes, and says "Invalid MPI_Op". The name does not help: `BFLOAT16_T` is
 # a null type in this build, with MPICH (mpich). To add bfloat16, turn it into float32
 # first, or bring an operation of your own, as an exercise does. float16 has a name that
-# works. PyTorch's mean, `ReduceOp.AVG`, and its timeout have no twin in the standard
-# [mpi].
+# works, `MPI.FLOAT16_T`. PyTorch's mean, `ReduceOp.AVG`, and its timeout have no twin
+# in the standard [mpi].
 #
 # MPI, in turn, has more kinds of messages. A derived type describes numbers that lie
 # apart, such as a column of a matrix:
@@ -891,8 +887,9 @@ if rank == 0:
 # `x` is what it was: the sum was returned. PyTorch's `all_gather_object` gathers the
 # same objects, but fills a list. Compared with the buffer, a pickled array takes
 # (array_over_buffer) times as long, a pickled tensor (tensor_over_buffer) times, though
-# its pickle is hardly longer. A list takes (list_over_buffer) times as long. So take
-# objects for names and settings, buffers for everything in a loop.
+# its pickle is hardly longer; why, we have not measured. A list takes
+# (list_over_buffer) times as long. So take objects for names and settings, buffers for
+# everything in a loop.
 #
 # Here the second sitting ends.
 
@@ -949,8 +946,8 @@ def save_figures():
 # second brings an old one, the 1 that rank 1 had in the first call, though rank 1 has
 # 11 by now.
 #
-# MPICH broadcasts within a host from its first rank, here rank 0. If another rank is
-# the root, it first sends its number to rank 0, and then receives like all others
+# MPICH broadcasts within a host from its first rank, here rank 0. A root that is not
+# rank 0 first sends its number to rank 0. Then it receives like all others
 # [mpichbcast]. Follow rank 1's messages:
 
 wrong_by_rank = to_rank_0(wrong)
@@ -1020,12 +1017,10 @@ if rank == 0:
 # does each of them wait for?
 
 # MPI says nothing. The lab sees which call each rank is in, and that the calls do not
-# match. `Allreduce` is MPI's own. For `allreduce` mpi4py sends pickled objects from
-# rank to rank, in a communicator of its own [mpi4pypickle]. So rank 0 and the others
-# never hear of each other. `bcast` talks in `comm` itself, and so it met `Bcast`.
-# mpi4py makes the communicator for `allreduce` when all ranks first call that; here
-# they did so under Buffers and objects. Where they have not, a rank may abort: "Message
-# truncated".
+# match. The two talk in different communicators, so neither hears of the other.
+# `Allreduce` is MPI's own, and talks in `comm`. For `allreduce` mpi4py sends pickled
+# objects from rank to rank, in a communicator that it has made for that [mpi4pypickle].
+# `bcast` talks in `comm`, and so it met `Bcast`.
 #
 # `ranks.reset()` frees ranks that are stuck in Gloo, but not in MPI. A program would
 # have to be ended. Here `ranks.restart()` ends the ranks and starts new ones, without
@@ -1056,10 +1051,12 @@ if rank == 0:
     play("kernel")
     assert [x.tolist() for x in theirs_by_rank[:2]] == [[2.0] * 3, [1.0] * 3]
 
-# Small messages leave at once. Of large ones `Send` waits for its receiver, and then
-# each rank waits for the other. We look for the border below. Such a program passes its
-# tests, and hangs when the arrays grow. To find the fault with small arrays, write
-# `Ssend`, which waits at any size [mpi]. To repair it, write `Sendrecv`.
+# Small messages leave at once. With a large one `Send` waits until its receiver is
+# there, and so each rank waits for the other. We look for the border below. Such a
+# program passes its tests, and hangs when the arrays grow. To find the fault with small
+# arrays, write `Ssend`, which waits at any size [mpi]. To repair it, write `Sendrecv`.
+
+# Here the third sitting ends.
 
 # --- An exception on one rank ---------------------------------------------------------
 
@@ -1153,13 +1150,13 @@ if rank == 0:
 # | fault | what became of it here | what helps |
 # | --- | --- | --- |
 # | roots differ | a result that looks right, then old numbers | one variable for the root, the same on all |
-# | `allreduce` and `Allreduce` | a hang | `where()`; all ranks run the same line |
 # | `bcast` and `Bcast` | wrong numbers, in silence | all ranks run the same line |
+# | `allreduce` and `Allreduce` | a hang | `where()`; all ranks run the same line |
 # | both send first | a hang, for large messages only | `Ssend` in tests, `Sendrecv` |
 # | an exception | a hang | `-m mpi4py` |
 # | a dead rank | `mpiexec` ends all | checkpoints: chapter 25 |
 #
-# Here the third sitting ends. If you need not choose between the two libraries, go on
+# Here the fourth sitting ends. If you need not choose between the two libraries, go on
 # with Which for what.
 
 # --- What a message costs -------------------------------------------------------------
@@ -1173,7 +1170,6 @@ if rank == 0:
     print("\n## What a message costs\n")
 
 play("ranks")
-
 
 comm = MPI.COMM_WORLD
 
@@ -1277,6 +1273,9 @@ def ping(nbytes, repeats=10, a=0, b=1):
     return min(times[1:]) if me in (a, b) else float("nan")  # 0 warms up
 
 
+# Over Gloo, `ping` is chapter 6's:
+
+
 def of_size(nbytes):
     repeats = 20 if nbytes < 10_000 else 5
     return float(np.median([ping(nbytes, 1) for _ in range(repeats)]))
@@ -1315,7 +1314,7 @@ if rank == 0:
     ax.text(eager, 1.2 * times.min(), border, fontsize=9)
     ax.legend(loc="upper left", fontsize=9)
     ax.set(xlabel="size", xlim=(sizes[0] / 2, 2 * sizes[-1]),
-           ylabel="time (µs)", ylim=(None, 3 * times.max()))
+           ylabel="time (µs)", ylim=(None, 30 * times.max()))
     save_figures()
 
 if rank == 0:
@@ -1335,10 +1334,11 @@ if rank == 0:
         assert 5 * times[2].min() < times[:2].min()
     save_figures()
 
-# A marker is the median of five rounds, and a band spans them. Right of the dotted line
-# MPI's sender waits for its receiver. While this was measured the cores were
-# (cores_were); on busy ones the order can be another. The latencies in the table are
-# the lowest and the highest marker up to 4 KB, the bandwidth is that of 4 MB:
+# A marker is the median of five rounds, and a band spans them; where it is wide,
+# something disturbed a round. Right of the dotted line MPI's sender waits for its
+# receiver. While this was measured the cores were (cores_were); on busy ones the order
+# can be another. The latencies in the table are the lowest and the highest marker up to
+# 4 KB, the bandwidth is that of 4 MB:
 #
 # | here | latency | bandwidth |
 # | --- | --- | --- |
@@ -1413,12 +1413,12 @@ if rank == 0:
 
 # By the medians, while rank 2 sleeps, spinning wins: (alone_spin) µs an all-reduce,
 # against (alone_sleep). While it computes, sleeping wins: (crowded_sleep) µs against
-# (crowded_spin). A spinning rank gives its core away after every look, and then the
-# process that computes keeps it until its turn, its time slice, is over. The kernel may
+# (crowded_spin). A spinning rank gives its core away after every look. The process that
+# computes then keeps the core until its turn, its time slice, is over. The kernel may
 # give the core sooner to a rank that wakes from sleep. Let ranks of MPI sleep where
 # something else computes on their cores.
 #
-# Here the fourth sitting ends.
+# Here the fifth sitting ends.
 
 # --- One all-reduce, written once -----------------------------------------------------
 
@@ -1711,12 +1711,12 @@ if rank == 0:
 # barrier written in Python.
 #
 # For 4 MB bandwidth decides. This, too, is rough. In the ping-pong a message over MPI
-# took (by_bandwidth) of its time over Gloo; here MPI's all-reduce takes (mpi_4_mb) of
-# the time of Gloo's. Our ring comes nearer to its library than with 4 bytes: it takes
-# (ring_gloo) times as long as Gloo's own all-reduce over Gloo, and (ring_mpi) times as
-# long as MPI's own over MPI. It sends as few bytes as any all-reduce by messages in
-# chapter 8, and Python's part of its time shrinks as messages grow. Measure on your own
-# machine before you choose.
+# that sleeps took (by_bandwidth) of its time over Gloo; here MPI's all-reduce takes
+# (mpi_4_mb) of the time of Gloo's. Our ring comes nearer to its library than with 4
+# bytes: it takes (ring_gloo) times as long as Gloo's own all-reduce over Gloo, and
+# (ring_mpi) times as long as MPI's own over MPI. It sends as few bytes as any
+# all-reduce by messages in chapter 8, and Python's part of its time shrinks as messages
+# grow. Measure on your own machine before you choose.
 
 # --- Which for what -------------------------------------------------------------------
 
