@@ -548,10 +548,11 @@ team, team_comm = teams[rank % 2], comm.Split(rank % 2)  # every other rank
 # Predict: Are the results of both libraries equal to the last bit, for integers, for
 # floats?
 #
-# Six of the pairs are shown below, the others in the extra. `x` is this rank's numbers,
-# `y` a copy of them, `part` a copy of this rank's part of them. `parts` is a list of
-# views, one of each part, on the root. `op` is an operation, such as
-# `dist.ReduceOp.SUM` in PyTorch, `MPI.SUM` in MPI:
+# Six of the pairs are shown below, the others in the extra. In them
+# - `x` is this rank's numbers, and `y` a copy of them;
+# - `part` is a copy of this rank's part of `x`, and `parts`, on the root, lists views
+#   of all parts of its `x`;
+# - `op` is an operation: `dist.ReduceOp.SUM` in PyTorch, say, and `MPI.SUM` in MPI.
 
 everyone()
 
@@ -708,13 +709,15 @@ if rank == 0:
 # orders, and each addition rounds. Where terms cancel, it can be far more. In the teams
 # of two they are equal: a + b is b + a, to the bit.
 #
-# Two things in these lines hold for all calls, and a third cannot be seen:
+# Four things to know:
 # - Order. An MPI call that names two buffers names first the one that is sent, and then
 #   the one that is filled. So does PyTorch's `gather`; its other calls, such as
 #   `all_to_all_single`, name first the one that is filled.
 # - In place. PyTorch's `all_reduce` overwrites its tensor. MPI's takes two buffers, one
 #   that goes in and one that is filled. To overwrite one buffer, write
 #   `comm.Allreduce(MPI.IN_PLACE, x)`.
+# - Tag. Both send with the tag 0, unless told otherwise. Without `tag=` a receive of
+#   PyTorch takes messages of the tag 0, and one of mpi4py those of any tag.
 # - Progress. After `isend`, or a call with `async_op=True`, Gloo goes on in the
 #   background, as it has threads for that. After `Isend` or `Iallreduce` MPI may do
 #   nothing until its next call, such as `Test` or `Wait` [mpi]. So do not count on it
@@ -732,8 +735,6 @@ if rank == 0:
 
 # - Root. In mpi4py it may be left out, and is 0. In PyTorch it may be left out for
 #   scatter and gather only. `comm.Reduce` takes `MPI.IN_PLACE` on the root alone.
-# - Tag. Both send with the tag 0, unless told otherwise. Without `tag=` a receive of
-#   PyTorch takes messages of the tag 0, and one of mpi4py those of any tag.
 # - Groups. The ranks of `comm.Split(color)` are numbered from 0 again, and `root=`,
 #   `dest=` and `source=` mean these new numbers. In PyTorch `src=` and `dst=` stay
 #   numbers of the default group, whatever `group=` says; `group_src=` and `group_dst=`
@@ -1051,10 +1052,11 @@ if rank == 0:
     play("kernel")
     assert [x.tolist() for x in theirs_by_rank[:2]] == [[2.0] * 3, [1.0] * 3]
 
-# Small messages leave at once. With a large one `Send` waits until its receiver is
-# there, and so each rank waits for the other. We look for the border below. Such a
-# program passes its tests, and hangs when the arrays grow. To find the fault with small
-# arrays, write `Ssend`, which waits at any size [mpi]. To repair it, write `Sendrecv`.
+# The standard lets `Send` wait or not [mpi]. MPICH goes by the size: small messages
+# leave at once, and with a large one `Send` waits until its receiver is there, and so
+# each rank waits for the other. We look for the border below. Such a program passes its
+# tests, and hangs when the arrays grow. To find the fault with small arrays, write
+# `Ssend`, which waits at any size [mpi]. To repair it, write `Sendrecv`.
 
 # Here the third sitting ends.
 
@@ -1349,9 +1351,10 @@ if rank == 0:
 # In the median over messages of up to 4 KB, MPI that spins is (faster) times as fast as
 # Gloo here. The two runs of MPI differ only in how a rank waits, and that is a factor
 # of (sleeping_costs). Ranks of Gloo sleep, too, but the kernel wakes them when their
-# message comes; MPI that sleeps looks again only when its moment is over. What else
-# Gloo's time is made of, we have not measured: its messages pass through TCP, and it
-# ran in the notebook.
+# message comes; MPI that sleeps looks again only when its moment is over. Linux ends a
+# sleep late, as a rule by some 50 µs, the timer slack [prctl]. What else Gloo's time is
+# made of, we have not measured: its messages pass through TCP, and it ran in the
+# notebook.
 #
 # A rank that spins keeps a core busy all the while. That is no loss if each rank has a
 # core of its own. What cables between GPUs and between hosts do is in chapter 8's
@@ -1687,6 +1690,8 @@ if rank == 0:
         result(f"ring_{way.lower()}", large, varies=True)
         assert 1 < small > large or not (mpich and cores_are_free()), way
     result("by_bandwidth", medians[1][-1] / medians[0][-1], varies=True)
+    slower = median["our ring over Gloo"][0] / median["our ring over MPI"][0]
+    result("gloo_over_mpi", slower, varies=True)
     result("mpi_4_mb", median["MPI"][1] / median["Gloo"][1], varies=True)
     if mpich and n > 2 and cores_are_free():
         assert median["Gloo"][0] > median["MPI"][0]
@@ -1706,9 +1711,11 @@ if rank == 0:
 #
 # The order is as predicted, the numbers are rough: the ping-pong had two ranks, here
 # four share the cores, and on one host MPICH may choose another way than doubling. Our
-# ring takes 6 rounds, too, with Python in each, and over either library it is slower
-# than the library's own. Shared memory sends no messages, but its ranks meet twice at a
-# barrier written in Python.
+# ring takes 6 rounds, too, though most of them send nothing, as one number has no four
+# parts. Over either library it is slower than the library's own: Python runs in each
+# round. Over Gloo it takes (gloo_over_mpi) times as long as over MPI, and why, we have
+# not found out. Shared memory sends no messages, but its ranks meet twice at a barrier
+# written in Python.
 #
 # For 4 MB bandwidth decides. This, too, is rough. In the ping-pong a message over MPI
 # that sleeps took (by_bandwidth) of its time over Gloo; here MPI's all-reduce takes
@@ -1755,10 +1762,10 @@ if rank == 0:
 # - Which launcher. Under Slurm `srun` often stands for `mpiexec`. If every rank says
 #   that it is rank 0 of 1, `mpiexec` and mpi4py belong to two different MPIs, or `srun`
 #   starts ranks in a way that the MPI does not know: see `srun --mpi=list`.
-# - Which GPU. A rank takes the one of its number among the ranks of its host,
-#   `comm.Split_type(MPI.COMM_TYPE_SHARED).rank`. Tensors on a GPU need an MPI that was
-#   built for GPUs, and `torch.cuda.synchronize()` before each call, as MPI does not
-#   know PyTorch's streams.
+# - Which GPU. On each host rank k takes GPU k, where k is its number among the ranks of
+#   that host, `comm.Split_type(MPI.COMM_TYPE_SHARED).rank`. Tensors on a GPU need an
+#   MPI that was built for GPUs, and `torch.cuda.synchronize()` before each call, as MPI
+#   does not know PyTorch's streams.
 # - PyTorch's backend `"mpi"` is only there where PyTorch was built from source beside
 #   an MPI [pytorchdistributed]; `dist.is_mpi_available()` tells.
 
