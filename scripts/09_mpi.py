@@ -529,8 +529,8 @@ if rank == 0:
 # | `timeout=`, 30 minutes for Gloo | none in the standard: it waits for ever |
 #
 # In `Split` each rank names a color, a number, and gets a communicator of all ranks
-# that named the same. All ranks must call it. By default, all must call `new_group`,
-# too.
+# that named the same. All ranks must call it. `Create_group` is called by its members
+# only, and `new_group`, by default, by all.
 
 everyone()
 if rank == 0:
@@ -550,8 +550,8 @@ team, team_comm = teams[rank % 2], comm.Split(rank % 2)  # every other rank
 #
 # Six of the pairs are shown below, the others in the extra. In them
 # - `x` is this rank's numbers, and `y` a copy of them;
-# - `part` is a copy of this rank's part of `x`, and `parts`, on the root, lists views
-#   of all parts of its `x`;
+# - `part` is a copy of this rank's part of `x`;
+# - `parts` is there on the root, and lists all parts of its `x`, as views;
 # - `op` is an operation: `dist.ReduceOp.SUM` in PyTorch, say, and `MPI.SUM` in MPI.
 
 everyone()
@@ -977,6 +977,7 @@ if rank == 0:
 # In the first call rank 0 is a root itself, and receives nothing. The 1 is small, so it
 # left eagerly, and it lies at rank 0. In the second call rank 0 does receive from rank
 # 1, finds the old 1, and hands that out. Now the 11 lies there, for a third broadcast.
+# The numbers of ranks 2 and 3 lie there, too, until one of the two is the root.
 #
 # So one wrong call spoils the right ones after it. All ranks must name one root, says
 # the standard [mpi]. MPICH does not check that; MUST [must] is a tool that does. The
@@ -1021,8 +1022,9 @@ if rank == 0:
 # MPI says nothing. The lab sees which call each rank is in, and that the calls do not
 # match. The two talk in different communicators, so neither hears of the other.
 # `Allreduce` is MPI's own, and talks in `comm`. For `allreduce` mpi4py sends pickled
-# objects from rank to rank, in a communicator that it has made for that [mpi4pypickle].
-# `bcast` talks in `comm`, and so it met `Bcast`.
+# objects from rank to rank, in a communicator that it has made for that, at the first
+# `allreduce` of all ranks [mpi4pypickle]. `bcast` talks in `comm`, and so it met
+# `Bcast`.
 #
 # `ranks.reset()` frees ranks that are stuck in Gloo, but not in MPI. A program would
 # have to be ended. Here `ranks.restart()` ends the ranks and starts new ones, without
@@ -1096,9 +1098,10 @@ if rank == 0:
 
 # --- A rank that dies -----------------------------------------------------------------
 
-# What becomes of the others is a matter of the library, and of the launcher. One
-# program runs over MPI and over Gloo. In place of `{join}` each of the two gets lines
-# that say how it talks:
+# What becomes of the others is a matter of the library, and of the launcher. In the
+# next program rank 1 kills itself after a first word, while rank 0 waits for a second.
+# It runs over MPI and over Gloo: `{join}` is replaced by lines that define `rank`,
+# `send` and `receive`.
 
 if rank == 0:
     dying = """
@@ -1202,7 +1205,7 @@ eager = max(nbytes for nbytes in sizes if leaves_at_once(nbytes))
 #
 # Now chapter 6's ping-pong, over Gloo, and over MPI that sleeps and that spins. Over
 # Gloo the ranks of this notebook run it. Over MPI it is a program of its own, because
-# how a rank waits must be said before it starts.
+# the variable is read when a rank starts.
 #
 # Predict: Gloo sends through TCP, and its ranks sleep until something comes. MPICH's
 # ranks on one host share memory. How many times as fast is MPI with small messages,
@@ -1365,8 +1368,9 @@ if rank == 0:
 
 # And where ranks share cores? If each of yours has its own, go on with the next
 # section. In the next program three ranks share one core. Ranks 0 and 1 all-reduce an
-# integer, fifty times a round, after fifty times to warm up. In the first round rank 2
-# computes meanwhile, in the second it sleeps, in the third it computes, and so on.
+# integer, fifty times to warm up, and fifty times with the clock. In the first round
+# rank 2 computes meanwhile, in the second it sleeps, in the third it computes, and so
+# on.
 #
 # Predict: Is it still better to spin? In all rounds?
 
@@ -1692,8 +1696,8 @@ if rank == 0:
             result(f"{name.split()[0]}_{way}_4_mb".lower(), 1e3 * median[name][1],
                    varies=True)
         assert 1 < small > large or not (mpich and cores_are_free()), way
-    result("ping_gloo", medians[0][-1] / 1e3, varies=True)
-    result("ping_mpi", medians[1][-1] / 1e3, varies=True)
+    for name, curve in zip(("gloo", "mpi"), medians):
+        result(f"{name}_4_mb", 2 * (n - 1) / n * curve[-1] / 1e3, varies=True)
     slower = median["our ring over Gloo"][0] / median["our ring over MPI"][0]
     result("gloo_over_mpi", slower, varies=True)
     if mpich and n > 2 and cores_are_free():
@@ -1723,11 +1727,14 @@ if rank == 0:
 #
 # For 4 MB bandwidth decides:
 #
-# | 4 MB | over Gloo | over MPI that sleeps |
-# | --- | --- | --- |
-# | a message of the ping-pong | (ping_gloo) ms | (ping_mpi) ms |
-# | the library's all-reduce | (gloo_gloo_4_mb) ms | (mpi_mpi_4_mb) ms |
-# | our ring | (our_gloo_4_mb) ms | (our_mpi_4_mb) ms |
+# | 4 MB | a ring, predicted | the library's, measured | our ring, measured |
+# | --- | --- | --- | --- |
+# | Gloo | (gloo_4_mb) ms | (gloo_gloo_4_mb) ms | (our_gloo_4_mb) ms |
+# | MPI that sleeps | (mpi_4_mb) ms | (mpi_mpi_4_mb) ms | (our_mpi_4_mb) ms |
+#
+# Predicted is the time of 2(n − 1)/n messages of the ping-pong: the bytes that a ring
+# sends, at the bandwidth of two ranks. Here four ranks share the cores and the memory,
+# and they copy and add besides. What each of these costs, we have not measured.
 #
 # The ring sends as few bytes as any all-reduce in chapter 8 that sends messages.
 # Python's part of its time shrinks as messages grow. Measure on your own machine before
