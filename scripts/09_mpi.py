@@ -123,7 +123,7 @@ form_groups()
 
 
 playing = "kernel"
-APART = ["count", "differ", "eager", "exact", "library", "name", "pairs", "refused", "rounds", "seconds", "sizes", "way", "x", "y"]  # the kernel and the ranks have one each
+APART = ["count", "differ", "eager", "exact", "library", "name", "pairs", "refused", "rounds", "seconds", "sizes", "step", "way", "x", "y"]  # the kernel and the ranks have one each
 held_by = {"ranks": {}}
 
 
@@ -1022,9 +1022,10 @@ if rank == 0:
 # MPI says nothing. The lab sees which call each rank is in, and that the calls do not
 # match. The two talk in different communicators, so neither hears of the other.
 # `Allreduce` is MPI's own, and talks in `comm`. For `allreduce` mpi4py sends pickled
-# objects from rank to rank, in a communicator that it has made for that, at the first
-# `allreduce` of all ranks [mpi4pypickle]. `bcast` talks in `comm`, and so it met
-# `Bcast`.
+# objects from rank to rank, in a communicator of its own [mpi4pypickle]. It made that
+# under Buffers and objects, when all ranks called `allreduce` for the first time; in a
+# program without such a call the fault may end otherwise. `bcast` talks in `comm`, and
+# so it met `Bcast`.
 #
 # `ranks.reset()` frees ranks that are stuck in Gloo, but not in MPI. A program would
 # have to be ended. Here `ranks.restart()` ends the ranks and starts new ones, without
@@ -1099,9 +1100,9 @@ if rank == 0:
 # --- A rank that dies -----------------------------------------------------------------
 
 # What becomes of the others is a matter of the library, and of the launcher. In the
-# next program rank 1 kills itself after a first word, while rank 0 waits for a second.
-# It runs over MPI and over Gloo: `{join}` is replaced by lines that define `rank`,
-# `send` and `receive`.
+# next program rank 0 sends a word, and waits for one; rank 1 receives it, and kills
+# itself. It runs over MPI and over Gloo: `{join}` is replaced by lines that define
+# `rank`, `send` and `receive`.
 
 if rank == 0:
     dying = """
@@ -1290,6 +1291,7 @@ def of_size(nbytes):
 everyone()
 play("ranks")
 
+of_size(4)  # warms up
 rounds = [list(map(of_size, sizes)) for _ in range(5)]
 
 sizes_by_rank = to_rank_0(sizes)
@@ -1320,7 +1322,7 @@ if rank == 0:
     ax.text(eager, 1.2 * times.min(), border, fontsize=9)
     ax.legend(loc="upper left", fontsize=9)
     ax.set(xlabel="size", xlim=(sizes[0] / 2, 2 * sizes[-1]),
-           ylabel="time (µs)", ylim=(None, 30 * times.max()))
+           ylabel="time (µs)", ylim=(None, 20 * times.max()))
     save_figures()
 
 if rank == 0:
@@ -1356,8 +1358,8 @@ if rank == 0:
 # Gloo here. The two runs of MPI differ only in how a rank waits, and that is a factor
 # of (sleeping_costs). Ranks of Gloo sleep, too, but the kernel wakes them when their
 # message comes; MPI that sleeps looks again only when its moment is over. Linux ends a
-# sleep late, as a rule by some 50 µs, the timer slack [prctl]. What else Gloo's time is
-# made of, we have not measured: its messages pass through TCP, and it ran in the
+# sleep late, as a rule by some 50 µs, the timer slack [prctl]. What else the two times
+# are made of, we have not measured; Gloo's messages pass through TCP, and it ran in the
 # notebook.
 #
 # A rank that spins keeps a core busy all the while. That is no loss if each rank has a
@@ -1422,8 +1424,8 @@ if rank == 0:
 # By the medians, while rank 2 sleeps, spinning wins: (alone_spin) µs an all-reduce,
 # against (alone_sleep). While it computes, sleeping wins: (crowded_sleep) µs against
 # (crowded_spin). A spinning rank gives its core away after every look. The process that
-# computes then keeps the core until its turn, its time slice, is over. The kernel may
-# give the core sooner to a rank that wakes from sleep. Let ranks of MPI sleep where
+# computes then often keeps the core until its turn, its time slice, is over. The kernel
+# may give the core sooner to a rank that wakes from sleep. Let ranks of MPI sleep where
 # something else computes on their cores.
 #
 # Here the fifth sitting ends.
@@ -1646,6 +1648,18 @@ for _ in range(3):
                 lambda: all_reduce(x), number=1, repeat=repeats)
             turns[way].append(np.median(seconds))
 
+# And once more we measure what a step of the ring costs, this time with all ranks at
+# once: each sends its part of 4 MB to the right.
+
+everyone()
+part, box = torch.zeros(2, (1 << 20) // world_size)
+left, right = (rank - 1) % world_size, (rank + 1) % world_size
+step = {}
+for name, exchange in ("Gloo", sendrecv), ("MPI", mpi_sendrecv):
+    seconds = timeit.repeat(
+        lambda: exchange(part, right, box, left), number=1, repeat=15)
+    step[name] = np.median(seconds)
+
 # The ways take turns, three times, because other things run on a machine at times. In
 # each turn the slowest rank counts. In the figure a dot is the median of the turns,
 # hollow for our ring, and a bar spans them.
@@ -1674,6 +1688,27 @@ if rank == 0:
     save_figures()
 
 
+def from_rank_0(make):
+    """What make() returns on rank 0, on every rank: a copy for each."""
+    before = play("kernel")
+    box = [pickle.dumps(make()) if rank == 0 else None]
+    dist.broadcast_object_list(box, group=driver)
+    play(before)
+    return pickle.loads(box[0])
+
+
+def in_step(make):
+    """Loop over make() on rank 0, and as often, over None, on the other ranks."""
+    if rank == 0:
+        play("kernel")
+        for item in make():
+            from_rank_0(lambda: True)
+            yield item
+            play("kernel")
+    while from_rank_0(lambda: False):
+        yield None
+
+
 def leave_group():
     """The end of the ranks: rank 0 may go on alone."""
     everyone()
@@ -1696,8 +1731,26 @@ if rank == 0:
             result(f"{name.split()[0]}_{way}_4_mb".lower(), 1e3 * median[name][1],
                    varies=True)
         assert 1 < small > large or not (mpich and cores_are_free()), way
-    for name, curve in zip(("gloo", "mpi"), medians):
-        result(f"{name}_4_mb", 2 * (n - 1) / n * curve[-1] / 1e3, varies=True)
+
+for item in in_step(lambda: zip(("Gloo", "MPI"), medians)):
+    if rank == 0:
+        play("kernel")
+        name, curve = item
+
+    everyone()
+    if rank == 0:
+        play("kernel")
+        result(f"{name}_4_mb".lower(), (n - 1) / n * curve[-1] / 500, varies=True)
+
+    play("ranks")
+    step_by_rank = to_rank_0(step)
+    if rank == 0:
+        play("kernel")
+        step = max(of_rank[name] for of_rank in step_by_rank)
+        result(f"{name}_steps".lower(), 2e3 * (n - 1) * step, varies=True)
+everyone()
+if rank == 0:
+    play("kernel")
     slower = median["our ring over Gloo"][0] / median["our ring over MPI"][0]
     result("gloo_over_mpi", slower, varies=True)
     if mpich and n > 2 and cores_are_free():
@@ -1727,14 +1780,15 @@ if rank == 0:
 #
 # For 4 MB bandwidth decides:
 #
-# | 4 MB | a ring, predicted | the library's, measured | our ring, measured |
-# | --- | --- | --- | --- |
-# | Gloo | (gloo_4_mb) ms | (gloo_gloo_4_mb) ms | (our_gloo_4_mb) ms |
-# | MPI that sleeps | (mpi_4_mb) ms | (mpi_mpi_4_mb) ms | (our_mpi_4_mb) ms |
+# | 4 MB | from the ping-pong | from steps of all ranks | the library's, measured | our ring, measured |
+# | --- | --- | --- | --- | --- |
+# | Gloo | (gloo_4_mb) ms | (gloo_steps) ms | (gloo_gloo_4_mb) ms | (our_gloo_4_mb) ms |
+# | MPI that sleeps | (mpi_4_mb) ms | (mpi_steps) ms | (mpi_mpi_4_mb) ms | (our_mpi_4_mb) ms |
 #
-# Predicted is the time of 2(n − 1)/n messages of the ping-pong: the bytes that a ring
-# sends, at the bandwidth of two ranks. Here four ranks share the cores and the memory,
-# and they copy and add besides. What each of these costs, we have not measured.
+# Two predictions stand beside two measurements. A ring has 2(n − 1) steps, in each of
+# which every rank sends an n-th of the tensor. The ping-pong knows the bandwidth of two
+# ranks that have a core each, of which one sends at a time. In a step of all ranks,
+# four ranks send at once and share the cores. It leaves out the additions.
 #
 # The ring sends as few bytes as any all-reduce in chapter 8 that sends messages.
 # Python's part of its time shrinks as messages grow. Measure on your own machine before
