@@ -154,9 +154,10 @@ def play(part):
 # - say what only one of them has, and what each costs, a waiting rank included;
 # - recognize six faults, and say what becomes of each.
 #
-# With a minute for each prediction the chapter makes six short sittings: the calls;
-# what only one library has; the faults, in two; and, for those who have to choose
-# between the two, what a message costs, and what an all-reduce costs.
+# With a minute for each prediction the chapter makes seven short sittings: the two
+# libraries; their calls; what only one of them has; the faults, in two; and, for those
+# who have to choose between the two, what a message costs, and what an all-reduce
+# costs.
 
 if rank == 0:
     n = world_size
@@ -513,6 +514,8 @@ if rank == 0:
 # its host's name and a free port, in place of a file; so does this chapter's script,
 # although its ranks are on one host. NCCL works in the same way: rank 0 draws a unique
 # id, and another library, such as MPI, has to bring it to the other ranks [nccl].
+#
+# Here the first sitting ends.
 
 # --- Call for call --------------------------------------------------------------------
 
@@ -723,7 +726,7 @@ if rank == 0:
 #   nothing until its next call, such as `Test` or `Wait` [mpi]. So do not count on it
 #   to hide communication behind computation.
 #
-# Here the first sitting ends.
+# Here the second sitting ends.
 
 # --- Extra: all the calls, side by side -----------------------------------------------
 
@@ -893,7 +896,7 @@ if rank == 0:
 # that spin, further below, the factors may be others. Take objects for names and
 # settings, buffers for everything in a loop.
 #
-# Here the second sitting ends.
+# Here the third sitting ends.
 
 # --- When it goes wrong ---------------------------------------------------------------
 
@@ -1063,7 +1066,7 @@ if rank == 0:
 # tests, and hangs when the arrays grow. To find the fault with small arrays, write
 # `Ssend`, which waits at any size [mpi]. To repair it, write `Sendrecv`.
 
-# Here the third sitting ends.
+# Here the fourth sitting ends.
 
 # --- An exception on one rank ---------------------------------------------------------
 
@@ -1164,7 +1167,7 @@ if rank == 0:
 # | an exception | a hang | `-m mpi4py` |
 # | a dead rank | `mpiexec` ends all | checkpoints: chapter 25 |
 #
-# Here the fourth sitting ends. If you need not choose between the two libraries, go on
+# Here the fifth sitting ends. If you need not choose between the two libraries, go on
 # with Which for what.
 
 # --- What a message costs -------------------------------------------------------------
@@ -1429,7 +1432,7 @@ if rank == 0:
 # may give the core sooner to a rank that wakes from sleep. Let ranks of MPI sleep where
 # something else computes on their cores.
 #
-# Here the fifth sitting ends.
+# Here the sixth sitting ends.
 
 # --- One all-reduce, written once -----------------------------------------------------
 
@@ -1799,7 +1802,7 @@ if rank == 0:
 # Python's part of its time shrinks as messages grow. Measure on your own machine before
 # you choose.
 #
-# Here the sixth sitting ends. The rest is to look up.
+# Here the seventh sitting ends. The rest is to look up.
 
 # --- Which for what -------------------------------------------------------------------
 
