@@ -1323,7 +1323,7 @@ if rank == 0:
     ax.tick_params(axis="x", which="minor", bottom=False)
     ax.axvline(eager, color="C7", linestyle=":")
     border = f"  MPI: {eager} B are eager,\n  {waits} B are not"
-    ax.text(eager, 1.2 * times.min(), border, fontsize=9)
+    ax.text(eager, 4 * times.max(), border, fontsize=9)
     ax.legend(loc="upper left", fontsize=9)
     ax.set(xlabel="size", xlim=(sizes[0] / 2, 2 * sizes[-1]),
            ylabel="time (µs)", ylim=(None, 20 * times.max()))
