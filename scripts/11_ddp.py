@@ -141,29 +141,8 @@ if device.type == "cuda":
 form_groups()
 
 
-def packed(value):
-    """The bytes of a value."""
-    with io.BytesIO() as file:
-        torch.save(value, file)
-        return file.getvalue()
-
-
-def unpacked(data, place):
-    """The value of these bytes, its tensors on the device `place`."""
-    return torch.load(io.BytesIO(data), map_location=place, weights_only=False)
-
-
-def from_rank_0(make):
-    """What make() returns on rank 0, on every rank: a copy for each."""
-    before = play("kernel")
-    box = [packed(make()) if rank == 0 else None]
-    dist.broadcast_object_list(box, group=driver)
-    play(before)
-    return unpacked(box[0], device)
-
-
 playing = "kernel"
-APART = ["alone", "name", "outputs", "samples"]  # the kernel and the ranks have one each
+APART = ["alone", "costs", "meters", "name", "outputs", "samples", "step", "weights"]  # the kernel and the ranks have one each
 held_by = {"ranks": {}}
 streams = {"ranks": (torch.get_rng_state(), np.random.get_state(), random.getstate())}
 cards_ = {"ranks": torch.cuda.get_rng_state()} if device.type == "cuda" else {}
@@ -190,6 +169,44 @@ def play(part):
             cards_[before] = torch.cuda.get_rng_state()
             torch.cuda.set_rng_state(cards_[part])
     return before
+
+
+# === DistributedDataParallel (DDP): the line that everybody writes ====================
+
+# You wrap the model in `DistributedDataParallel`, change two more lines, and four
+# processes train one network. What does the wrapper send, and when? And what is left
+# for you to do?
+#
+# 30 minutes to read, 11 predictions · 30 seconds to run · stands on chapter 10
+#
+# At the end you can turn a training loop into a data-parallel one, prove that it is the
+# same training, and say which messages DDP sends at what moment. You can divide the
+# loss correctly when ranks have different numbers of samples, accumulate gradients with
+# one all-reduce, and choose batch, learning rate, workers and seeds when ranks are
+# added.
+
+os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # see "Determinism"
+
+
+def packed(value):
+    """The bytes of a value."""
+    with io.BytesIO() as file:
+        torch.save(value, file)
+        return file.getvalue()
+
+
+def unpacked(data, place):
+    """The value of these bytes, its tensors on the device `place`."""
+    return torch.load(io.BytesIO(data), map_location=place, weights_only=False)
+
+
+def from_rank_0(make):
+    """What make() returns on rank 0, on every rank: a copy for each."""
+    before = play("kernel")
+    box = [packed(make()) if rank == 0 else None]
+    dist.broadcast_object_list(box, group=driver)
+    play(before)
+    return unpacked(box[0], device)
 
 
 def result(name, value, varies=False):
@@ -232,20 +249,6 @@ def digits(seed=0):
     X = torch.tensor(X / 16, dtype=torch.float32)
     return split(X, torch.tensor(y), share=0.2, seed=seed)
 
-
-# === DistributedDataParallel (DDP): the line that everybody writes ====================
-
-# You wrap the model in `DistributedDataParallel`, change two more lines, and four
-# processes train one network. What does the wrapper send, and when? And what is left
-# for you to do?
-#
-# 30 minutes to read, 11 predictions · 30 seconds to run · stands on chapter 10
-#
-# At the end you can turn a training loop into a data-parallel one, prove that it is the
-# same training, and say which messages DDP sends at what moment. You can divide the
-# loss correctly when ranks have different numbers of samples, accumulate gradients with
-# one all-reduce, and choose batch, learning rate, workers and seeds when ranks are
-# added.
 
 if rank == 0:
     BATCH = 16 * world_size
@@ -1403,6 +1406,16 @@ if rank == 0:
     result("different_masks_own_seed", different(own_masks))
     result("never_dealt_own_seed", left_out(own_hands))
 
+# From ranklab.taught.training:
+
+
+def now():
+    """The time, once the GPU, if one is used, has done all it was asked."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 # With the same seed there is (different_masks_same_seed) dropout mask: all ranks drop
 # the same activations. It works, but the noise of the masks is the same on all ranks,
 # so the mean over the ranks does not average it out. With a seed of its own, each rank
@@ -1447,12 +1460,87 @@ if rank == 0:
 
 # Filling takes longer: all 4 MiB are written, where `torch.empty` usually writes
 # nothing at all. If it hurts, switch
-# `torch.utils.deterministic.fill_uninitialized_memory` off. What the kernels cost
-# depends on the model: measure a step of your own. This book has no recording of it
-# from a GPU yet; it will stand here. PyTorch's notes promise only that deterministic
-# operations are often slower, and no setting brings equal bits on another kind of GPU
-# or with another version [reproducibility]. Nor does any of this make a restarted run
-# go on with the same bits. That takes chapter 25.
+# `torch.utils.deterministic.fill_uninitialized_memory` off.
+#
+# What the kernels cost depends on the model. On a GPU the next cells train a small
+# convolutional network with each setting, three times from the same weights, and see
+# how far apart the weights of the three end:
+
+
+def train_cnn(deterministic=False, benchmark=False, steps=60):
+    """The seconds of each training step, and all weights after the last."""
+    torch.manual_seed(0)
+    layers = []
+    for c, d in (3, 64), (64, 128), (128, 256):
+        layers += [nn.Conv2d(c, d, 3, 2, 1), nn.BatchNorm2d(d), nn.ReLU()]
+    cnn = nn.Sequential(*layers, nn.Flatten(), nn.Linear(4096, 10))
+    X, y = torch.rand(512, 3, 32, 32), torch.arange(512) % 10
+    opt, ends = torch.optim.SGD(cnn.parameters(), 0.01), [now()]
+    torch.use_deterministic_algorithms(deterministic)
+    with torch.backends.cudnn.flags(enabled=True, benchmark=benchmark):
+        for _ in range(steps):
+            opt.zero_grad()
+            nn.functional.cross_entropy(cnn(X), y).backward()
+            opt.step()
+            ends.append(now())
+    torch.use_deterministic_algorithms(False)
+    seconds = torch.tensor(ends, dtype=torch.float64).diff()
+    return seconds, nn.utils.parameters_to_vector(cnn.parameters())
+
+
+@contextmanager
+def unsampled(*args, **kwargs):
+    """A stand-in for ranklab's sampled: it reads nothing, and its phases only pass."""
+    yield SimpleNamespace(phase=nullcontext)
+
+
+try:
+    from ranklab.gpu import recorded, sampled, utilization_plot
+except ImportError:
+    recorded = utilization_plot = None
+    sampled = unsampled
+    if rank == 0:
+        print("What ranklab.gpu measures is left out, for it is not installed here")
+
+everyone()
+play("ranks")
+
+settings = {"as usual": {}, "deterministic": {"deterministic": True},
+            "benchmark": {"benchmark": True}}
+meters, costs = {}, {}
+for name, options in settings.items() if rank == 0 else ():
+    if device.type == "cuda":
+        train_cnn()  # warms up
+        with sampled(device=device) as meters[name]:
+            of_runs = [train_cnn(**options) for _ in range(3)]
+        seconds, weights = map(torch.stack, zip(*of_runs))
+        costs[name] = {
+            "apart": (weights - weights[0]).abs().max().item(),
+            "first_step_ms": 1e3 * seconds[0, 0].item(),
+            "step_ms": 1e3 * seconds[:, 9:].median().item()}
+
+if recorded:
+    meters_by_rank = to_rank_0(meters)
+    costs_by_rank = to_rank_0(costs)
+    if rank == 0:
+        play("kernel")
+        meters, costs = meters_by_rank[0], costs_by_rank[0]
+        for name, s in meters.items():
+            s.about |= costs[name]
+        for name, s in recorded("11_ddp-deterministic", meters).items():
+            first, step, apart = map(
+                s.about.get, ("first_step_ms", "step_ms", "apart"))
+            print(f"{name:14}{first:6.1f} ms the first step, {step:.2f} ms the others, "
+                  f"{apart:.1e} apart")
+        save_figures()
+
+# On the H200 of the recording a deterministic step takes about an eighth longer, and
+# the first one several times as long. Without the setting the three trainings end some
+# 10⁻⁴ apart; with it they are equal to the bit. `benchmark = True` gains 2 % here.
+# PyTorch's notes promise only that deterministic operations are often slower, and that
+# no setting brings equal bits on another kind of GPU or with another version
+# [reproducibility]. Nor does any of this make a restarted run go on with the same bits.
+# That takes chapter 25.
 
 # --- The whole program, a GPU for each process ----------------------------------------
 
@@ -1493,8 +1581,10 @@ if rank == 0:
 # one host [ddpdocs]. Why? On a CPU `DataParallel` only calls the model, so it cannot
 # answer:
 
+everyone()
 if rank == 0:
     print("\n## Extra: DataParallel, threads or processes\n")
+    play("kernel")
     layer, few_images = torch.nn.Linear(64, 2), images[:8].float()
     if torch.cuda.is_available():
         layer, few_images = layer.to("cuda:0"), few_images.to("cuda:0")
@@ -1537,16 +1627,6 @@ def in_turns(ways, repeats):
     return [[seconds(*way) for way in ways.values()] for _ in range(repeats)]
 
 
-# From ranklab.taught.training:
-
-
-def now():
-    """The time, once the GPU, if one is used, has done all it was asked."""
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-    return time.perf_counter()
-
-
 def seconds(n, work):
     """How long the first n ranks do the work; 0 on the others."""
     dist.barrier()
@@ -1565,6 +1645,26 @@ ways = three_ways(pool, 100, 8, 8)
 small = in_turns(ways, 15)
 large = in_turns(three_ways(pool, 3, 512, 256), 5)
 
+# From ranklab.taught.feeding:
+
+
+def cores_are_free():
+    """Do others leave the cores to us?
+
+    Not if less than 0.8 of a core was ours for 50 ms just now, or if in the
+    last minute twice as many programs as cores had something to do, our own
+    among them. False with one core, too, and where the system does not count
+    programs, as Windows does not.
+    """
+    if (os.cpu_count() or 1) < 2 or not hasattr(os, "getloadavg"):
+        return False
+    start, used = time.perf_counter(), time.thread_time()
+    while time.perf_counter() < start + 0.05:
+        pass
+    ours = (time.thread_time() - used) / 0.05
+    return ours > 0.8 and os.getloadavg()[0] < 2 * os.cpu_count()
+
+
 # Predict: With two free cores, two processes need about half the time. Can two threads
 # be as fast, for the small layers and for the large ones? Think of the lock in chapter
 # 5.
@@ -1582,7 +1682,7 @@ large_by_rank = to_rank_0(large)
 if rank == 0:
     play("kernel")
     of_small, of_large = speedups(small_by_rank), speedups(large_by_rank)
-    assert (os.cpu_count() or 1) < 2 or of_small[0] < 1.1 * of_small[1]
+    assert of_small[0] < 1.1 * of_small[1] or not cores_are_free()
     result("small_layers_threads", of_small[0], varies=True)
     result("small_layers_processes", of_small[1], varies=True)
     result("large_layers_threads", of_large[0], varies=True)
@@ -1604,21 +1704,6 @@ if rank == 0:
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
     save_figures()
-
-
-@contextmanager
-def unsampled(*args, **kwargs):
-    """A stand-in for ranklab's sampled: it reads nothing, and its phases only pass."""
-    yield SimpleNamespace(phase=nullcontext)
-
-
-try:
-    from ranklab.gpu import recorded, sampled, utilization_plot
-except ImportError:
-    recorded = utilization_plot = None
-    sampled = unsampled
-    if rank == 0:
-        print("What ranklab.gpu measures is left out, for it is not installed here")
 
 # For small layers much of the time is Python, and the GIL lets only one thread at a
 # time run Python: two threads are (small_layers_threads) times as fast as one, two

@@ -6,6 +6,7 @@
 #
 # pip install matplotlib mpi4py mpich numpy pillow pygraphviz scikit-image scikit-learn threadpoolctl torch
 
+import atexit
 import functools
 import html
 import math
@@ -190,7 +191,7 @@ def mul(a, b):
 
 
 # In chapter 2 one rule gave all gradients. With a rule for each input, those that
-# nobody needs, such as that of an image, are never computed.
+# nobody needs, such as an image's, are never computed.
 #
 # NumPy broadcasts: it repeats a smaller array along the axes that it lacks, and along
 # those in which it has length 1. An entry that was used many times gets the sum of the
@@ -643,11 +644,11 @@ def in_order(output):
     return order
 
 
-# `Operators` has the other methods, in the same words: `x.relu()` is `x.apply(relu)`.
-# `self.tensor` makes a tensor of a number, and `recording()` is false within
-# `no_grad()`. With `requires_grad=True` a leaf says that it wants a gradient. A result
-# that depends on no such leaf remembers nothing. `into` and `hooks` are for the second
-# half of the chapter.
+# `Operators` has the other methods: `x.relu()` is `x.apply(relu)`. `self.tensor` makes
+# a tensor of a number, and `recording()` is false within `no_grad()`. With
+# `requires_grad=True` a leaf says that it wants a gradient. A result that depends on no
+# such leaf remembers nothing. `into` and `hooks` are for the second half of the
+# chapter.
 #
 # The second thing is the order: a node's rules may be called once everything that used
 # the node has handed on its part. Chapter 2 has such an order, `in_order`, a function
@@ -2068,10 +2069,8 @@ if rank == 0:
 # alone take a share of (products_of_step) of it, less than half; the rest copies, adds
 # and normalizes.
 #
-# No line of it is PyTorch's: the framework so far has about 700 lines of Python. What a
-# training needs is operations with their rules, an order to go back through them,
-# layers, an optimizer and a loader. What it lacks is what this book is about: a second
-# process.
+# The framework so far has about 700 lines of Python, and no line is PyTorch's. What it
+# lacks is what this book is about: a second process.
 
 # --- From one process to many ranks ---------------------------------------------------
 
@@ -2124,6 +2123,12 @@ class OverTorch:
         name, port = self.comm.bcast((name, store and store.port))
         store = store or dist.TCPStore(name, port)
         dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size)
+        atexit.register(self.leave)
+
+    def leave(self):
+        """At the end of a program, as NCCL wants; who has left already need not."""
+        if self.torch.distributed.is_initialized():
+            self.torch.distributed.destroy_process_group()
 
     def add_up(self, tensor):
         self.torch.distributed.all_reduce(tensor)
@@ -2254,8 +2259,7 @@ def init(comm=None, framework="numpy"):
 # `World` holds what a rank knows of the others; `Arrays` and `Shares` do its
 # bookkeeping. An exception on one rank would leave the others waiting (chapter 9):
 # `end_all` shows it, and ends them all. `OverTorch` does the same for PyTorch's
-# tensors, over NCCL or Gloo. MPI then only tells the ranks where to meet, and carries
-# what is neither gradient nor weight.
+# tensors, over NCCL or Gloo.
 
 # --- A share of every batch -----------------------------------------------------------
 
@@ -2822,11 +2826,10 @@ def mean_over_ranks(number):
 # We measured one message between neighbors, at eight sizes: from that come latency and
 # bandwidth, and from these the gray bars. A message takes (alpha_us) µs of latency
 # here, more than the sleeping pair of chapter 9 needed: all ranks send at once, and the
-# slowest counts. An all-reduce meets the same. By the model one buffer takes
-# (predicted_ratio) of the time of (n_tensors) messages, and it took (flat_over_each).
-# Buckets of 512 KB, (n_buckets) messages, take less than twice as long as the one. A
-# thin line spans the middle half of 12 turns. On a quiet machine no prediction is off
-# by more than a factor of 2.5.
+# slowest counts. By the model one buffer takes (predicted_ratio) of the time of
+# (n_tensors) messages, and it took (flat_over_each). Buckets of 512 KB, (n_buckets)
+# messages, take less than twice as long as the one. A thin line spans the middle half
+# of 12 turns. On a quiet machine no prediction is off by more than a factor of 2.5.
 #
 # And between machines, over InfiniBand with its 50 GB/s [connectx7]? NCCL has two
 # protocols for it (chapter 8): 2.7 µs and at most half of the bandwidth, or 14 µs and

@@ -6,6 +6,7 @@
 # pip install mpi4py mpich numpy pillow scikit-image scikit-learn torch
 
 import argparse
+import atexit
 import functools
 import math
 import os
@@ -1169,6 +1170,12 @@ class OverTorch:
         name, port = self.comm.bcast((name, store and store.port))
         store = store or dist.TCPStore(name, port)
         dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size)
+        atexit.register(self.leave)
+
+    def leave(self):
+        """At the end of a program, as NCCL wants; who has left already need not."""
+        if self.torch.distributed.is_initialized():
+            self.torch.distributed.destroy_process_group()
 
     def add_up(self, tensor):
         self.torch.distributed.all_reduce(tensor)

@@ -150,7 +150,7 @@ class Vigil:
             self._diagnosis, self.lost, self.gave_up = diagnosis, lost, True
         elif diagnosis.stuck and "failed" in ended.values():
             self._free(seen=self._diagnosis if self._gives_up(diagnosis) else None)
-        elif diagnosis.stuck or (self._waits_for_long(diagnosis) and not self._gives_up(diagnosis)):
+        elif self._tells_more(diagnosis):
             self._diagnosis, self._seen, self._moved = diagnosis, time.monotonic(), 0
             self._expires = self._seen + self._ranks.timeout - self._longest(diagnosis)
             self._notice.say(notice.waiting(diagnosis, self._ranks.timeout), diagnosis)
@@ -177,6 +177,11 @@ class Vigil:
             return "failure"
         return "timeout" if waited >= self._ranks.timeout else ""
 
+    def _tells_more(self, diagnosis):
+        """Does it show a wait to tell of, and not only what is left of one that ends just now?"""
+        waits = diagnosis.stuck or self._waits_for_long(diagnosis)
+        return waits and not self._gives_up(diagnosis)
+
     def _waits_for_long(self, diagnosis):
         """Does a rank wait for one that does something else, and may run out of time?"""
         return self._longest(diagnosis) > min(self._ranks.timeout / 2, LONGEST)
@@ -185,6 +190,8 @@ class Vigil:
         """Is one still in a wait without a way on, out of which others just ran out of time?"""
         if self._diagnosis is None or not self._diagnosis.stuck:
             return False
+        if set(self._diagnosis.waiting) <= set(diagnosis.waiting):
+            return False  # nobody did
         began = time.monotonic() - self._longest(diagnosis)
         return began < self._seen  # what was seen then is why it waits
 

@@ -3,6 +3,7 @@
 Nothing here imports torch before it is asked for: who trains with NumPy need not have it.
 """
 
+import atexit
 import socket
 
 
@@ -32,6 +33,12 @@ class OverTorch:
         name, port = self.comm.bcast((name, store and store.port))
         store = store or dist.TCPStore(name, port)
         dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size)
+        atexit.register(self.leave)
+
+    def leave(self):
+        """At the end of a program, as NCCL wants; who has left already need not."""
+        if self.torch.distributed.is_initialized():
+            self.torch.distributed.destroy_process_group()
 
     def add_up(self, tensor):
         self.torch.distributed.all_reduce(tensor)

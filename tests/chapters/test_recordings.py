@@ -1,5 +1,6 @@
 """What pages say of recordings: these are files, so it is asserted here and not in each run."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,8 @@ import pytest
 from ranklab.gpu import load
 
 ROOT = Path(__file__).parents[2]
-GPUS = ["01_matmul-gpu", "04_feeding-gpu", "11_ddp-cards", "12_own_ddp-cards", "17_pipeline-cards"]
+GPUS = ["01_matmul-gpu", "04_feeding-gpu", "11_ddp-cards", "11_ddp-deterministic"]
+GPUS += ["12_own_ddp-cards", "17_pipeline-cards"]
 
 
 def recordings(name):
@@ -41,6 +43,22 @@ def test_04_long_teeth_show_and_fine_ones_are_an_even_fifth():
     assert all(15 < reading < 25 for reading in fine[2:])
     of_meter = [len(same) for same in np.split(fine, 1 + np.flatnonzero(np.diff(fine)))]
     assert set(of_meter) <= {2, 4}  # of ten readings a second, two or four alike: a fifth each
+
+
+def test_09_with_a_core_for_each_rank_empty_messages_cost_little():
+    recording = json.loads((ROOT / "images" / "recorded" / "09_mpi-cores.json").read_text())
+    assert recording["data"]["gloo_ring"] < 0.5  # ms; 2 to 7 where four ranks share two cores
+    page = (ROOT / "book" / "09_mpi.md").read_text()
+    for name in ("ring", "lean", "measured", "more"):
+        assert f"| {recording['data'][f'gloo_{name}']:.2f} ms |\n" in page
+
+
+def test_11_deterministic_steps_take_an_eighth_longer_and_end_on_the_same_bits():
+    usual, fixed, fastest = (r.about for r in recordings("11_ddp-deterministic").values())
+    assert fixed["apart"] == 0 and 5e-5 < usual["apart"] < 5e-4
+    assert 1.1 < fixed["step_ms"] / usual["step_ms"] < 1.15
+    assert fixed["first_step_ms"] > 5 * usual["first_step_ms"]
+    assert 1.015 < usual["step_ms"] / fastest["step_ms"] < 1.025
 
 
 def test_11_two_threads_are_hardly_faster_and_two_processes_nearly_twice():

@@ -65,6 +65,19 @@ def test_the_circle_is_kept_when_the_last_of_it_has_to_be_freed(sees):
     assert account.freed
 
 
+def test_the_circle_is_kept_when_the_rest_of_it_have_ended_unheard(sees):
+    sees(1.2, CIRCLE, {})
+    unheard = [Report(0, "idle"), receives(1, 2, 2.1), Report(2, "idle")]  # no answer came yet
+    account = sees(2.1, unheard, {})
+    assert IN_A_CIRCLE in str(account.diagnosis)
+
+
+def test_a_rank_that_joins_the_circle_is_told_of(sees):
+    sees(1.0, [receives(0, 1, 1.0), receives(1, 0, 1.0), raises(2)], {})
+    account = sees(1.5, [receives(0, 1, 1.5), receives(1, 0, 1.5), receives(2, 0, 0.5)], {})
+    assert account.tells_of == [0, 1, 2]
+
+
 def test_a_later_wait_takes_the_place_of_an_earlier_one(sees):
     sees(1.2, CIRCLE, {})
     account = sees(4.0, [raises(0), receives(1, 2, 1.5), raises(2)], {})

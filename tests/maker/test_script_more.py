@@ -187,12 +187,18 @@ def test_warnings_that_are_caught_are_no_settings():
     assert "simplefilter" in body("import warnings", cell)
 
 
-def test_a_setting_that_its_cell_sets_back_is_none():
-    precision = "torch.set_float32_matmul_precision"
-    back = f"for kind in ('high', 'highest'):\n    {precision}(kind)\n{precision}('highest')"
-    assert body("import torch", back).count(precision) == 2
+@pytest.mark.parametrize(
+    "setter, other, default",
+    [
+        ("torch.set_float32_matmul_precision", "'high'", "'highest'"),
+        ("torch.use_deterministic_algorithms", "True", "False"),
+    ],
+)
+def test_a_setting_that_its_cell_sets_back_is_none(setter, other, default):
+    back = f"for kind in ({other}, {default}):\n    {setter}(kind)\n{setter}({default})"
+    assert body("import torch", back).count(setter) == 2
     with pytest.raises(FormError, match="a setting of the whole process"):
-        body("import torch", f"{back}\n{precision}('high')")
+        body("import torch", f"{back}\n{setter}({other})")
 
 
 @pytest.mark.parametrize("own", ["type(self)", "self.__class__"])

@@ -47,7 +47,10 @@ _SETTERS = {
     "torch.multiprocessing.set_sharing_strategy",
 }
 # Some of them, with what a fresh process has: a cell may set it back at its end.
-_DEFAULTS = {"torch.set_float32_matmul_precision": "'highest'"}
+_DEFAULTS = {
+    "torch.set_float32_matmul_precision": "'highest'",
+    "torch.use_deterministic_algorithms": "False",
+}
 # Methods of a logger, which all of a process share by its name.
 _OF_LOGGERS = {"setLevel", "addHandler", "removeHandler", "addFilter"}
 # What the script keeps apart by itself, or what acts on an object that it is given.
