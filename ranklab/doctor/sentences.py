@@ -184,15 +184,15 @@ def _crossed(diagnosis):
     what = "tag" if sender.call["tag"] != receiver.call["tag"] else "group"
     name = "communicator" if what == "group" and "mpi" in sender.call else what
     return (
-        f"Rank {sender.rank} sends to rank {receiver.rank} with {name} {sender.call[what]} "
-        f"({sender.line}), and rank {receiver.rank} receives from rank {sender.rank} with "
-        f"{name} {receiver.call[what]} ({receiver.line}): that is another message."
+        f"Rank {sender.rank} sends to rank {receiver.rank} with {name} {sender.call[what]}"
+        f"{_at(sender)}, and rank {receiver.rank} receives from rank {sender.rank} with "
+        f"{name} {receiver.call[what]}{_at(receiver)}: that is another message."
     )
 
 
 def _circle(circle):
     links = [
-        f"rank {report.rank} {wait(report.call, after.rank)} ({report.line})"
+        f"rank {report.rank} {wait(report.call, after.rank)}{_at(report)}"
         for report, after in zip(circle, [*circle[1:], circle[0]])
     ]
     kinds = {"both" if "also" in report.call else report.call["kind"] for report in circle}
@@ -221,3 +221,8 @@ def _in_vain(diagnosis):
         state = _plural(STATES[gravest]) if len(ended) > 1 else STATES[gravest]
         said.append(f"{named(ranks).capitalize()} {waits}, but {named(ended)} {state}: {end}.")
     return said
+
+
+def _at(report):
+    """Return " (line 3)", or "" for a rank that waits outside of the reader's lines."""
+    return f" ({report.line})" if report.line else ""

@@ -1,5 +1,6 @@
 """What the places of all ranks say, taken together: on places that are made up."""
 
+import dataclasses
 import signal
 
 import pytest
@@ -54,6 +55,12 @@ def test_two_that_receive_from_each_other_are_a_circle():
 def test_a_circle_begins_with_its_smallest_rank_whoever_leads_into_it():
     diagnosis = Diagnosis([receives(0, 3), receives(1, 2), receives(2, 3), receives(3, 1)])
     assert diagnosis.circle == [1, 2, 3]
+
+
+def test_a_circle_through_lines_that_are_not_the_readers_leaves_their_place_out():
+    hidden = dataclasses.replace(receives(1, 0), line="")
+    (said,) = concluded(receives(0, 1), hidden)
+    assert "from rank 1 (line 2), rank 1 waits to receive float32[4] from rank 0:" in said
 
 
 def test_a_circle_of_sends_and_receives_says_neither_nobody_sends_nor_nobody_receives():

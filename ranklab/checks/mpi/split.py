@@ -1,5 +1,7 @@
 """What comm.Split does, over torch.distributed."""
 
+from unittest import mock
+
 import torch
 import torch.distributed as dist
 
@@ -8,6 +10,7 @@ from ranklab.exercises import Case, Exercise, Mistake
 EACH = "for each in sorted(set(colors) - {None}):"
 MINE = "if each == color:"
 NOTHING = ([], 0)  # what a rank without a group has
+UNLIKE = "ranks that did not all make the same groups"
 
 
 def case(what, *colors):
@@ -15,8 +18,23 @@ def case(what, *colors):
 
 
 def drive(answer, color):
-    """Return the members of the group that the answer made, and their ranks' sum, added by it."""
-    group = answer(color)
+    """Return the members of the group that the answer made, and their ranks' sum, added by it.
+
+    Of ranks that made different groups some find each other by luck: that is told before they try.
+    """
+    made, new_group = [], dist.new_group
+
+    def noted(ranks=None, *rest, **options):
+        if not options.get("use_local_synchronization"):
+            made.append(ranks and sorted(ranks))
+        return new_group(ranks, *rest, **options)
+
+    with mock.patch.object(dist, "new_group", noted):
+        group = answer(color)
+    everywhere = [None] * dist.get_world_size()
+    dist.all_gather_object(everywhere, made)
+    if everywhere != [made] * len(everywhere):
+        return UNLIKE
     if group is None:
         return NOTHING
     total = torch.tensor(dist.get_rank())
@@ -34,13 +52,9 @@ def twin(inputs):
 
 
 def mixed_up(seen):
-    """Are there several groups, and ranks that wait, or add what those of another group have?"""
-    if len({color for (color,) in seen.inputs}) < 2:
-        return False
-    pairs = zip(seen.results, seen.expected)
-    return seen.happened != "returned" or any(
-        result[0] == right[0] and result[1] != right[1] for result, right in pairs
-    )
+    """Did ranks make different groups, or wait in one that others do not make?"""
+    several = len({color for (color,) in seen.inputs}) > 1
+    return UNLIKE in seen.results or (several and seen.happened != "returned")
 
 
 def by_all_ranks_in_turn(color):
@@ -51,6 +65,15 @@ def by_all_ranks_in_turn(color):
         if one is not None and one not in groups:
             groups[one] = dist.new_group([r for r, c in enumerate(colors) if c == one])
     return groups.get(color)
+
+
+def by_members_alone(color):
+    colors = [None] * dist.get_world_size()
+    dist.all_gather_object(colors, color)
+    if color is None:
+        return None
+    members = [r for r, other in enumerate(colors) if other == color]
+    return dist.new_group(members, use_local_synchronization=True)
 
 
 exercise = Exercise(
@@ -76,7 +99,7 @@ exercise = Exercise(
         ),
         Mistake(
             "None is not a color: who has none is in no group, and gets None.",
-            {" - {None}": "", "sorted(": "list("},
+            {" - {None}": ", key=str"},
         ),
         Mistake(
             "The group that was made last is not every rank's own: keep the one of your color.",
@@ -88,5 +111,5 @@ exercise = Exercise(
             {"[r for r, other in enumerate(colors) if other == each]": "[each]"},
         ),
     ],
-    also_right=[by_all_ranks_in_turn],
+    also_right=[by_all_ranks_in_turn, by_members_alone],
 )
