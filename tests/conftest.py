@@ -11,6 +11,7 @@ from places import ANSWER, places
 FOREIGN = (
     "RANKLAB_RANKS",
     "RANKLAB_PRELOAD",
+    "RANKLAB_CORES_ARE_SHARED",
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -25,6 +26,8 @@ sys.modules.setdefault("rfc3987_syntax", None)
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Beside other testers, several threads would only wait for each other: a third more time.
     os.environ["OMP_NUM_THREADS"] = "1"
+    # And what a chapter says of times is not checked: that is for `make book`, with nothing beside.
+    os.environ["RANKLAB_CORES_ARE_SHARED"] = "1"
 
 
 @pytest.hookimpl(hookwrapper=True)

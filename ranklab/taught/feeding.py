@@ -15,10 +15,12 @@ def cores_are_free():
 
     Not if less than 0.8 of a core was ours for 50 ms just now, or if in the
     last minute twice as many programs as cores had something to do, our own
-    among them. False with one core, too, and where the system does not count
-    programs, as Windows does not.
+    among them. False with one core, too, where the system does not count
+    programs, as Windows does not, and where RANKLAB_CORES_ARE_SHARED is set:
+    whoever starts several programs at once knows better than we can measure.
     """
-    if (os.cpu_count() or 1) < 2 or not hasattr(os, "getloadavg"):
+    counted = (os.cpu_count() or 1) > 1 and hasattr(os, "getloadavg")
+    if not counted or "RANKLAB_CORES_ARE_SHARED" in os.environ:
         return False
     start, used = time.perf_counter(), time.thread_time()
     while time.perf_counter() < start + 0.05:
