@@ -68,7 +68,7 @@ def form_groups():
     own = dist.PrefixStore(f"group {number}", store)
     own.set(f"rank {rank}", "here")  # no clock runs before all ranks are here
     own.wait([f"rank {r}" for r in range(world_size)], timedelta(minutes=30))
-    limit = timedelta(seconds=10)
+    limit = timedelta(seconds=20)
     defaults = dist.distributed_c10d  # what dist.new_group() goes by, if not told otherwise
     defaults.default_pg_timeout = limit
     if defaults.default_pg_nccl_timeout is not None:  # there is NCCL in this build of torch

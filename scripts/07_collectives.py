@@ -75,7 +75,7 @@ def form_groups():
     own = dist.PrefixStore(f"group {number}", store)
     own.set(f"rank {rank}", "here")  # no clock runs before all ranks are here
     own.wait([f"rank {r}" for r in range(world_size)], timedelta(minutes=30))
-    limit = timedelta(seconds=3)
+    limit = timedelta(seconds=5)
     defaults = dist.distributed_c10d  # what dist.new_group() goes by, if not told otherwise
     defaults.default_pg_timeout = limit
     if defaults.default_pg_nccl_timeout is not None:  # there is NCCL in this build of torch
@@ -1665,11 +1665,33 @@ play("ranks")
 
 object_times = slow_and_fast(100_000, repeats=3)
 
+# From ranklab.taught.feeding:
+
+
+def cores_are_free():
+    """Do others leave the cores to us?
+
+    Not if less than 0.8 of a core was ours for 50 ms just now, or if in the
+    last minute twice as many programs as cores had something to do, our own
+    among them. False with one core, too, where the system does not count
+    programs, as Windows does not, and where RANKLAB_CORES_ARE_SHARED is set:
+    whoever starts several programs at once knows better than we can measure.
+    """
+    counted = (os.cpu_count() or 1) > 1 and hasattr(os, "getloadavg")
+    if not counted or "RANKLAB_CORES_ARE_SHARED" in os.environ:
+        return False
+    start, used = time.perf_counter(), time.thread_time()
+    while time.perf_counter() < start + 0.05:
+        pass
+    ours = (time.thread_time() - used) / 0.05
+    return ours > 0.8 and os.getloadavg()[0] < 2 * os.cpu_count()
+
+
 object_times_by_rank = to_rank_0(object_times)
 if rank == 0:
     play("kernel")
     slow, fast = np.max(object_times_by_rank, axis=0)  # the slowest rank's
-    assert slow > fast
+    assert slow > fast or not cores_are_free()
     result("objects_many", slow / fast, varies=True)
 
 # Here the list takes (objects_many) times as long. An object is pickled, each number of

@@ -2807,10 +2807,11 @@ if rank == 0:
     ax.set(yticks=range(3), yticklabels=labels, xlabel="averaging (ms)")
     ax.invert_yaxis()
     ax.legend()
-    assert measured_ms[2] < 0.5 * measured_ms[0]
     ratios = np.divide(predicted_ms, measured_ms)
-    assert (measured_ms[1] < 2 * measured_ms[2] and 0.4 < min(ratios)
-            and max(ratios) < 2.5 or not cores_are_free())
+    if cores_are_free():
+        assert measured_ms[2] < 0.5 * measured_ms[0]
+        assert measured_ms[1] < 2 * measured_ms[2]
+        assert 0.4 < min(ratios) and max(ratios) < 2.5
     result("flat_over_each", measured_ms[2] / measured_ms[0], varies=True)
     result("predicted_ratio", predicted_ms[2] / predicted_ms[0], varies=True)
     result("alpha_us", 1e6 * alpha, varies=True)
