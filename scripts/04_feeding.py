@@ -216,6 +216,8 @@ if recorded:
     ax.legend(loc="upper left", bbox_to_anchor=(-0.2, -0.25), ncols=2, fontsize=9)
     save_figures()
 
+# From ranklab.taught.matmul:
+
 
 def cores_are_free():
     """Do others leave the cores to us?

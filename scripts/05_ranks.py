@@ -967,7 +967,7 @@ for _ in range(16):
     dist.barrier()
     products.append(timed(two_threads, multiply, 10) if rank == 0 else None)
 
-# From ranklab.taught.feeding:
+# From ranklab.taught.matmul:
 
 
 def cores_are_free():

@@ -822,7 +822,7 @@ if rank == 0:
     ax.legend()
     save_figures()
 
-# From ranklab.taught.feeding:
+# From ranklab.taught.matmul:
 
 
 def cores_are_free():

@@ -1665,7 +1665,7 @@ play("ranks")
 
 object_times = slow_and_fast(100_000, repeats=3)
 
-# From ranklab.taught.feeding:
+# From ranklab.taught.matmul:
 
 
 def cores_are_free():

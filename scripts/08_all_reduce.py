@@ -1680,7 +1680,7 @@ if rank == 0:
     ax.tick_params(axis="x", which="minor", bottom=False)
     save_figures()
 
-# From ranklab.taught.feeding:
+# From ranklab.taught.matmul:
 
 
 def cores_are_free():

@@ -848,7 +848,7 @@ for thing in (array, tensor, listed):
     bcast_times.append(timed(lambda: comm.bcast(thing, 0)))
 lengths = [len(MPI.pickle.dumps(thing)) for thing in (array, tensor)]
 
-# From ranklab.taught.feeding:
+# From ranklab.taught.matmul:
 
 
 def cores_are_free():

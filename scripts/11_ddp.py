@@ -1645,7 +1645,7 @@ ways = three_ways(pool, 100, 8, 8)
 small = in_turns(ways, 15)
 large = in_turns(three_ways(pool, 3, 512, 256), 5)
 
-# From ranklab.taught.feeding:
+# From ranklab.taught.matmul:
 
 
 def cores_are_free():

@@ -925,7 +925,7 @@ def push(name, make):
     play(before)
 
 
-# From ranklab.taught.feeding:
+# From ranklab.taught.matmul:
 
 
 def cores_are_free():

@@ -2023,7 +2023,7 @@ def products_alone(parameters, n):
     return products
 
 
-# From ranklab.taught.feeding:
+# From ranklab.taught.matmul:
 
 
 def cores_are_free():

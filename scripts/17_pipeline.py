@@ -1309,7 +1309,7 @@ if rank == 0:
     result("speed_up", speed_up, varies=True)
     result("limit", 2 * 8 / (8 + 2 - 1))
 
-# From ranklab.taught.feeding:
+# From ranklab.taught.matmul:
 
 
 def cores_are_free():

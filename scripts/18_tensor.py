@@ -683,7 +683,7 @@ def result(name, value, varies=False):
     print(f"{name} = {plain(value)}")
 
 
-# From ranklab.taught.feeding:
+# From ranklab.taught.matmul:
 
 
 def cores_are_free():

@@ -2,6 +2,7 @@
 
 """Matrix multiplication: one product, counted and timed: what chapter 01_matmul teaches."""
 
+import os
 import time
 from collections import Counter
 from typing import ClassVar
@@ -40,6 +41,25 @@ def best_time(function, *args, repeat=3, clock=time.perf_counter):
         function(*args)
         times.append(clock() - start)
     return min(times)
+
+
+def cores_are_free():
+    """Do others leave the cores to us?
+
+    Not if less than 0.8 of a core was ours for 50 ms just now, or if in the
+    last minute twice as many programs as cores had something to do, our own
+    among them. False with one core, too, where the system does not count
+    programs, as Windows does not, and where RANKLAB_CORES_ARE_SHARED is set:
+    whoever starts several programs at once knows better than we can measure.
+    """
+    counted = (os.cpu_count() or 1) > 1 and hasattr(os, "getloadavg")
+    if not counted or "RANKLAB_CORES_ARE_SHARED" in os.environ:
+        return False
+    start, used = time.perf_counter(), time.thread_time()
+    while time.perf_counter() < start + 0.05:
+        pass
+    ours = (time.thread_time() - used) / 0.05
+    return ours > 0.8 and os.getloadavg()[0] < 2 * os.cpu_count()
 
 
 class Counted:

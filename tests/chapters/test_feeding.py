@@ -1,19 +1,14 @@
 """Chapter 4: the slow inputs, the formula and the measurement that later chapters may take."""
 
 import itertools
-import os
-import subprocess
-import sys
 import time
 
 import pytest
 import torch
-from kernels import wait_until
 
 from ranklab.taught.feeding import (
     Decoded,
     Fetched,
-    cores_are_free,
     loader,
     predicted,
     throughput,
@@ -27,30 +22,6 @@ def test_a_batch_is_waited_for_once_and_in_all(monkeypatch):
     assert waits == [2.0]
     assert x.tolist() == [[float(i)] * 3 for i in range(4)] and y.tolist() == [0, 1, 2, 3]
     assert Fetched(2, 0.25)[17][1] == 7 and waits == [2.0, 0.25]
-
-
-def test_cores_on_which_others_compute_are_not_free(monkeypatch):
-    """Also while the load of the last minute does not show them yet."""
-    monkeypatch.delenv("RANKLAB_CORES_ARE_SHARED", raising=False)
-    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
-    spin = [sys.executable, "-c", "while True: pass"]
-    others = [subprocess.Popen(spin) for _ in range(3 * os.cpu_count())]
-    try:
-        wait_until(lambda: not cores_are_free(), 10)
-    finally:
-        for other in others:
-            other.kill()
-            other.wait()
-
-
-def test_cores_that_are_said_to_be_shared_are_not_free(monkeypatch):
-    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(time, "thread_time", time.perf_counter)  # as if nobody else had a core
-    monkeypatch.delenv("RANKLAB_CORES_ARE_SHARED", raising=False)
-    assert cores_are_free()
-    monkeypatch.setenv("RANKLAB_CORES_ARE_SHARED", "1")
-    assert not cores_are_free()
 
 
 def test_a_decoded_batch_costs_seconds_of_a_core():
