@@ -1582,11 +1582,12 @@ if rank == 0:
               f"measured {speed_up:.2f}, efficiency {speed_up / p:.0%}")
 
 if rank == 0:
-    assert found[1612]["s"] < found[403]["s"] / 4 or not cores_are_free()
-    for at in found.values() if cores_are_free() else ():
-        s = at["s"]
-        assert at["speed-up"] < 1.5 * amdahl(s, p)
-        assert at["scaled"] < 1.5 * (s + (1 - s) * p)
+    if cores_are_free():
+        assert found[1612]["s"] < found[403]["s"] / 4
+        for at in found.values():
+            s = at["s"]
+            assert at["speed-up"] < 1.5 * amdahl(s, p)
+            assert at["scaled"] < 1.5 * (s + (1 - s) * p)
     result("product_speedup", found[1612]["product"], varies=True)
     result("serial_403", found[403]["s"], varies=True)
     result("serial_1612", found[1612]["s"], varies=True)

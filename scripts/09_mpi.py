@@ -1866,10 +1866,10 @@ if rank == 0:
 # | MPI that sleeps | (mpi_pingpong_4_mb) ms | (mpi_steps_4_mb) ms | (mpi_measured_4_mb) ms | (mpi_ring_4_mb) ms |
 #
 # In the steps four ranks send at once and share the cores: over Gloo they took
-# (gloo_over_4_mb) times as long as the ping-pong predicts. Nearer to the time of Gloo's
-# own was (gloo_nearer_4_mb), to that of MPI's (mpi_nearer_4_mb). In another run it can
-# be the other. Both predictions leave out the additions, and a step includes a call
-# from Python.
+# (gloo_over_4_mb) times as long as the ping-pong predicts. Which of the two predicted
+# the library's own time better? For Gloo (gloo_nearer_4_mb), for MPI (mpi_nearer_4_mb).
+# Another run may say otherwise. Both predictions leave out the additions, and a step
+# includes a call from Python.
 
 # --- Which for what -------------------------------------------------------------------
 

@@ -98,8 +98,8 @@ def run_script(script, launcher, ranks, folder, limit=180, with_ranklab=False, p
         _kill_all_with(PYTHONPATH=str(block))  # torchrun's ranks are in sessions of their own
         process.wait()
     text = log.read_text()
-    first = text[text.find("Traceback") :]  # what the others say after it is an echo
-    assert code == 0, f"{launcher}, {ranks} ranks: exit code {code}\n{first[:6000]}\n{text[-2000:]}"
+    first = text[text.find("Traceback") :][:6000]  # the others' errors are its echo
+    assert code == 0, f"{launcher}, {ranks} ranks: exit code {code}\n{first}\n{text[-6000:]}"
     return text
 
 
