@@ -70,7 +70,7 @@ class Notebook:
     def start_on_ranks(self, wait, folder, options=""):
         """Start a cell that waits, in line 3, on two ranks; return when both are there."""
         message = self.start(f"%%px {options}\nopen(f'{folder}/{{rank}}', 'w').close()\n{wait}")
-        wait_until(lambda: len(os.listdir(folder)) == 2, 20)
+        wait_until(lambda: len(os.listdir(folder)) == 2)
         return message
 
     def run(self, code, timeout=60):
@@ -102,7 +102,8 @@ def all_ended(processes):
     return all(map(has_ended, processes))
 
 
-def wait_until(condition, seconds):
+def wait_until(condition, seconds=60):
+    """Return as soon as it holds; fail after `seconds`, many times what it takes on quiet cores."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not so within {seconds} s"

@@ -15,8 +15,6 @@ from ranklab import Ranks, traffic
 from ranklab.errors import RankError
 from ranklab.taught import all_reduce as taught
 
-pytestmark = pytest.mark.timeout(120)
-
 N = 8
 SIZES = range(1, N + 1)
 # The groups of the first n ranks, and two others.

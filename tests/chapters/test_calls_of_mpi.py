@@ -8,7 +8,7 @@ from under_mpi import mpiexec, needs_mpi
 from ranklab import Ranks
 from ranklab.exercises.solution import solution
 
-pytestmark = [pytest.mark.timeout(120), needs_mpi]
+pytestmark = needs_mpi
 
 N = 3  # no power of two: MPI and Gloo add in other orders
 INTEGERS = "uint8", "int8", "int32", "int64"

@@ -83,7 +83,7 @@ def test_the_script_says_what_the_page_says(chapter, launcher, ranks, tmp_path):
     script = SCRIPTS / f"{chapter.stem}.py"
     # What `ranklab.gpu` measures is left out where ranklab is not installed.
     measures = "from ranklab.gpu import" in script.read_text()
-    said = run_script(script, launcher, ranks, tmp_path, limit=250, with_ranklab=measures)
+    said = run_script(script, launcher, ranks, tmp_path, with_ranklab=measures)
     there, expected = results_in(said), page(chapter, ranks)
     missing = sorted(set(expected) - set(there))
     assert not missing, f"the script never prints {missing}"

@@ -17,10 +17,7 @@ from torch import nn
 from ranklab.checks.resume._any_moment import flaw
 from ranklab.taught import resume
 
-pytestmark = [
-    pytest.mark.timeout(120),
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork"),
-]
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
 
 
 @pytest.fixture(scope="module")

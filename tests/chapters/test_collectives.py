@@ -17,8 +17,6 @@ from ranklab.plots import RANK_COLORS, holdings, marks_in, pale
 from ranklab.taught import collectives as own
 from ranklab.traces.rounds import rounds
 
-pytestmark = pytest.mark.timeout(150)
-
 LENGTHS = 0, 1, 5, 24
 DTYPES = torch.float32, torch.float64, torch.bfloat16, torch.int64
 LAYOUTS = "contiguous", "strided", "transposed"

@@ -17,8 +17,6 @@ from torch.nn.parallel import DistributedDataParallel
 from bookmaker.folders import HERE
 from ranklab.taught import ddp, training
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(scope="module")
 def ranks():

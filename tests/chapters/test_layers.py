@@ -11,8 +11,6 @@ from tiers import few
 
 from ranklab.taught import layers as own
 
-pytestmark = pytest.mark.timeout(150)
-
 CLOSE = 1e-9  # what is promised is 1e-6
 STEPS = 50
 TINY = own.Shape(context=6, width=8, heads=2, blocks=3)

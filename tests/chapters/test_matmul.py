@@ -17,7 +17,7 @@ def test_cores_on_which_others_compute_are_not_free(monkeypatch):
     spin = [sys.executable, "-c", "while True: pass"]
     others = [subprocess.Popen(spin) for _ in range(3 * os.cpu_count())]
     try:
-        wait_until(lambda: not cores_are_free(), 10)
+        wait_until(lambda: not cores_are_free())
     finally:
         for other in others:
             other.kill()

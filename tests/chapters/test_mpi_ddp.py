@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from under_mpi import mpiexec, needs_mpi
 
-pytestmark = [needs_mpi, pytest.mark.timeout(150)]
+pytestmark = needs_mpi
 
 PROGRAM = Path(__file__).with_name("mpi_ddp_cases.py")
 CLOSE = 1e-12

@@ -25,8 +25,6 @@ from wrappers import (
 from ranklab.errors import RankError
 from ranklab.taught import own_ddp as own
 
-pytestmark = pytest.mark.timeout(150)
-
 SCRIPT = Path(__file__).parents[2] / "scripts" / "12_own_ddp.py"
 
 

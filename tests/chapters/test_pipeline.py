@@ -18,8 +18,6 @@ from happens_before import (
 
 from ranklab.taught import pipeline as own
 
-pytestmark = pytest.mark.timeout(120)
-
 STAGES, MICRO_BATCHES, CHUNKS = range(1, 7), range(1, 10), range(1, 4)
 
 

@@ -16,8 +16,6 @@ from ranklab.taught import pipeline as own
 
 __all__ = ["ranks"]  # a fixture
 
-pytestmark = pytest.mark.timeout(150)
-
 
 class Live:
     """How many there are now, and were at most."""

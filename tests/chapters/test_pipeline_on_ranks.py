@@ -31,8 +31,6 @@ from ranklab.taught.layers import gpt, language_loss
 
 __all__ = ["ranks"]  # a fixture
 
-pytestmark = pytest.mark.timeout(150)
-
 
 def train(group, schedule, cut, kind):
     """Losses and weights of the same training in pieces."""

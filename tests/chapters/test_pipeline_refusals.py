@@ -20,8 +20,6 @@ from ranklab.taught import pipeline as own
 
 __all__ = ["ranks"]  # a fixture
 
-pytestmark = pytest.mark.timeout(150)
-
 
 FORWARD = own.with_messages(own.gpipe(2, 1))[0][:2]  # of the first stage, which receives nothing
 

@@ -35,7 +35,7 @@ def test_no_other_chapter_follows_the_hardware():
 def test_a_chapter_on_a_pretended_gpu(chapter, tmp_path):
     script = tmp_path / f"{chapter.stem}.py"
     script.write_text((ROOT / "scripts" / script.name).read_text().replace(*FOR_A_CARD))
-    said = results_in(run_script(script, "forked", 2, tmp_path, limit=250, pretended=True))
+    said = results_in(run_script(script, "forked", 2, tmp_path, pretended=True))
     assert all(int(said[f"tensors_on_card_{rank}"]) > 20 for rank in (0, 1))
     page = fixed(results_of(nbformat.read(execute(chapter, ranks=2), as_version=4)))
     drawn = re.compile(DRAWN.get(chapter.stem, "$"))

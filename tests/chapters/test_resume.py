@@ -20,10 +20,9 @@ from tiers import few
 from ranklab.taught import resume
 
 MOVES = [(4, 2), (2, 4), (3, 1)]
-pytestmark = [
-    pytest.mark.timeout(150),
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork, and SIGKILL"),
-]
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "fork"), reason="needs processes that fork, and SIGKILL"
+)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -18,8 +18,6 @@ from happens_before import (
 
 from ranklab.taught import pipeline as own
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def accepts(schedule):
     """(Does the chapter's checker accept it?, what it says.)"""

@@ -14,8 +14,6 @@ from torch.utils.data import DistributedSampler
 from ranklab.taught import sync_sgd as own
 from ranklab.taught.training import evaluate, samples_of_step
 
-pytestmark = pytest.mark.timeout(150)
-
 CLOSE = 1e-12
 SHARDS = [  # the sizes of the ranks' shards
     (24,), (12, 12), (23, 1), (8, 8, 8), (3, 13, 8), (5, 5, 5, 5), (7, 8, 7, 8), (1, 2, 3, 30),

@@ -8,8 +8,6 @@ from ranklab import trace, traffic
 from ranklab.taught import layers as whole
 from ranklab.taught import tensor as own
 
-pytestmark = pytest.mark.timeout(150)
-
 
 def traced_step(group, shape, sequence):
     """A training step: (its trace, the bytes of the replicas' gradients)."""

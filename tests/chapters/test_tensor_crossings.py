@@ -10,8 +10,6 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from ranklab.taught import tensor as own
 
-pytestmark = pytest.mark.timeout(150)
-
 
 def crossings(group):
     """{name: (forward, is its input one for all ranks, is its output)}."""

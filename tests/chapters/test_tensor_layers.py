@@ -18,8 +18,6 @@ from torch import nn
 from ranklab.taught import layers as whole
 from ranklab.taught import tensor as own
 
-pytestmark = pytest.mark.timeout(150)
-
 
 def compared(split, layer, x, take=lambda t: t, give=lambda t: t):
     """Outputs and gradients of both. take, give: the part of x, and of the output, of this rank."""

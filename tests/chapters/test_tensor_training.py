@@ -28,8 +28,6 @@ from ranklab.taught import tensor as own
 
 STEPS, FOLLOWS = 50, 1e-6  # a split model follows the whole one so long, and so closely
 
-pytestmark = pytest.mark.timeout(150)
-
 
 def train(model, forward, norm_of, after=lambda: None):
     """Steps with momentum and clipped gradients; return the losses and the norms."""

@@ -31,8 +31,6 @@ from wrappers import (
 
 from ranklab.taught import own_ddp as own
 
-pytestmark = pytest.mark.timeout(150)
-
 
 @pytest.fixture(scope="module")
 def ranks():

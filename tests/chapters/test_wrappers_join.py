@@ -6,8 +6,6 @@ import torch.distributed as dist
 from torch import nn
 from wrappers import BOTH, CLOSE, N, gradients_of_all, my_batch, started, weights, wrap
 
-pytestmark = pytest.mark.timeout(150)
-
 
 @pytest.fixture(scope="module")
 def ranks():

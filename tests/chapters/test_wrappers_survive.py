@@ -8,7 +8,6 @@ import torch.distributed as dist
 from torch import nn
 from wrappers import CLOSE, Two, batch, gradients_of_all, loss_of, my_batch, started, wrap
 
-pytestmark = pytest.mark.timeout(150)
 KINDS = "PyTorch's", "own"
 
 

@@ -12,7 +12,6 @@ from ranklab.exercises import checker_process
 from ranklab.start.guardian import belonging_to
 
 MADE_UP = Path(__file__).parent / "made_up"
-SOON = 30  # seconds
 
 
 @pytest.fixture(scope="module", autouse=True)

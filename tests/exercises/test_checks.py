@@ -15,8 +15,6 @@ from ranklab import checks
 from ranklab.exercises import Choice, check
 from ranklab.exercises.solution import answers_of, solution
 
-pytestmark = pytest.mark.timeout(240)
-
 EVERYTHING = pytest.mark.everything
 AT_LEAST = 3  # mistakes for each exercise
 

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from exercises_made_up import SOON, all_of, checkers, made_up_exercises
+from exercises_made_up import all_of, checkers, made_up_exercises
 from kernels import Notebook, all_ended, wait_until
 
-pytestmark = pytest.mark.timeout(180)
 __all__ = ["made_up_exercises"]
 
 CELLS = """
@@ -59,7 +58,7 @@ def test_a_notebook_that_is_interrupted_says_so(notebook):
     mark = Path(os.environ["IPYTHONDIR"]) / "begun"
     notebook.run(f"x_file = {str(mark)!r}")
     message = notebook.start('check("spread", endless)')
-    wait_until(mark.exists, SOON)
+    wait_until(mark.exists)
     everything = all_of(checkers(notebook.pid)[0])
     notebook.manager.interrupt_kernel()
     _, error = notebook.outputs(message)
@@ -67,7 +66,7 @@ def test_a_notebook_that_is_interrupted_says_so(notebook):
         "CheckInterrupted: Interrupted: the check of spread was ended, and nothing is known of the "
         "answer."
     )
-    wait_until(lambda: all_ended(everything), SOON)
+    wait_until(lambda: all_ended(everything))
     shown, error = notebook.run('check("spread", lambda x, src: None)')
     assert error is None
     assert "is a `return` missing?" in shown
@@ -92,7 +91,7 @@ def test_one_that_died_is_replaced(notebook):
     shown, error = notebook.run('check("spread", lambda x, src: None)')
     assert error is None
     assert "is a `return` missing?" in shown
-    wait_until(lambda: all_ended(everything), SOON)
+    wait_until(lambda: all_ended(everything))
 
 
 def ends_with_its_kernel(notebook, sign):
@@ -100,7 +99,7 @@ def ends_with_its_kernel(notebook, sign):
     everything = all_of(checkers(notebook.pid)[0])
     assert len(everything) > 6
     os.kill(notebook.pid, sign)
-    wait_until(lambda: all_ended(everything), SOON)
+    wait_until(lambda: all_ended(everything))
 
 
 def test_nothing_outlives_a_kernel_that_is_killed(notebook):

@@ -12,7 +12,6 @@ from exercises_made_up import line_of, made_up_exercises, spread
 
 from ranklab.exercises import check
 
-pytestmark = pytest.mark.timeout(240)
 __all__ = ["made_up_exercises"]
 FILE = os.path.basename(__file__)
 

@@ -10,8 +10,6 @@ import pytest
 
 from bookmaker.folders import HERE
 
-pytestmark = pytest.mark.timeout(60)
-
 REAL = ("bookmaker/folders.py", "ranklab/errors.py", "ranklab/checks/__init__.py")
 REAL += ("tests/exercises/conftest.py",)
 CHECKS = """

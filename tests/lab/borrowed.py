@@ -115,7 +115,7 @@ def failure_of(ranks, code):
 def gloo_told():
     """What gloo_told.py printed: (as JSON, its errors as text)."""
     command = [sys.executable, Path(__file__).with_name("gloo_told.py")]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=250)
     assert ran.returncode == -signal.SIGABRT, ran.stderr
     told, _, last_words = ran.stdout.strip().partition("\n")
     return {**json.loads(told), "last words": last_words.strip(), "stderr": ran.stderr}

@@ -123,7 +123,7 @@ def test_two_hosts_agree(tmp_path, gpus, variable, says):
         )
         for rank in (0, 1)
     ]
-    told = [process.communicate(timeout=60) for process in ranks]
+    told = [process.communicate(timeout=250) for process in ranks]
     if variable:
         assert [process.returncode for process in ranks] == [1, 0]
         assert told == [("", f"{says}\n"), ("", "")]

@@ -449,21 +449,22 @@ def test_what_is_recorded_on_cards_is_written(tmp_path, monkeypatch):
 
 
 def test_the_stop_button_ends_sampling_that_is_about_to_begin(monkeypatch):
-    began = threading.Event()
+    began, interrupted = threading.Event(), threading.Event()
 
     def begin(meter):
         began.set()
         _thread.interrupt_main()  # while the block waits for the first values
-        time.sleep(0.3)
+        interrupted.wait(60)
 
     monkeypatch.setattr("ranklab.gpu.cpu.Cpu.begin", begin)
     monkeypatch.setattr("ranklab.gpu.cpu.Cpu.read", lambda meter: ({}, {}))
     with pytest.raises(KeyboardInterrupt), sampled(of="cpu", hz=100):
         pytest.fail("the block began all the same")
+    interrupted.set()
     assert began.is_set()
     left = [thread for thread in threading.enumerate() if thread.name == "ranklab-sampler"]
     for thread in left:
-        thread.join(2)
+        thread.join(60)
     assert not any(thread.is_alive() for thread in left)
 
 

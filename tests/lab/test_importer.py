@@ -18,10 +18,7 @@ from ranklab.errors import RankError
 from ranklab.start import cluster, importer_process, launcher
 from ranklab.start.guardian import has_ended
 
-pytestmark = [
-    pytest.mark.timeout(120),
-    pytest.mark.skipif(not launcher.can_fork(), reason="engines are forked on Linux"),
-]
+pytestmark = pytest.mark.skipif(not launcher.can_fork(), reason="engines are forked on Linux")
 MODULE = "this_is_preloaded"
 
 
@@ -120,7 +117,7 @@ def test_one_that_would_import_something_else_is_not_kept(tmp_path):
         assert not its.fits(command, {**os.environ, "OMP_NUM_THREADS": "7"}, folder)
         assert not its.fits(command, dict(os.environ), os.path.dirname(folder))
         os.kill(its.pid, signal.SIGSTOP)
-        wait_until(lambda: not its.fits(command, dict(os.environ), folder), 10)
+        wait_until(lambda: not its.fits(command, dict(os.environ), folder))
         os.kill(its.pid, signal.SIGCONT)
     finally:
         its.end()
@@ -148,7 +145,7 @@ def test_a_restart_needs_no_importer(start, name):
     ranks = start()
     its = psutil.Process(imported_by(ranks))
     its.send_signal(getattr(signal, name))
-    wait_until(lambda: importer_process.pid_in(ranks.folder) is None, 10)
+    wait_until(lambda: importer_process.pid_in(ranks.folder) is None)
     ranks.restart()
     assert has_ended(its)
     assert ranks["rank"] == [0, 1]

@@ -9,10 +9,7 @@ from under_mpi import needs_mpi
 
 from ranklab.start.guardian import belonging_to
 
-pytestmark = [
-    pytest.mark.timeout(180),
-    needs_mpi,
-]
+pytestmark = needs_mpi
 
 RESTART = (
     "A call of MPI that waits hears no interrupt, and nothing else ends it. Call ranks.restart(): "
@@ -134,13 +131,13 @@ def test_where_names_the_calls_that_ranks_wait_in(notebook, cell):
     facts, frees_them = IN_MPI[cell]
     assert works(notebook)
     assert notebook.run(cell)[1] is None
-    wait_until(lambda: notebook.value(FACTS) == facts, 10)
+    wait_until(lambda: notebook.value(FACTS) == facts)
     shown, _ = notebook.run("ranks.where()")
     assert "line " in shown
     notebook.run(frees_them)
     if "bcast" in cell:
         notebook.run("%%px --targets 2\npair.bcast('x', root=1)")
-    wait_until(lambda: notebook.value("ranks.last_result.ready()"), 10)
+    wait_until(lambda: notebook.value("ranks.last_result.ready()"))
     assert works(notebook)
 
 
@@ -159,20 +156,20 @@ elif rank == 1:
 def test_many_calls_are_not_taken_for_one_that_is_stuck(notebook):
     """For longer than a rank may wait."""
     assert works(notebook)
-    assert notebook.run(BACK_AND_FORTH, 30) == ("", None)
+    assert notebook.run(BACK_AND_FORTH) == ("", None)
 
 
 def test_who_is_stuck_in_mpi_is_given_up_after_the_timeout_and_restart_goes_on(notebook):
     cell = "%%px\nif rank:\n    comm.Barrier()\nelse:\n    comm.Bcast(numpy.ones(2**20), root=0)"
     assert works(notebook)
     message = notebook.start(cell)
-    shown, _ = notebook.outputs(message, 20, until="The collectives do not match")
+    shown, _ = notebook.outputs(message, until="The collectives do not match")
     # Not the first that is shown, where one rank came late: the others only waited then.
     assert f"No progress. A rank that waits gives up after {TIMEOUT} s" in shown
-    _, error = notebook.outputs(message, 20)
+    _, error = notebook.outputs(message)
     assert error.startswith(
-        f"RankError: No progress: after {TIMEOUT} s the cell was given up.\n\nThe collectives do not "
-        "match: rank 0 calls Bcast (root 0), and rank 1 calls Barrier. "
+        f"RankError: No progress: after {TIMEOUT} s the cell was given up.\n\nThe collectives do "
+        "not match: rank 0 calls Bcast (root 0), and rank 1 calls Barrier. "
     )
     for rest in ("    line 5: comm.Bcast(", "ranks 1 and 2 wait in Barrier\n    line 3: comm.Barr"):
         assert rest in error
@@ -188,9 +185,9 @@ def test_who_is_stuck_in_mpi_is_given_up_after_the_timeout_and_restart_goes_on(n
 
 def test_an_interrupt_says_where_they_were_and_an_error_of_one_frees_the_cell_at_once(notebook):
     message = notebook.start("%%px\ncomm.recv(source=(rank + 1) % world_size, tag=7)")
-    notebook.outputs(message, 20, until="in a circle")
+    notebook.outputs(message, until="in a circle")
     notebook.manager.interrupt_kernel()
-    _, error = notebook.outputs(message, 20)
+    _, error = notebook.outputs(message)
     assert error.startswith(
         "RankError: Interrupted.\n\nRanks 0, 1 and 2 wait in a circle: rank 0 waits in recv, to "
         "receive from rank 1 with tag 7 (line 2), rank 1 "
@@ -231,9 +228,9 @@ def test_a_killed_kernel_leaves_nothing_even_with_ranks_stuck(notebook, tmp_path
     notebook.start(
         f"%%px\nopen(f'{tmp_path}/{{rank}}', 'w').close()\ncomm.Recv(y, source=(rank + 1) % 3)"
     )
-    wait_until(lambda: len(os.listdir(tmp_path)) == 3, 20)
+    wait_until(lambda: len(os.listdir(tmp_path)) == 3)
     everybody = belonging_to(folder)
     names = [process.name() for process in everybody]
     assert "mpiexec" in names and "hydra_pmi_proxy" in names
     os.kill(notebook.pid, signal.SIGKILL)
-    wait_until(lambda: all_ended(everybody) and not os.path.exists(folder), 10)
+    wait_until(lambda: all_ended(everybody) and not os.path.exists(folder))

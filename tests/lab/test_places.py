@@ -4,17 +4,15 @@ import contextlib
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import launch
 import psutil
 import pytest
+from kernels import wait_until
 from places import places
 
 from ranklab.start.guardian import has_ended
-
-pytestmark = pytest.mark.timeout(60)
 
 PARENT = """
 import subprocess, sys, time
@@ -55,7 +53,7 @@ def test_only_a_test_that_ran_out_of_time_ends_what_it_started(message, asked, t
     here = str(Path(__file__).parents[1])
     command = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:cacheprovider", tmp_path]
     environment = {**os.environ, "PYTHONPATH": here}
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50)
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
     assert message in run.stdout
     assert ("where each rank was" in run.stdout) == asked
 
@@ -79,7 +77,4 @@ def test_a_script_that_does_not_end_leaves_no_process(tmp_path, monkeypatch, lau
     child = int((tmp_path / "run" / "empty" / "child").read_text())
     with contextlib.suppress(psutil.NoSuchProcess):
         child = psutil.Process(child)
-        deadline = time.monotonic() + 10  # it is being killed
-        while not has_ended(child):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: has_ended(child))  # it is being killed

@@ -119,7 +119,7 @@ def test_the_pretended_gpu():
         code += f"\nprint({name!r})\ntorch.set_default_device(None)\n{case}"
     tests = Path(__file__).parents[1]
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tests, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code], cwd=tests, capture_output=True, text=True, timeout=250
     )
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     assert done.stdout.split("\n")[:-1] == list(CASES)

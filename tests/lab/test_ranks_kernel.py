@@ -11,8 +11,6 @@ from kernels import Notebook, all_ended, ended_by_a_restart, wait_until
 
 from ranklab.start.guardian import belonging_to, has_ended
 
-pytestmark = pytest.mark.timeout(120)
-
 START = "from ranklab import Ranks\nranks = Ranks(2, timeout={})"
 SLEEP = "import time; time.sleep(60)"
 
@@ -145,7 +143,7 @@ def test_a_deadlock_names_everybody_and_the_way_on(working):
 def test_an_interrupted_cell_fails(working, tmp_path):
     message = working.start_on_ranks(SLEEP, tmp_path)
     working.manager.interrupt_kernel()
-    _, error = working.outputs(message, timeout=20)
+    _, error = working.outputs(message)
     assert error.startswith("RankError: Interrupted.\n\nBefore that:\n\nranks 0 and 1 run\n")
     assert f"    line 3: {SLEEP}" in error
     assert "ranks.reset()" in error
@@ -159,7 +157,7 @@ def test_the_signal_of_an_interrupt_may_be_another(working, tmp_path):
     )
     message = working.start_on_ranks(SLEEP, tmp_path, "--signal-on-interrupt SIGUSR1")
     working.manager.interrupt_kernel()
-    _, error = working.outputs(message, timeout=20)
+    _, error = working.outputs(message)
     assert error.startswith("RankError: ranks 0 and 1 failed:")
     assert "RuntimeError: heard it" in error
 
@@ -170,9 +168,9 @@ def test_an_interrupted_deadlock_says_where_everybody_was(working):
     assert working.run(f"%%px\n{slow}")[1] is None
     wait = "dist.recv(torch.zeros(1), src=1 - rank, group=slow)"
     message = working.start(f"%%px\n{wait}")
-    working.outputs(message, timeout=20, until="in a circle")
+    working.outputs(message, until="in a circle")
     working.manager.interrupt_kernel()
-    _, error = working.outputs(message, timeout=20)
+    _, error = working.outputs(message)
     assert error.startswith(
         "RankError: Interrupted.\n\nRanks 0 and 1 wait in a circle: rank 0 waits"
     )
@@ -220,10 +218,10 @@ def test_what_run_prints_is_shown_in_rank_order(working):
         "def late():\n    import time\n    time.sleep(0.5 * (world_size - rank))\n"
         "    print('rank', rank)\n    return rank"
     )
-    shown, error = working.run("print(ranks.run(late))", timeout=20)
+    shown, error = working.run("print(ranks.run(late))")
     assert error is None
     assert shown.split() == ["[stdout:0]", "rank", "0", "[stdout:1]", "rank", "1", "[0,", "1]"]
-    shown, error = working.run("ranks.run(lambda: print('before') or 1 / 0)", timeout=20)
+    shown, error = working.run("ranks.run(lambda: print('before') or 1 / 0)")
     assert shown.count("before") == 2
     assert "ZeroDivisionError" in error
 
@@ -240,10 +238,10 @@ IN_RANK_ORDER = ["[stdout:0] late 0", "[stdout:1] late 1", "[output:0] 10", "[ou
 
 
 def test_what_a_cell_prints_is_shown_in_rank_order_and_then_its_values(working, reader):
-    shown, error = working.run(LATE, timeout=20)
+    shown, error = working.run(LATE)
     assert error is None and shown.splitlines() == IN_RANK_ORDER
     reader.on_screen.clear()
-    assert reader.run(LATE, timeout=20)[1] is None
+    assert reader.run(LATE)[1] is None
     (shown,) = reader.on_screen.values()
     assert shown.splitlines() == IN_RANK_ORDER
 
@@ -300,7 +298,7 @@ def test_what_cannot_be_rebuilt_here_is_told(working):
         "%%px\nimport sys, types\nsys.modules['there'] = types.ModuleType('there')\n"
         "class Net:\n    pass\nNet.__module__, sys.modules['there'].Net = 'there', Net\nnet = Net()"
     )
-    _, error = working.run("ranks['net']", timeout=20)
+    _, error = working.run("ranks['net']")
     assert "ranks 0 and 1 sent something that cannot be rebuilt here" in error
     assert working.value("ranks['rank']") == [0, 1]  # and the ranks are there
 
@@ -368,7 +366,7 @@ def test_arrays_can_be_written_to(working, length):
 
 
 def test_what_cannot_be_sent(working):
-    _, error = working.run("ranks['file'] = open('/dev/null')", timeout=20)
+    _, error = working.run("ranks['file'] = open('/dev/null')")
     assert error.startswith("ArgumentError: `file` cannot go to another process")
 
 
@@ -381,7 +379,7 @@ def test_a_reader_sees_the_same_while_output_streams(reader, tmp_path):
     # ipyparallel's own %%px would show a progress bar at once.
     message = reader.start_on_ranks(SLEEP, tmp_path, "--progress-after 0")
     reader.manager.interrupt_kernel()
-    shown, error = reader.outputs(message, timeout=20)
+    shown, error = reader.outputs(message)
     assert error.startswith("RankError: Interrupted.")
     assert shown == ""
 
@@ -405,7 +403,7 @@ def test_the_kernels_end_is_the_ranks_end(notebook):
     before = belonging_to(folder)
     assert len(before) > 4
     notebook.manager.shutdown_kernel(now=False)
-    wait_until(lambda: all_ended(before) and not os.path.exists(folder), 10)
+    wait_until(lambda: all_ended(before) and not os.path.exists(folder))
 
 
 def test_a_killed_kernel_leaves_nothing_even_with_ranks_stuck(reader, tmp_path):
@@ -414,7 +412,7 @@ def test_a_killed_kernel_leaves_nothing_even_with_ranks_stuck(reader, tmp_path):
     before = belonging_to(folder)
     assert len(before) > 4
     os.kill(reader.pid, signal.SIGKILL)
-    wait_until(lambda: all_ended(before) and not os.path.exists(folder), 10)
+    wait_until(lambda: all_ended(before) and not os.path.exists(folder))
 
 
 @pytest.fixture
@@ -431,12 +429,12 @@ def test_a_kernel_killed_while_ranks_start_leaves_nothing(doomed):
     def guardians():
         return [child for child in kernel.children() if "guardian.py" in str(child.cmdline())]
 
-    wait_until(guardians, 10)
+    wait_until(guardians)
     (guardian,) = guardians()
     folder = guardian.cmdline()[-1]
-    wait_until(lambda: len(belonging_to(folder)) > 3, 20)
+    wait_until(lambda: len(belonging_to(folder)) > 3)
     os.kill(doomed.pid, signal.SIGKILL)
-    wait_until(lambda: has_ended(guardian), 10)  # it looks twice: an engine may show up late
+    wait_until(lambda: has_ended(guardian))  # it looks twice: an engine may show up late
     assert not belonging_to(folder)
     assert not os.path.exists(folder)
 

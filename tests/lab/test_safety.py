@@ -20,6 +20,7 @@ import pytest
 import zmq
 from ipyparallel.serialize import pack_apply_message
 from jupyter_client.session import Session
+from kernels import wait_until
 from tiers import few
 
 from ranklab import Ranks
@@ -27,11 +28,8 @@ from ranklab.errors import RankError
 from ranklab.start import guardian, launcher
 from ranklab.start.guardian import belonging_to, has_ended
 
-pytestmark = pytest.mark.timeout(120)
-
 N = 3
 LOOPBACK = {"127.0.0.1", "::1"}
-SOON = 30  # seconds
 ZEROS = b"\0" * 5000
 
 
@@ -81,13 +79,6 @@ def listening(processes):
             if waits or connection.type == socket.SOCK_DGRAM:
                 found.add(tuple(connection.laddr))
     return found
-
-
-def wait_until(condition, seconds=SOON):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not so within {seconds} s"
-        time.sleep(0.02)
 
 
 # Where the ranks listen

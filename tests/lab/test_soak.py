@@ -25,7 +25,6 @@ KINDS = (
 pytestmark = pytest.mark.everything
 
 
-@pytest.mark.timeout(300)
 def test_ten_random_faults_leave_nothing_behind():
     command = [sys.executable, str(SOAK), "--runs", "0", "--faults", str(len(KINDS))]
     ended = subprocess.run(
@@ -36,7 +35,6 @@ def test_ten_random_faults_leave_nothing_behind():
     assert ended.stdout.rstrip().endswith("nothing found")
 
 
-@pytest.mark.timeout(200)
 def test_the_soak_notices_what_is_wrong(tmp_path):
     """A folder that is left behind has to be found, and the exit code to say so."""
     program = f"""

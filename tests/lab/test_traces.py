@@ -9,7 +9,6 @@ from ranklab.traces.data import TraceError
 from ranklab.traces.matching import match, meetings
 from ranklab.traces.waiting import length, waits
 
-pytestmark = pytest.mark.timeout(120)
 __all__ = ["ranks", "running"]
 
 

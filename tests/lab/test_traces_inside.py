@@ -7,8 +7,6 @@ from ranklab.traces.data import OP, OPTIMIZER, SEND, Event, Trace
 from ranklab.traces.timeline import _lanes
 from ranklab.traces.waiting import busy, length, waiting_share, waits, without
 
-pytestmark = pytest.mark.timeout(60)
-
 PAUSE = 0.3  # s
 
 

@@ -12,7 +12,6 @@ from traced import N, on_ranks, ranks, ring, running
 from ranklab import messages, save, timeline, traffic
 from ranklab.traces.waiting import length, waits
 
-pytestmark = pytest.mark.timeout(120)
 __all__ = ["ranks", "running"]
 
 

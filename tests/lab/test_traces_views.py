@@ -20,8 +20,6 @@ from ranklab.traces.traffic import would_send
 from ranklab.traces.waiting import length, union, waiting_share, waits, without
 from ranklab.upstream.profiler import Raw
 
-pytestmark = pytest.mark.timeout(60)
-
 HERE = Clock("host", "boot")
 
 
@@ -422,7 +420,7 @@ except ValueError:
 
 def test_one_process_without_a_group():
     run = subprocess.run(
-        [sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=50, check=True
+        [sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=250, check=True
     )
     first, second = run.stdout.splitlines()
     assert first.startswith("trace of rank 0: ") and first.endswith("1 ['aten::add', 'aten::ones']")

@@ -14,7 +14,6 @@ from pathlib import Path
 import ipyparallel as ipp
 import numpy
 import psutil
-import pytest
 import torch
 from borrowed import Borrowed, answer_to, cell, ranks
 
@@ -24,7 +23,6 @@ from ranklab.ranks.px import RankMagics
 from ranklab.start.forked_engine import ForkedEngine, Nanny
 from ranklab.upstream import ipyparallel, packing
 
-pytestmark = pytest.mark.timeout(60)
 __all__ = ["ranks"]
 CLASSES = (ipyparallel.OneProcessLauncher, ForkedEngine, Nanny, RankMagics)
 HERE = Borrowed(ipyparallel, packing, more=CLASSES)

@@ -5,14 +5,12 @@ import signal
 import time
 from pathlib import Path
 
-import pytest
 from borrowed import COLOR, Borrowed, answer_to, cell, failure_of, ranks
 from traced import on_ranks
 
 from ranklab.doctor import rounds
 from ranklab.upstream import ipyparallel, ipython
 
-pytestmark = pytest.mark.timeout(60)
 __all__ = ["ranks"]
 HERE = Borrowed(ipython)
 

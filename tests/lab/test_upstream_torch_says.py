@@ -3,13 +3,11 @@
 A process that Gloo aborts (gloo_told.py) says them all.
 """
 
-import pytest
 from borrowed import Borrowed, gloo_told
 
 from ranklab.upstream import cpython, torch_says
 from ranklab.upstream import torch as ours
 
-pytestmark = pytest.mark.timeout(60)
 HERE = Borrowed(torch_says)
 
 

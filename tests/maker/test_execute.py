@@ -335,7 +335,7 @@ def test_who_wants_a_chapter_that_is_under_way_waits_for_it(book):
     write(book, "02_good", GOOD)
     command = [sys.executable, "-m", "bookmaker.site", "--root", str(book.root), "--execute-only"]
     runs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [run.communicate(timeout=100)[0] for run in runs]
+    said = [run.communicate(timeout=250)[0] for run in runs]
     assert [run.returncode for run in runs] == [0, 0]
     assert sum("unchanged" in text for text in said) == 1, said
 
@@ -439,7 +439,7 @@ def test_an_end_by_a_signal_ends_the_kernel_and_executes_nothing_more(book, how)
         while not (started.exists() and started.read_text()) and time.monotonic() < deadline:
             time.sleep(0.1)
         run.send_signal(how)
-        out, err = run.communicate(timeout=60)
+        out, err = run.communicate(timeout=250)
     assert "01_slow … " in out and "02_slow" not in out
     kernel = int(started.read_text())
     if how == signal.SIGINT:

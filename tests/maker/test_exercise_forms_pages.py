@@ -70,7 +70,7 @@ def nbgrader(course, *arguments):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=250,
     )
     assert run.returncode == 0, run.stdout + run.stderr
 

@@ -15,7 +15,7 @@ from built_site import site
 
 from ranklab.playable import line_chart, playable
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.everything]
+pytestmark = pytest.mark.everything
 __all__ = ["browser", "site", "visits"]
 
 

@@ -6,8 +6,6 @@ from bookmaker.errors import FormError
 from bookmaker.manuscript import markdown
 from bookmaker.notebook.plain_markdown import Places, to_notebook
 
-pytestmark = pytest.mark.timeout(60)
-
 PLACES = Places("https://example.org/our/book", "https://our.example.org/book", "06_messages")
 
 PLAIN = {

@@ -11,8 +11,6 @@ from tiers import few
 from bookmaker.folders import HERE, Folders
 from bookmaker.site.__main__ import main
 
-pytestmark = pytest.mark.timeout(300)
-
 MANUSCRIPT = """\
 ---
 chapter:

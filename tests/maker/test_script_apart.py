@@ -147,7 +147,7 @@ WANTED = {
 def test_the_script_keeps_them_apart(tmp_path):
     script = tmp_path / "apart.py"
     script.write_text(with_ranks(*CELLS))
-    assert results_in(run_script(script, "forked", 2, tmp_path / "run", limit=100)) == WANTED
+    assert results_in(run_script(script, "forked", 2, tmp_path / "run")) == WANTED
 
 
 @pytest.mark.everything
@@ -155,7 +155,7 @@ def test_the_notebook_has_the_same(monkeypatch):
     monkeypatch.setenv("IPP_NONINTERACTIVE", "1")
     monkeypatch.setenv("RANKLAB_RANKS", "2")
     nb = notebook(IMPORTS, RANKS, *CELLS)
-    NotebookClient(nb, timeout=100, kernel_name="python3", startup_timeout=100).execute()
+    NotebookClient(nb, timeout=250, kernel_name="python3", startup_timeout=250).execute()
     shown = [o.text for cell in nb.cells for o in cell.outputs if o.get("name") == "stdout"]
     assert results_in("".join(shown)) == WANTED
 
@@ -165,7 +165,7 @@ def test_a_name_that_was_never_pushed_is_missing_on_every_rank(tmp_path):
     script = tmp_path / "stops.py"
     script.write_text(with_ranks("n = [1]", "%%px\nprint(n)", 'ranks["n"] = n'))
     done = subprocess.run(
-        LAUNCHERS["torchrun"](script, 2), capture_output=True, text=True, timeout=60
+        LAUNCHERS["torchrun"](script, 2), capture_output=True, text=True, timeout=250
     )
     assert done.returncode != 0 and "NameError: name 'n' is not defined" in done.stderr
     assert "[1]" not in done.stdout
@@ -178,7 +178,7 @@ def test_code_of_two_meanings_does_not_travel(tmp_path):
         with_ranks("class A:\n    n = 1", "%%px\nclass A:\n    n = 2", "ranks['a'] = [A()]")
     )
     done = subprocess.run(
-        LAUNCHERS["torchrun"](script, 2), capture_output=True, text=True, timeout=60
+        LAUNCHERS["torchrun"](script, 2), capture_output=True, text=True, timeout=250
     )
     assert done.returncode != 0
     assert "`A` of the kernel goes to the ranks, which have their own `A`" in done.stderr

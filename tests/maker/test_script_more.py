@@ -383,7 +383,7 @@ def test_the_scripts_do_it(tmp_path):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=250,
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

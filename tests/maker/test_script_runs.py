@@ -23,7 +23,7 @@ def darts(tmp_path_factory):
         [BIN / "jupyter", "nbconvert", "--to", "ranklab_script", DARTS, "--output-dir", folder],
         check=True,
         capture_output=True,
-        timeout=100,
+        timeout=250,
     )
     return folder / "darts.py"
 
@@ -53,7 +53,7 @@ def expected(ranks):
     ),
 )
 def test_every_way_of_starting_it(darts, launcher, ranks, tmp_path):
-    text = run_script(darts, launcher, ranks, tmp_path, limit=100)
+    text = run_script(darts, launcher, ranks, tmp_path)
     assert results_in(text) == expected(ranks)
     shown = re.findall(r"^rank (\d): (\d+)$", text, re.MULTILINE)
     assert sorted(shown) == [
@@ -72,7 +72,7 @@ def test_every_way_of_starting_it(darts, launcher, ranks, tmp_path):
 def test_the_notebook_says_the_same(monkeypatch):
     nb = nbformat.read(DARTS, as_version=4)
     monkeypatch.setenv("IPP_NONINTERACTIVE", "1")
-    client = NotebookClient(nb, timeout=100, kernel_name="python3", startup_timeout=100)
+    client = NotebookClient(nb, timeout=250, kernel_name="python3", startup_timeout=250)
     try:
         client.execute()
     except (
@@ -106,7 +106,7 @@ def test_a_rank_that_fails_ends_the_script(tmp_path):
         )
     )
     command = LAUNCHERS["alone"](script, 2)
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=250)
     assert run.returncode == 1
     assert "ValueError: no file" in run.stderr and "not reached" not in run.stdout
 
@@ -126,7 +126,7 @@ def test_ranks_that_are_sampled(with_ranklab, tmp_path):
             'result("total", ranks["total"][0].item())',
         )
     )
-    text = run_script(script, "forked", 2, tmp_path, limit=100, with_ranklab=with_ranklab)
+    text = run_script(script, "forked", 2, tmp_path, with_ranklab=with_ranklab)
     phases = {"phases": "['sum', 'sum']"} if with_ranklab else {}
     assert results_in(text) == {**phases, "total": "2.0"}
     assert text.count("What ranklab.gpu measures is left out") == (not with_ranklab)
@@ -138,7 +138,7 @@ def test_nbconvert_names_the_cell_that_it_refuses(tmp_path):
     nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("%timeit 1")])
     nbformat.write(nb, tmp_path / "mine.ipynb")
     command = [BIN / "jupyter", "nbconvert", "--to", "ranklab_script", "mine.ipynb"]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=250)
     assert run.returncode != 0 and "mine, cell 1 (`%timeit 1`): `%timeit` means" in run.stderr
     assert "Traceback" not in run.stderr
     assert not (tmp_path / "mine.py").exists()
@@ -187,7 +187,7 @@ def test_what_the_preamble_promises(tmp_path):
     """Values are copies, loops go in step, each part has its random numbers, failures go on."""
     script = tmp_path / "x.py"
     script.write_text(with_ranks(*RANDOM, *COPIES, *LOOPS, *ITERATION, *FAILURES, *PICTURES))
-    text = run_script(script, "forked", 2, tmp_path, limit=100)
+    text = run_script(script, "forked", 2, tmp_path)
     wanted = {
         "not_pushed_to": "[1]",
         "pushed": "[[1, 0], [1, 1]]",

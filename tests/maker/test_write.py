@@ -9,8 +9,6 @@ from jupytext import TextFileContentsManager
 from bookmaker.folders import HERE
 from bookmaker.manuscript import manuscript
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture
 def lab(tmp_path):
