@@ -60,7 +60,7 @@ pretend.say_at_the_end()
 """
 
 
-def run_script(script, launcher, ranks, folder, limit=250, with_ranklab=False, pretended=False):
+def run_script(script, launcher, ranks, folder, limit=500, with_ranklab=False, pretended=False):
     """Run a copy of `script` in the empty `folder`; return what it printed.
 
     launcher: one of LAUNCHERS; or `forked` or `forked-mpi`, ranks that are forked from a process

@@ -31,7 +31,7 @@ from bookmaker.site import cache
 from bookmaker.site.forked_kernel import ForkedKernel
 from bookmaker.upstream import LOADED_BY_OPTIMIZERS, was_interrupted
 
-CELL_TIMEOUT = 120  # seconds
+CELL_TIMEOUT = 300  # seconds
 TRAINS = re.compile(r"\boptim\.|\bDistributedDataParallel\b")
 
 
@@ -170,7 +170,7 @@ def _run(
     client = NotebookClient(
         notebook,
         timeout=timeout,
-        startup_timeout=120,
+        startup_timeout=CELL_TIMEOUT,
         # A slow machine may be late with a cell's output. It must not be lost for that.
         iopub_timeout=60,
         raise_on_iopub_timeout=True,

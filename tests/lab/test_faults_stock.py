@@ -14,8 +14,6 @@ from memory_limit import limited
 from stock import Stock
 from test_faults import SCARCE, WORKS
 
-pytestmark = pytest.mark.timeout(400)
-
 DEADLY = ["other_size", "other_bytes", "small_box", "os_exit", "sigkill", "segfault"]
 # What hangs in these does not let go of its processes.
 FINAL = ["subgroup", "new_group_by_one", "no_such_rank", "from_anyone", "long_c_call"]

@@ -29,9 +29,6 @@ from bookmaker.manuscript import exercises, manuscript, markdown
 from bookmaker.notebook import notebook
 from bookmaker.script import ScriptExporter, to_script
 
-pytestmark = pytest.mark.timeout(400)
-
-
 MANUSCRIPTS = [*HERE.chapters(), SAMPLE]
 
 each_manuscript = pytest.mark.parametrize("path", MANUSCRIPTS, ids=lambda path: path.stem)

@@ -17,8 +17,6 @@ from exercise_sample import (
 from bookmaker.forms import exercise_files
 from bookmaker.manuscript import exercises
 
-pytestmark = pytest.mark.timeout(400)
-
 
 @pytest.fixture
 def book(tmp_path):

@@ -20,8 +20,6 @@ from bookmaker.folders import HERE
 from bookmaker.manuscript import exercises
 from bookmaker.notebook import exercise_cells
 
-pytestmark = pytest.mark.timeout(400)
-
 ROOT = HERE.root
 BIN = Path(sys.executable).parent
 NEWS = "@jupyterlab/apputils-extension:notification"
