@@ -8,6 +8,7 @@ import math
 import multiprocessing
 import platform
 import re
+import signal
 import sys
 import threading
 import time
@@ -448,19 +449,25 @@ def test_what_is_recorded_on_cards_is_written(tmp_path, monkeypatch):
     }
 
 
-def test_the_stop_button_ends_sampling_that_is_about_to_begin(monkeypatch):
-    began, interrupted = threading.Event(), threading.Event()
+@pytest.fixture
+def stop_button():
+    """In the background of a shell SIGINT is ignored; what a kernel does with it is done here."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield _thread.interrupt_main
+    signal.signal(signal.SIGINT, before)
+
+
+def test_the_stop_button_ends_sampling_that_is_about_to_begin(monkeypatch, stop_button):
+    began = threading.Event()
 
     def begin(meter):
         began.set()
-        _thread.interrupt_main()  # while the block waits for the first values
-        interrupted.wait(60)
+        stop_button()  # while the block waits for the first values
 
     monkeypatch.setattr("ranklab.gpu.cpu.Cpu.begin", begin)
     monkeypatch.setattr("ranklab.gpu.cpu.Cpu.read", lambda meter: ({}, {}))
     with pytest.raises(KeyboardInterrupt), sampled(of="cpu", hz=100):
         pytest.fail("the block began all the same")
-    interrupted.set()
     assert began.is_set()
     left = [thread for thread in threading.enumerate() if thread.name == "ranklab-sampler"]
     for thread in left:
