@@ -127,7 +127,7 @@ def test_clock_schedule_and_formula_agree(ranks, make):
     chunks = 2 if make is own.interleaved else 1
     schedule = make(N, N, chunks) if chunks > 1 else make(N, N)
     full, tried = own.with_messages(schedule), []
-    for unit in (0.025, 0.05, 0.1, 0.2):
+    for unit in (0.025, 0.05, 0.1, 0.2, 0.4, 0.8):
         planned = own.simulate(full, *[unit / chunks] * 3)
         ran = on(ranks, N, step_of_naps, full, chunks, N, unit)
         idle, _ = formula(make.__name__, N, N, chunks, unit, unit, unit)
