@@ -68,7 +68,7 @@ def nbgrader(course, *arguments):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=300,
     )
     assert run.returncode == 0, run.stdout + run.stderr
 
